@@ -1,0 +1,85 @@
+"""What a dataset is.
+
+Shapes: N training queries, T test queries, L labels. Targets are CSR matrices of ones; a row may be empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+from pydantic import BaseModel, ConfigDict, Field
+
+Texts = Sequence[str]
+
+
+class DatasetCard(BaseModel):
+    """The facts about a dataset that figures depend on. Metrics read them here and guess nothing from a name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    num_train: int = Field(ge=1, description="training queries")
+    num_test: int = Field(ge=1, description="test queries")
+    num_labels: int = Field(ge=1)
+    propensity_a: float = Field(0.55, description="A of the propensity model (Jain et al., 2016)")
+    propensity_b: float = Field(1.5, description="B of the propensity model")
+    max_length: int = Field(32, description="tokens a query is cut at")
+    max_label_length: int = Field(32, description="tokens a label is cut at")
+    tail_at_most: int = Field(5, description="a tail label has at most this many training queries")
+    head_at_least: int = Field(50, description="a head label has at least this many training queries")
+    source: str = Field("", description="where it comes from")
+    licence: str = Field("", description="under which terms")
+    content_hash: str = Field("", description="SHA-256 of texts, targets and ignored pairs; filled in on load")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Queries and their true labels: `texts` of length N, `targets` [N, L]."""
+
+    texts: Texts
+    targets: sp.csr_array
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """All that a method may see: the training split, the label texts, and no test target.
+
+    `ignore` [N, L] marks training pairs that are to be neither positive nor negative (reciprocal pairs).
+    """
+
+    card: DatasetCard
+    texts: Texts
+    targets: sp.csr_array
+    label_texts: Texts
+    ignore: sp.csr_array
+
+    @property
+    def num_labels(self) -> int:
+        return len(self.label_texts)
+
+    def rows(self, ids: np.ndarray) -> TrainingData:
+        """The same data with only the training queries in `ids`, in that order."""
+        texts = [self.texts[int(i)] for i in ids]
+        return replace(self, texts=texts, targets=self.targets[ids], ignore=self.ignore[ids])
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A card, a training split, a test split, label texts, and the pairs that evaluation ignores.
+
+    `ignore_train` [N, L] and `ignore_test` [T, L] hold what the repository's `filter_labels_*.txt` list: pairs
+    that are dropped from predictions (never from the truth).
+    """
+
+    card: DatasetCard
+    train: Split
+    test: Split
+    label_texts: Texts
+    ignore_train: sp.csr_array
+    ignore_test: sp.csr_array
+
+    def training_data(self) -> TrainingData:
+        return TrainingData(self.card, self.train.texts, self.train.targets, self.label_texts, self.ignore_train)

@@ -1,0 +1,31 @@
+"""What a plugin may register. Each hook hands over a `register` function to call once a thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pluggy
+
+hookspec = pluggy.HookspecMarker("xmcbench")
+hookimpl = pluggy.HookimplMarker("xmcbench")
+
+
+@hookspec
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.Method`."""
+
+
+@hookspec
+def register_samplers(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.sampling.Sampler`."""
+
+
+@hookspec
+def register_evaluators(register: Callable[[Any], None]) -> None:
+    """Register an `xmcbench.evaluation.Evaluator`: a named figure computed from predictions and truth."""
+
+
+@hookspec
+def register_datasets(register: Callable[[Any], None]) -> None:
+    """Register an `xmcbench.data.Source`: a named dataset, or a family of them, and how to read it."""
