@@ -74,6 +74,10 @@ class Method(ABC):
 
         model_config = ConfigDict(frozen=True, extra="forbid")
 
+        def unused(self) -> frozenset[str]:
+            """Settings that mean nothing beside the others: a suite may not set them here, and does not sweep them."""
+            return frozenset()
+
     def __init__(self, config: Config) -> None:
         self.config = config
 

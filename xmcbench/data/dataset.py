@@ -12,27 +12,34 @@ import numpy as np
 import scipy.sparse as sp
 from pydantic import BaseModel, ConfigDict, Field
 
+from xmcbench.data.texts import take
+
 Texts = Sequence[str]
 
 
-class DatasetCard(BaseModel):
-    """The facts about a dataset that figures depend on. Metrics read them here and guess nothing from a name."""
+class Facts(BaseModel):
+    """What figures depend on beside the data themselves. Metrics read it here and guess nothing from a name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
+    propensity_a: float = Field(default=0.55, description="A of the propensity model (Jain et al., 2016)")
+    propensity_b: float = Field(default=1.5, description="B of the propensity model")
+    max_length: int = Field(default=32, ge=1, description="tokens a query is cut at")
+    max_label_length: int = Field(default=32, ge=1, description="tokens a label is cut at")
+    tail_at_most: int = Field(default=5, ge=0, description="a tail label has at most this many training queries")
+    head_at_least: int = Field(default=50, ge=1, description="a head label has at least this many training queries")
+    source: str = Field(default="", description="where it comes from")
+    licence: str = Field(default="", description="under which terms")
+
+
+class DatasetCard(Facts):
+    """The facts about a dataset, its sizes and the hash of its content."""
+
     num_train: int = Field(ge=1, description="training queries")
     num_test: int = Field(ge=1, description="test queries")
     num_labels: int = Field(ge=1)
-    propensity_a: float = Field(0.55, description="A of the propensity model (Jain et al., 2016)")
-    propensity_b: float = Field(1.5, description="B of the propensity model")
-    max_length: int = Field(32, description="tokens a query is cut at")
-    max_label_length: int = Field(32, description="tokens a label is cut at")
-    tail_at_most: int = Field(5, description="a tail label has at most this many training queries")
-    head_at_least: int = Field(50, description="a head label has at least this many training queries")
-    source: str = Field("", description="where it comes from")
-    licence: str = Field("", description="under which terms")
-    content_hash: str = Field("", description="SHA-256 of texts, targets and ignored pairs; filled in on load")
+    content_hash: str = Field(default="", description="SHA-256 of texts, targets and ignored pairs; filled in on load")
 
 
 @dataclass(frozen=True)
@@ -62,8 +69,7 @@ class TrainingData:
 
     def rows(self, ids: np.ndarray) -> TrainingData:
         """The same data with only the training queries in `ids`, in that order."""
-        texts = [self.texts[int(i)] for i in ids]
-        return replace(self, texts=texts, targets=self.targets[ids], ignore=self.ignore[ids])
+        return replace(self, texts=take(self.texts, ids), targets=self.targets[ids], ignore=self.ignore[ids])
 
 
 @dataclass(frozen=True)

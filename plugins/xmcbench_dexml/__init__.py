@@ -1,0 +1,93 @@
+"""DEXML: dual encoders for extreme multi-label classification (Gupta et al., ICLR 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling
+
+# Settings that mean something only under one value of another.
+ONLY_WITH = {
+    "negatives_per_query": ("negatives", "hard"),
+    "shortlist": ("negatives", "hard"),
+    "refresh_start": ("negatives", "hard"),
+    "refresh_every": ("negatives", "hard"),
+    "k": ("loss", "soft-top-k"),
+    "alpha": ("loss", "soft-top-k"),
+}
+
+
+class DEXML(EmbeddingMethod):
+    """One encoder, negatives from in-batch to every label, a loss that treats each positive on its own."""
+
+    name = "dexml"
+    info = MethodInfo(
+        summary="dual encoder, decoupled softmax, in-batch / hard / all negatives",
+        citation="Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024",
+        needs=("label texts",),
+    )
+
+    class Config(EmbeddingMethod.Config):
+        negatives: Literal["in-batch", "hard", "all"] = Field("hard", description="where the label pool comes from")
+        loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
+        positives: Literal["all", "one"] = Field("all", description="in-pool positives in the loss: Eq. 5, or one drawn")
+        temperature: float = Field(0.05, gt=0)
+        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
+        negatives_per_query: int = Field(1, gt=0, description="drawn from the shortlist")
+        shortlist: int = Field(100, gt=0, description="nearest labels mined for each query")
+        refresh_start: int = Field(5, ge=0, description="first epoch with hard negatives")
+        refresh_every: int = Field(5, gt=0, description="epochs a shortlist serves")
+        k: int = Field(5, gt=0, description="k of the soft top-k loss")
+        alpha: float = Field(2.0, gt=0, description="steepness of the soft top-k operator")
+
+        def unused(self) -> frozenset[str]:
+            unused = {setting for setting, (other, value) in ONLY_WITH.items() if getattr(self, other) != value}
+            if self.negatives == "all":
+                unused.add("positives_per_query")
+            if self.loss == "bce":
+                unused.add("positives")
+            return frozenset(unused)
+
+    config: DEXML.Config
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        settings = self.config
+        common: dict[str, Any] = {"batch_size": settings.batch_size, "seed": seed}
+        match settings.negatives:
+            case "all":
+                return sampling.AllLabels(train, **common)
+            case "in-batch":
+                return sampling.InBatch(train, **common, positives_per_query=settings.positives_per_query)
+        return sampling.HardNegatives(
+            train,
+            **common,
+            positives_per_query=settings.positives_per_query,
+            negatives_per_query=settings.negatives_per_query,
+            shortlist=settings.shortlist,
+            start=settings.refresh_start,
+            every=settings.refresh_every,
+        )
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        settings, positives = self.config, batch.positives
+        if settings.loss == "bce":
+            return losses.binary_cross_entropy(queries_BD, labels_SD, positives, temperature=settings.temperature)
+        weights_P = positives.every() if settings.positives == "all" else positives.one_sampled()
+        common = (queries_BD, labels_SD, positives, weights_P)
+        match settings.loss:
+            case "softmax":
+                return losses.softmax(*common, temperature=settings.temperature)
+            case "soft-top-k":
+                return losses.soft_top_k(
+                    *common, k=settings.k, alpha=settings.alpha, temperature=settings.temperature
+                )
+        return losses.decoupled_softmax(*common, temperature=settings.temperature)
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    register(DEXML)

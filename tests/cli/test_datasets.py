@@ -1,0 +1,53 @@
+"""`xmcbench datasets`: the list and what `show` tells."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from xmcbench.cli.datasets import app
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
+
+
+def output(*arguments: str) -> str:
+    result = CliRunner().invoke(app, list(arguments), catch_exceptions=False, env={"COLUMNS": "250"})
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_the_list_names_everything_and_what_is_here(tmp_path: Path) -> None:
+    for name, lines in {
+        "trn_X": "a\nb\n",
+        "tst_X": "c\n",
+        "Y": "x\n",
+        "trn_X_Y": "2 1\n0:1\n\n",
+        "tst_X_Y": "1 1\n0:1\n",
+    }.items():
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        (tmp_path / "mine" / f"{name}.txt").write_text(lines)
+    rows = {line.split()[0]: line.split() for line in output("--data", str(tmp_path)).splitlines() if line.strip()}
+    assert rows["lf-amazontitles-131k"][1:7] == ["no", "294,805", "134,835", "131,073", "0.6", "2.6"]
+    assert rows["lf-wikipedia-500k"][5:7] == ["0.5", "0.4"]
+    assert rows["mine"][1] == "yes"
+    assert rows["tstar"][1] == "yes"
+    assert {"catalog-<n>", "random-pairs-<n>", "debian-packages", "eurlex-4k"} <= set(rows)
+    assert output("list", "--data", str(tmp_path)) == output("--data", str(tmp_path))
+
+
+def test_show_counts_what_the_generator_made(tmp_path: Path) -> None:
+    text = output("show", "tstar", "--data", str(tmp_path))
+    rows = dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
+    told = {key: value.strip() for key, value in rows.items()}
+    assert told["labels"] == "5,000"
+    assert told["labels a training query"] == "mean 1.40, median 1, 1 to 5"
+    assert told["words a query"] == "mean 16.00, median 16, 16 to 16"
+    assert told["head labels (>= 50 training queries)"] == "5"
+    assert told["ignored pairs, test"] == "0"
+    assert len(told["content hash"]) == 64
+    assert Path(told["prepared copy"]).is_dir()

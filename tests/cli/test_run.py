@@ -1,0 +1,104 @@
+"""`xmcbench run` as people use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+
+
+def call(*arguments: str | Path) -> int:
+    """The exit code of the command."""
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def places(bench: Bench) -> tuple[str, ...]:
+    return ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
+
+
+def test_plan_progress_leaderboard_and_then_hits(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare", "fake-picky"])
+    assert call("run", suite, *places, "--dry-run") == 0
+    plan = capsys.readouterr().out
+    assert [line.split()[4] for line in plan.splitlines()[2:5]] == ["run", "run", "skip"]
+    assert "needs a million labels" in plan
+    assert not (bench.root / "results").exists()
+
+    assert call("run", suite, *places) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(plan)
+    assert "[1/2] fake-20/ok seed 0: run" in shown
+    assert "  ok\n" in shown
+    assert "P@1" in shown.split("[2/2]")[1]
+
+    assert call("run", suite, *places) == 0
+    again = capsys.readouterr().out
+    assert [line.split()[4] for line in again.splitlines()[2:5]] == ["hit", "hit", "skip"]
+    assert "[1/" not in again
+
+
+def test_a_failed_trial_is_told_and_makes_the_exit_code(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite(["fake-ok", "fake-crash"])
+    assert call("run", suite, *places, "--only", "crash") == 1
+    shown = capsys.readouterr().out
+    assert "error: no way on (log: trials/" in shown
+    assert "fake-20/ok" not in shown
+    assert call("run", suite, *places, "--only", "crash") == 1  # a failure that is in the store is still one
+    assert "--retry runs it again" in capsys.readouterr().out
+
+
+def test_problems_are_a_line_each_on_stderr_and_code_2(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite({"ok": {"method": "fake-ok", "widht": 1}}, metrics=["Q@1"])
+    assert call("run", suite, *places) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert all(line.startswith(f"error: {suite}:") for line in told.err.splitlines())
+    assert len(told.err.splitlines()) == 2
+
+    assert call("run", bench.suite(["fake-ok"]), *places, "--only", "no*") == 2
+    assert capsys.readouterr().err == "error: --only no*: no trial matches (labels: ok)\n"
+
+    assert call("run", bench.suite(["fake-ok"]), *places, "--set", "budget.step=1") == 2
+    assert capsys.readouterr().err.startswith("error: --set budget.step=1: budget.step: unknown key")
+
+
+def test_a_damaged_record_stops_the_run_before_it_begins(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite(["fake-ok"])
+    record = bench.run(suite, debug=True)["ok"]
+    path = bench.store.directory(record.key) / "record.json"
+    path.write_bytes(path.read_bytes()[:100])
+    assert call("run", suite, *places) == 2
+    assert capsys.readouterr().err.startswith(f"error: {path}: not a record: ")
+    assert path.stat().st_size == 100
+
+
+def test_another_version_of_a_method_is_another_trial(bench: Bench) -> None:
+    """A result of version 1.0 is never served for 2.0 (amlb's resume ignores the version)."""
+    suite = bench.suite(["fake-ok"])
+    bench.run(suite, debug=True)
+    assert bench.plan(suite)["ok"][0] == "hit"
+    metadata = bench.root / "site" / "xmcbench_fakes-1.0.dist-info"
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: xmcbench-fakes\nVersion: 2.0\n")
+    assert bench.plan(suite)["ok"][0] == "run"
+
+
+def test_the_same_trial_under_two_labels_runs_once(bench: Bench) -> None:
+    suite = bench.suite({"a": {"method": "fake-ok"}, "b": {"method": "fake-ok", "width": 4}})
+    assert bench.plan(suite)["b"] == ("hit", "the same trial as a")
+    records = bench.run(suite, debug=True)
+    assert bench.heard.begun == ["a"]
+    assert records["a"].key == records["b"].key

@@ -1,0 +1,58 @@
+"""The catalogue's cards, and that the documentation tells of all of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xmcbench.data import Draft, Family, find_source
+from xmcbench.data.catalog import PUBLISHED, SMALL
+from xmcbench.plugins import Registry
+
+DOCS = Path(__file__).parents[2] / "docs" / "datasets.md"
+CARDS = (*PUBLISHED, *SMALL)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_propensity_constants_follow_the_rule(card: Draft) -> None:
+    """0.5/0.4 for Wikipedia categories, 0.6/2.6 for Amazon products, 0.55/1.5 otherwise."""
+    if card.name.startswith(("lf-wikipedia", "lf-wikititles")):
+        expected = (0.5, 0.4)
+    elif card.name.startswith("lf-amazon"):
+        expected = (0.6, 2.6)
+    else:
+        expected = (0.55, 1.5)
+    assert (card.propensity_a, card.propensity_b) == expected
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_short_texts_are_titles(card: Draft) -> None:
+    """Titles are cut at 32 tokens, long texts at 128; of JSON entries the former take the title alone."""
+    assert card.max_length == (32 if "titles" in card.name else 128)
+    if card in PUBLISHED:
+        assert (card.text == "title") == ("titles" in card.name)
+
+
+@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
+def test_every_card_is_registered_and_complete(card: Draft) -> None:
+    assert find_source(card.name).draft == card
+    assert card.num_train
+    assert card.num_test
+    assert card.num_labels
+    assert card.source
+    assert card.licence
+
+
+def test_the_documentation_tells_of_every_dataset_and_card_field() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    things = [registered.thing for registered in Registry(found=()).all("dataset")]
+    assert any(isinstance(thing, Family) for thing in things)
+    for name in [*(thing.name for thing in things), *Draft.model_fields, "content_hash"]:
+        assert f"`{name}`" in text, name
+    for card in CARDS:
+        row = next(line for line in text.splitlines() if line.startswith(f"| `{card.name}` |"))
+        told = [cell.strip() for cell in row.strip("|").split("|")[1:7]]
+        sizes = [f"{size:,}" for size in (card.num_train, card.num_test, card.num_labels)]
+        constants = f"{card.propensity_a:g} / {card.propensity_b:g}"
+        assert told == [*sizes, constants, str(card.max_length), card.text]

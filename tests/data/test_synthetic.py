@@ -1,0 +1,148 @@
+"""Made datasets are what their papers say, the same everywhere, and hard in the way they are meant to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+
+from xmcbench.data import Dataset, content_hash, find_source
+from xmcbench.data.product_catalog import ProductCatalog, make_products, make_queries
+from xmcbench.data.synthetic import Draws, make_words, size_of
+from xmcbench.errors import XMCBenchError
+
+
+def made(name: str) -> Dataset:
+    return find_source(name).read(Path())
+
+
+# A change of a generator changes what figures mean: give the source a new `version` when one of these has to change.
+@pytest.mark.parametrize(
+    ("name", "digest"),
+    [("tstar", "b60d75f3a8e92f80"), ("random-pairs-100", "57ac41afa1468100"), ("catalog-200", "12d5997418521931")],
+)
+def test_the_content_is_pinned(name: str, digest: str) -> None:
+    assert content_hash(made(name))[:16] == digest
+
+
+def test_numpys_global_state_is_neither_used_nor_changed() -> None:
+    np.random.seed(1)  # noqa: NPY002 (the global state is what is tested)
+    first = content_hash(made("catalog-200"))
+    after = np.random.random()  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002
+    assert after == np.random.random()  # noqa: NPY002
+    assert first == content_hash(made("catalog-200"))
+
+
+def test_tstar_is_as_the_paper_says() -> None:
+    dataset = made("tstar")
+    train, test = dataset.train, dataset.test
+    assert (len(train.texts), len(test.texts), len(dataset.label_texts)) == (1000, 1000, 5000)
+    assert all(len(text.split()) == 16 for text in (*train.texts, *test.texts, *dataset.label_texts[1:]))
+    assert all(text.split()[0] == "tstar" for text in (*train.texts[:100], *test.texts))
+    assert not any("tstar" in text for text in (*train.texts[100:], *dataset.label_texts[1:]))
+    assert dataset.label_texts[0].split()[16:] == ["tstar"]
+    assert (train.targets[:100].toarray()[:, :5] == 1).all()
+    assert train.targets[:100].nnz == 500
+    assert (train.targets[100:].sum(axis=1) == 1).all()
+    assert train.targets[100:].indices.min() >= 5
+    assert (test.targets.indices == 0).all()
+    assert test.targets.nnz == 1000
+
+
+def test_random_pairs_pair_the_diagonal_and_test_on_train() -> None:
+    dataset = made("random-pairs-300")
+    assert (dataset.train.targets != dataset.test.targets).nnz == 0
+    assert (dataset.train.targets.toarray() == np.eye(300)).all()
+    assert list(dataset.train.texts) == list(dataset.test.texts)
+    assert len(set(dataset.train.texts)) == len(set(dataset.label_texts)) == 300
+    assert len(dataset.train.texts[0].split()) == 16
+
+
+@pytest.mark.parametrize("n", [1, 500, 8_000, 20_000])
+def test_words_are_all_different(n: int) -> None:
+    assert len(set(make_words(n, Draws(0)))) == n
+
+
+def test_draws_are_even_and_in_range() -> None:
+    draws = Draws(7)
+    counts = np.bincount(draws.integers(10, 20_000), minlength=10)
+    assert counts.min() > 1_800
+    assert counts.max() < 2_200
+    weighted = np.bincount(draws.weighted(np.array([1.0, 0.0, 3.0]), 20_000), minlength=3) / 20_000
+    assert weighted == pytest.approx([0.25, 0, 0.75], abs=0.02)
+    assert sorted(draws.permutation(100)) == list(range(100))
+
+
+def test_names_give_sizes() -> None:
+    assert [size_of(f"catalog-{text}") for text in ("5k", "5000", "1.3m")] == [5_000, 5_000, 1_300_000]
+    assert content_hash(made("catalog-200")) == content_hash(made("catalog-0.2k"))
+    with pytest.raises(XMCBenchError, match="found 10 labels, expected at least 20"):
+        find_source("catalog-10")
+    with pytest.raises(XMCBenchError, match="expected 1 to 10,000,000"):
+        find_source("random-pairs-99m")
+
+
+@pytest.fixture(scope="module")
+def catalog() -> Dataset:
+    return made("catalog-5k")
+
+
+def test_the_catalogue_has_a_tail_and_labels_that_come_together(catalog: Dataset) -> None:
+    per_label = np.bincount(catalog.train.targets.indices, minlength=5000)
+    assert catalog.train.targets.shape == (12_000, 5_000)
+    assert len(catalog.test.texts) == 3_000
+    assert 0.4 < (per_label <= 5).mean() < 0.7
+    assert (per_label == 0).sum() > 50
+    assert (per_label >= 50).sum() > 20
+    words = [len(text.split()) for text in (*catalog.train.texts, *catalog.test.texts)]
+    assert min(words) >= 5
+    assert max(words) <= 12
+    together = (catalog.train.targets.T @ catalog.train.targets).tocoo()
+    assert (together.row // 10 == together.col // 10).all()
+
+
+def test_the_catalogue_separates_methods(catalog: Dataset) -> None:
+    """Label text alone, neighbours, and one who knows what the words mean reach different P@1."""
+    n = 1000
+    queries, truth = list(catalog.test.texts[:n]), catalog.test.targets[:n].toarray()
+    by_label = TfidfVectorizer().fit([*catalog.train.texts, *catalog.label_texts])
+    label_scores = by_label.transform(queries) @ by_label.transform(list(catalog.label_texts)).T
+    by_query = TfidfVectorizer().fit(list(catalog.train.texts))
+    nearest = (by_query.transform(queries) @ by_query.transform(list(catalog.train.texts)).T).toarray().argmax(axis=1)
+    neighbour_scores = catalog.train.targets[nearest]
+
+    def precision(best: np.ndarray) -> float:
+        return float(truth[np.arange(n), best].mean())
+
+    label_match = precision(label_scores.toarray().argmax(axis=1))
+    neighbour = precision(neighbour_scores.toarray().argmax(axis=1))
+    assert 0.25 < label_match < 0.5
+    assert 0.25 < neighbour < 0.5
+    assert precision(knowing(n)) > 0.75
+
+
+def knowing(n: int) -> np.ndarray:
+    """The most probable anchor of each test query for one who knows every word's concept and every product."""
+    products = make_products(5_000)
+    said = make_queries(products, Draws(3, 5_000, 1), 3_000).said[:n]
+    log_odds = np.array([50.0, 50.0, 4.0, 4.0, 4.0])  # category and brand are never mistaken, attributes seldom
+    scores = np.log(products.popularity) + sum(
+        log_odds[j] * (said[:, j : j + 1] == products.concepts[:, j]) for j in range(said.shape[1])
+    )
+    return np.asarray(scores).argmax(axis=1)
+
+
+def test_pairs_go_missing_in_train_and_test_alike(catalog: Dataset) -> None:
+    products = make_products(5_000)
+    again = make_queries(products, Draws(3, 5_000, 0), 12_000)
+    assert (again.targets != catalog.train.targets).nnz == 0
+    empty = np.diff(catalog.train.targets.indptr) == 0
+    assert 0 < empty.mean() < 0.04
+
+
+def test_a_catalogue_needs_no_round_number_of_labels() -> None:
+    dataset = ProductCatalog("catalog-203").read(Path())
+    assert dataset.train.targets.shape[1] == len(dataset.label_texts) == 203

@@ -1,0 +1,55 @@
+"""PackedTexts behaves as the list it packs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmcbench.data import PackedTexts
+from xmcbench.data.statistics import count_words
+
+TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
+
+
+@given(TEXTS, st.slices(12), st.data())
+def test_it_is_the_list_it_packs(texts: list[str], part: slice, data: st.DataObject) -> None:
+    packed = PackedTexts.of(texts)
+    assert list(packed) == texts
+    assert list(packed[part]) == texts[part]
+    if texts:
+        ids = data.draw(st.lists(st.integers(0, len(texts) - 1), max_size=20))
+        assert list(packed.take(np.array(ids, np.int64))) == [texts[i] for i in ids]
+        assert packed[-1] == texts[-1]
+
+
+@given(TEXTS)
+def test_a_slice_saved_and_opened_is_the_same(tmp_path_factory: pytest.TempPathFactory, texts: list[str]) -> None:
+    stem: Path = tmp_path_factory.mktemp("texts") / "part"
+    PackedTexts.of(["before", *texts, "after"])[1:-1].save(stem)
+    assert list(PackedTexts.open(stem)) == texts
+
+
+@given(st.lists(st.lists(st.integers(-1, 3), min_size=3, max_size=3), max_size=6))
+def test_join_rows_joins_words_with_spaces(rows: list[list[int]]) -> None:
+    words = ["rot", "ä", "日本", "x"]
+    joined = PackedTexts.of(words).join_rows(np.array(rows, np.int64).reshape(-1, 3))
+    assert list(joined) == [" ".join(words[i] for i in row if i >= 0) for row in rows]
+
+
+@given(st.lists(st.text("ab \n", max_size=6), max_size=8))
+def test_count_words_counts_what_split_finds(texts: list[str]) -> None:
+    assert count_words(PackedTexts.of(texts)).tolist() == [len(text.split()) for text in texts]
+
+
+def test_an_index_out_of_range_is_an_error() -> None:
+    with pytest.raises(IndexError, match="text 2 of 2"):
+        PackedTexts.of(["a", "b"])[2]
+
+
+def test_half_a_surrogate_pair_is_an_error() -> None:
+    with pytest.raises(UnicodeEncodeError):
+        PackedTexts.of(["\ud800"])

@@ -1,0 +1,52 @@
+"""The definitions of `docs/metrics.md`, one query and one label at a time, in plain Python."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import log2
+
+Rows = Sequence[Sequence[int]]
+
+
+def precision(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int) -> float:
+    return sum(sum(label in yes for label in row[:k]) / k for row, yes in zip(ranked, true, strict=True)) / len(ranked)
+
+
+def recall(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int) -> float:
+    rows = zip(ranked, true, strict=True)
+    return sum(sum(label in yes for label in row[:k]) / len(yes) for row, yes in rows if yes) / len(ranked)
+
+
+def ndcg(ranked: Rows, true: Sequence[set[int]], _weights: Sequence[float], k: int) -> float:
+    rows = [_gain(row, yes, None, k) / _ideal(yes, k) for row, yes in zip(ranked, true, strict=True) if yes]
+    return sum(rows) / len(ranked)
+
+
+def psp(ranked: Rows, true: Sequence[set[int]], weights: Sequence[float], k: int) -> float:
+    gained = sum(weights[label] for row, yes in zip(ranked, true, strict=True) for label in row[:k] if label in yes)
+    best = sum(sum(sorted((weights[label] for label in yes), reverse=True)[:k]) for yes in true)
+    return gained / best if best else 0.0
+
+
+def psndcg(ranked: Rows, true: Sequence[set[int]], weights: Sequence[float], k: int) -> float:
+    rows = [(row, yes) for row, yes in zip(ranked, true, strict=True) if yes]
+    gained = sum(_gain(row, yes, weights, k) / _ideal(yes, k) for row, yes in rows)
+    best = sum(
+        _gain(sorted(yes, key=lambda label: -weights[label]), yes, weights, k) / _ideal(yes, k) for _, yes in rows
+    )
+    return gained / best if best else 0.0
+
+
+def _gain(row: Sequence[int], yes: set[int], weights: Sequence[float] | None, k: int) -> float:
+    return sum(
+        (weights[label] if weights else 1.0) / log2(place + 1)
+        for place, label in enumerate(row[:k], start=1)
+        if label in yes
+    )
+
+
+def _ideal(yes: set[int], k: int) -> float:
+    return sum(1.0 / log2(place + 1) for place in range(1, min(len(yes), k) + 1))
+
+
+METRICS = {"P": precision, "nDCG": ndcg, "PSP": psp, "PSnDCG": psndcg, "R": recall}

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from xmcbench.data.dataset import Dataset, DatasetCard, Split
+from xmcbench.errors import UnknownNameError
+from xmcbench.evaluation import (
+    DEFAULT_METRICS,
+    METRIC_VERSION,
+    Hits,
+    InvalidPredictions,
+    evaluate,
+    find_evaluators,
+    parse_metric,
+    rank,
+    score,
+    truth_hash,
+)
+from xmcbench.evaluation.builtin import EVALUATORS, register_evaluators
+
+BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
+
+
+@dataclass(frozen=True)
+class Found:
+    """An evaluator as a plugin would write one."""
+
+    figure: float = 0.0
+    name: str = "Found"
+    summary: str = "share of queries with any hit"
+
+    def compute(self, hits: Hits, k: int, /) -> float:
+        return self.figure or len(np.unique(hits.queries[hits.ranks < k])) / hits.num_queries
+
+
+def made_dataset(**changes: Any) -> Dataset:
+    targets = sp.csr_array(np.eye(4, dtype=np.float32))
+    matrices = {"test": targets, "ignore": sp.csr_array((4, 4), dtype=np.float32), **changes}
+    card = DatasetCard(name="made", num_train=4, num_test=4, num_labels=4)
+    texts = ["a", "b", "c", "d"]
+    return Dataset(
+        card, Split(texts, targets), Split(texts, matrices["test"]), texts, sp.csr_array((4, 4)), matrices["ignore"]
+    )
+
+
+def test_every_default_metric_is_known_and_every_built_in_evaluator_is_in_the_defaults() -> None:
+    assert {parse_metric(metric, BUILT_IN)[0].name for metric in DEFAULT_METRICS} == set(BUILT_IN)
+    assert parse_metric("PSnDCG@13", BUILT_IN) == (BUILT_IN["PSnDCG"], 13)
+
+
+@pytest.mark.parametrize(
+    ("metric", "suggestion"),
+    [("NDCG@5", "nDCG@5"), ("PPS@7", "PSP@7"), ("nDCG", "nDCG@1"), ("P@0", "P@1"), ("P@05", "P@5"), ("R@-1", "R@1")],
+)
+def test_an_unknown_metric_is_answered_with_the_nearest_valid_one(metric: str, suggestion: str) -> None:
+    with pytest.raises(UnknownNameError, match=rf"^suite.yaml:3: unknown metric '{metric}' .*'{suggestion}'"):
+        parse_metric(metric, BUILT_IN, "suite.yaml:3")
+
+
+def test_only_the_evaluators_that_are_named_are_looked_up() -> None:
+    asked: list[str] = []
+
+    def find(name: str) -> Any:
+        asked.append(name)
+        return BUILT_IN[name]
+
+    assert set(find_evaluators(["P@1", "R@10", "P@5"], find)) == {"P", "R"}
+    assert asked == ["P", "R"]
+
+
+def test_the_built_in_evaluators_register_through_the_hook() -> None:
+    found: list[Any] = []
+    register_evaluators(found.append)
+    assert [evaluator.name for evaluator in found] == ["P", "nDCG", "PSP", "PSnDCG", "R"]
+
+
+def test_score_refuses_figures_that_cannot_be() -> None:
+    predictions = rank(np.arange(16).reshape(4, 4) % 4, np.zeros((4, 4)), 4)
+    assert score(predictions, made_dataset(), ["P@4"], BUILT_IN) == {"P@4": 0.25}
+    with pytest.raises(InvalidPredictions, match=r"Found@1 is 1\.5, expected a fraction"):
+        score(predictions, made_dataset(), ["Found@1"], {"Found": Found(figure=1.5)})
+
+
+def test_the_truth_hash_changes_with_truth_or_filter_and_with_nothing_else() -> None:
+    dataset = made_dataset()
+    unsorted = sp.csr_array(
+        (np.ones(5), np.array([0, 1, 1, 2, 3], dtype=np.int64), np.array([0, 1, 3, 4, 5])), shape=(4, 4)
+    )  # row 1 holds label 1 twice
+    assert truth_hash(made_dataset(test=unsorted)) == truth_hash(dataset)
+    other = sp.csr_array(np.eye(4)[::-1])
+    hashes = {truth_hash(made_dataset(**changes)) for changes in ({}, {"test": other}, {"ignore": other})}
+    assert len(hashes) == 3
+
+
+def test_the_documented_plugin_works_and_the_documented_names_are_all_there_are() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    for name in BUILT_IN:
+        assert f"| {name}@k |" in text
+    assert f"`METRIC_VERSION`, now {METRIC_VERSION})" in text
+    (example,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    module: dict[str, Any] = {}
+    exec(example, module)
+    found: list[Any] = []
+    module["register_evaluators"](found.append)
+    predictions = rank(np.array([[0, 1], [0, 1]]), np.array([[2.0, 1.0], [2.0, 1.0]]), 2)
+    truth = sp.csr_array(np.array([[1, 1, 0], [0, 0, 1]]))
+    assert evaluate(predictions, truth, np.ones(3), ["AnyHit@2"], {"AnyHit": found[0]}) == {"AnyHit@2": 0.5}

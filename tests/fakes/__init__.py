@@ -1,0 +1,35 @@
+"""A plugin package on disk, with the metadata an installed one has, so that workers find it too."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from xmcbench.plugins import registry
+
+ROOT = Path(__file__).parents[2]
+
+
+def install(site: Path, distribution: str, entry_points: dict[str, str], version: str = "1.0") -> None:
+    """Write the metadata of a distribution into `site`."""
+    info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
+    lines = [f"{name} = {module}" for name, module in entry_points.items()]
+    (info / "entry_points.txt").write_text("\n".join(["[xmcbench]", *lines, ""]))
+
+
+def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1.0") -> None:
+    """Install the fake plugin into `site`, and let this process and its children see it."""
+    source = Path(__file__).with_name("xmcbench_fakes.py").read_text()
+    (site / "xmcbench_fakes.py").write_text(source)
+    install(site, "xmcbench-fakes", {"fakes": "xmcbench_fakes"}, version)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.delitem(sys.modules, "xmcbench_fakes", raising=False)
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT), *([inherited] if inherited else [])]))
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    registry.cache_clear()

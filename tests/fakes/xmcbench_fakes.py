@@ -1,0 +1,237 @@
+"""A plugin of methods that behave well or badly, and a dataset of 20 labels. Needs no torch."""
+
+# ruff: noqa: ARG002  (methods that ignore what they are given)
+from __future__ import annotations
+
+import errno
+import gc
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench import Dataset, Method, MethodInfo, Predictions, Progress, Run, Split, Texts, TrainingData, hookimpl
+from xmcbench.data import Draft, Source
+
+NUM_TRAIN, NUM_TEST, NUM_LABELS = 30, 40, 20
+
+
+class Ok(Method):
+    """Ranks labels by how often they were seen; leaves a trace of each time it was fitted."""
+
+    name = "fake-ok"
+    info = MethodInfo("popular labels first", needs=("nothing",))
+
+    class Config(Method.Config):
+        encoder: str | dict[str, int] = "none"
+        strength: float = 1.0
+        width: int = 4
+        depths: tuple[int, ...] = (1, 2)
+        mode: str = "wide"
+
+        def unused(self) -> frozenset[str]:
+            return frozenset() if self.mode == "wide" else frozenset({"width"})
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        with (run.checkpoint.parent / "fits.txt").open("a") as fits:
+            fits.write("fit\n")
+        self.popularity = np.asarray(train.targets.sum(axis=0), dtype=np.float32).ravel()
+        run.ledger.steps = run.budget.steps or 1
+        run.report(Progress("train", 1.0, {"loss": 0.5}))
+        if run.select is not None and run.selection_texts is not None:
+            run.curve.append(run.select(self.predict(run.selection_texts, NUM_LABELS)))
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        best = np.lexsort((np.arange(len(self.popularity)), -self.popularity))[:k].astype(np.int32)
+        rows = (len(texts), k)
+        return Predictions(np.broadcast_to(best, rows).copy(), np.broadcast_to(self.popularity[best], rows).copy())
+
+    def save(self, directory: Path) -> None:
+        (directory / "popularity.json").write_text(json.dumps(self.popularity.tolist()))
+
+    def load(self, directory: Path) -> None:
+        self.popularity = np.array(json.loads((directory / "popularity.json").read_text()), dtype=np.float32)
+
+
+class Rare(Ok):
+    """Ranks labels the other way round."""
+
+    name = "fake-rare"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        self.popularity = self.popularity.max() - self.popularity
+
+
+class Slow(Ok):
+    """Works in steps that it can resume, with a child process of its own; stops early for a file named `hurry`."""
+
+    name = "fake-slow"
+
+    class Config(Method.Config):
+        seconds: float = 30.0
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        assert isinstance(self.config, Slow.Config)
+        child = subprocess.Popen(["sleep", "60"])
+        (run.checkpoint.parent / "processes.json").write_text(json.dumps([os.getpid(), child.pid]))
+        steps = run.checkpoint / "steps"
+        start = time.monotonic()
+        while time.monotonic() - start < self.config.seconds and not (run.cache / "hurry").exists():
+            with steps.open("a") as file:
+                file.write("step\n")
+            run.ledger.steps = len(steps.read_text().split())
+            run.report(Progress("train", 0.5, {"step": run.ledger.steps}))
+            time.sleep(0.02)
+        child.kill()
+        super().fit(train, run)
+        run.ledger.steps = len(steps.read_text().split())
+
+
+class Crash(Ok):
+    name = "fake-crash"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        print("about to divide")
+        raise ValueError("no way on")
+
+
+class Oom(Ok):
+    name = "fake-oom"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        raise MemoryError("12 TB asked for")
+
+
+class Killed(Ok):
+    """What the system's out-of-memory killer does."""
+
+    name = "fake-killed"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class FullDisk(Ok):
+    name = "fake-full-disk"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.checkpoint / "state"))
+
+
+class Nan(Ok):
+    name = "fake-nan"
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        found = super().predict(texts, k)
+        return Predictions(found.indices, found.scores * np.float32("nan"))
+
+
+class Overspender(Ok):
+    name = "fake-overspender"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        run.ledger.steps = 10 * (run.budget.steps or 1)
+        run.ledger.largest_step = {"steps": 1}
+
+
+class Cheater(Ok):
+    """Takes any matrix of the test targets' shape that it finds in the process for the truth."""
+
+    name = "fake-cheater"
+
+    def _loot(self) -> list[sp.csr_array]:
+        gc.collect()
+        matrices = [thing for thing in gc.get_objects() if isinstance(thing, sp.csr_array)]
+        return [m for m in matrices if m.shape == (NUM_TEST, NUM_LABELS) and m.nnz == NUM_TEST]
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        if self._loot():
+            raise PermissionError("found test targets while fitting")
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        if self._loot():
+            raise PermissionError("found test targets while predicting")
+        return super().predict(texts, k)
+
+
+class OrderDependent(Ok):
+    """Knows that the file is sorted: the n-th test query has label n mod L."""
+
+    name = "fake-order"
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        first = np.arange(len(texts), dtype=np.int32)[:, None]
+        indices = (first + np.arange(k, dtype=np.int32)) % NUM_LABELS
+        scores = np.broadcast_to(-np.arange(k, dtype=np.float32), indices.shape).copy()
+        return Predictions(indices, scores)
+
+
+class Picky(Ok):
+    name = "fake-picky"
+
+    def skip(self, card: object) -> str | None:
+        return "needs a million labels"
+
+
+class TwentyLabels(Source):
+    """Test query n has the label n mod 20; training favours low labels; one test pair is to be ignored."""
+
+    draft: ClassVar[Draft] = Draft(name="fake-20", source="made", licence="none")
+
+    def missing(self, data_dir: Path) -> str | None:
+        return None
+
+    def fingerprint(self, data_dir: Path) -> str:
+        return "1"
+
+    def read(self, data_dir: Path) -> Dataset:
+        train = _targets(np.minimum(np.arange(NUM_TRAIN) % 23, np.arange(NUM_TRAIN) % NUM_LABELS))
+        test = _targets(np.arange(NUM_TEST) % NUM_LABELS)
+        ignore = sp.csr_array((np.ones(1, np.float32), ([3], [0])), shape=test.shape)
+        card = self.draft.card(NUM_TRAIN, NUM_TEST, NUM_LABELS, "memory")
+        return Dataset(
+            card,
+            Split([f"train {i}" for i in range(NUM_TRAIN)], train),
+            Split([f"test {i}" for i in range(NUM_TEST)], test),
+            [f"label {i}" for i in range(NUM_LABELS)],
+            sp.csr_array(train.shape, dtype=np.float32),
+            ignore,
+        )
+
+
+class Elsewhere(TwentyLabels):
+    draft: ClassVar[Draft] = Draft(name="fake-absent", source="made", licence="none")
+
+    def missing(self, data_dir: Path) -> str | None:
+        return f"fake-absent is not in {data_dir}: get it nowhere"
+
+
+def _targets(labels: np.ndarray) -> sp.csr_array:
+    ones = np.ones(len(labels), np.float32)
+    return sp.csr_array((ones, (np.arange(len(labels)), labels)), shape=(len(labels), NUM_LABELS))
+
+
+METHODS = (
+    Ok, Rare, Slow, Crash, Oom, Killed, FullDisk, Nan, Overspender, Cheater, OrderDependent, Picky
+)  # fmt: skip
+
+
+@hookimpl
+def register_methods(register) -> None:
+    for method in METHODS:
+        register(method)
+
+
+@hookimpl
+def register_datasets(register) -> None:
+    register(TwentyLabels())
+    register(Elsewhere())

@@ -1,0 +1,50 @@
+"""Records as trials leave them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xmcbench.budget import Budget
+from xmcbench.evaluation import METRIC_VERSION
+from xmcbench.record import Failure, Record, Status
+from xmcbench.trial import Trial
+
+LEDGER = {
+    "encoder_tokens": 20_000_000,
+    "steps": 1000,
+    "stage_seconds": {"train": 80.0, "mine": 10.0, "predict": 3.0},
+    "device_seconds": 90.0,
+    "peak_bytes": 1_300_000_000,
+}
+
+
+def record(label: str = "dexml", p1: float = 0.5, **changes: Any) -> Record:
+    """A record of a finished trial; `changes` go to the trial or the record, whichever has the field."""
+    fields: dict[str, Any] = {
+        "label": label,
+        "method": "dexml",
+        "distribution": "xmcbench",
+        "version": "0.1.0",
+        "config": {},
+        "dataset": "made",
+        "dataset_hash": "0123456789abcdef",
+        "seed": 0,
+        "budget": Budget(steps=1000),
+    }
+    trial = Trial(**fields | {name: value for name, value in changes.items() if name in Trial.model_fields})
+    outcome: dict[str, Any] = {
+        "key": trial.key,
+        "suite": "tests",
+        "trial": trial,
+        "status": Status.OK,
+        "metrics": {"P@1": p1, "nDCG@5": p1 / 2},
+        "metric_version": METRIC_VERSION,
+        "spent": LEDGER,
+        "num_parameters": 4_200_000,
+    }
+    return Record(**outcome | {name: value for name, value in changes.items() if name in Record.model_fields})
+
+
+def failed(label: str, status: Status, **changes: Any) -> Record:
+    failure = Failure(type="MemoryError", message="out of\nmemory", stage="fit")
+    return record(label, status=status, metrics={}, metric_version=0, spent={}, failure=failure, **changes)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+from statistics import fmean, stdev
+
+import pytest
+
+from xmcbench.budget import Budget
+from xmcbench.errors import UnknownNameError
+from xmcbench.record import Status
+from xmcbench.reporting import Table, leaderboard, recorded_metrics
+from xmcbench.trial import Selection
+
+from .made import failed, record
+
+
+def ranks(table: Table) -> list[list[tuple[int | None, str]]]:
+    return [[(row.rank, row.method) for row in group.rows] for group in table.groups]
+
+
+def test_rows_are_ranked_by_the_sort_metric_and_equal_figures_share_a_rank() -> None:
+    records = [record("low", 0.1), record("b", 0.7), record("a", 0.7, seed=1), record("top", 0.9)]
+    assert ranks(leaderboard(records)) == [[(1, "top"), (2, "a"), (2, "b"), (4, "low")]]
+    by_other = [record("x", metrics={"P@1": 0.9, "R@10": 0.1}), record("y", metrics={"P@1": 0.8, "R@10": 0.2})]
+    assert ranks(leaderboard(by_other, sort="R@10")) == [[(1, "y"), (2, "x")]]
+
+
+def test_the_order_of_the_records_does_not_matter() -> None:
+    records = [record("a", 0.1), record("b", 0.7), failed("c", Status.OOM), record("a", 0.3, seed=1)]
+    assert leaderboard(records).groups == leaderboard(records[::-1]).groups
+
+
+def test_budgets_datasets_and_contents_are_never_ranked_together() -> None:
+    records = [
+        record("a", 0.1),
+        record("b", 0.9, budget=Budget(steps=2000)),
+        record("c", 0.8, dataset="other"),
+        record("d", 0.7, dataset_hash="f" * 64),
+        record("e", 0.6, budget=Budget(steps=1000, epochs=1)),
+    ]
+    table = leaderboard(records)
+    assert all(len(group.rows) == 1 and group.rows[0].rank == 1 for group in table.groups)
+    assert len(table.groups) == len(records)
+
+
+def test_seeds_are_averaged_with_their_sample_deviation() -> None:
+    figures = [0.5, 0.6, 0.9]
+    table = leaderboard([record("a", p1, seed=seed) for seed, p1 in enumerate(figures)])
+    (row,) = table.groups[0].rows
+    assert row.metrics["P@1"] == fmean(figures)
+    assert row.std["P@1"] == stdev(figures)
+    assert row.seeds == (0, 1, 2)
+    assert len(set(row.keys)) == 3
+    assert leaderboard([record("a")]).groups[0].rows[0].std == {}
+
+
+def test_spending_is_averaged_but_of_memory_the_largest_counts() -> None:
+    spent = [
+        {"device_seconds": 10.0, "peak_bytes": 5, "stage_seconds": {"train": 4.0}},
+        {"device_seconds": 20.0, "peak_bytes": 9},
+    ]
+    (row,) = leaderboard([record("a", seed=seed, spent=ledger) for seed, ledger in enumerate(spent)]).groups[0].rows
+    assert row.spent == {"device_seconds": 15.0, "peak_bytes": 9.0, "train_seconds": 4.0}
+
+
+def test_one_label_with_several_configurations_is_several_rows_told_apart() -> None:
+    records = [
+        record("dexml", 0.5, config={"batch_size": 256, "optimizer": {"lr": 0.1}}),
+        record("dexml", 0.6, config={"batch_size": 512, "optimizer": {"lr": 0.1}}),
+        record("dexml", 0.7, config={"batch_size": 512, "optimizer": {"lr": 0.2}}, seed=1),
+        record("tfidf", 0.4),
+    ]
+    assert ranks(leaderboard(records)) == [
+        [
+            (1, "dexml (batch_size=512, optimizer.lr=0.2)"),
+            (2, "dexml (batch_size=512, optimizer.lr=0.1)"),
+            (3, "dexml (batch_size=256, optimizer.lr=0.1)"),
+            (4, "tfidf"),
+        ]
+    ]
+    versions = [record("a", version="1"), record("a", 0.4, version="2", selection=Selection(queries=9))]
+    methods = [row.method for row in leaderboard(versions).groups[0].rows]
+    assert methods[0] == "a (selection.evaluations=None, selection.metric=None, selection.queries=None, version=1)"
+    assert methods[1].endswith("selection.queries=9, version=2)")
+
+
+@pytest.mark.parametrize("status", [s for s in Status if s not in (Status.OK, Status.OVER_BUDGET)])
+def test_a_failure_is_a_row_without_rank_or_figures(status: Status) -> None:
+    stray = record("stray", 0.99, status=status)  # figures that an invalid trial must not show
+    table = leaderboard([record("a", 0.1), failed("b", status), stray])
+    assert ranks(table) == [[(1, "a"), (None, "b"), (None, "stray")]]
+    assert table.groups[0].rows[2].metrics == {}
+    assert f"b: {status}: MemoryError: out of memory" in table.notes
+
+
+def test_a_failed_seed_does_not_hide_in_the_mean_of_the_others() -> None:
+    table = leaderboard([record("a", 0.4), failed("a", Status.TIMEOUT, seed=1)])
+    assert [(row.rank, row.method, row.status, row.seeds) for row in table.groups[0].rows] == [
+        (1, "a", Status.OK, (0,)),
+        (None, "a", Status.TIMEOUT, (1,)),
+    ]
+
+
+def test_over_budget_shows_its_figures_and_is_not_ranked() -> None:
+    table = leaderboard([record("within", 0.1), record("over", 0.9, status=Status.OVER_BUDGET)])
+    assert ranks(table) == [[(1, "within"), (None, "over")]]
+    assert table.groups[0].rows[1].metrics["P@1"] == 0.9
+
+
+def test_figures_of_other_definitions_are_neither_ranked_nor_averaged_in() -> None:
+    table = leaderboard([record("a", 0.1), record("a", 0.9, seed=1, metric_version=0)])
+    assert [(row.rank, row.metrics["P@1"]) for row in table.groups[0].rows] == [(1, 0.1), (None, 0.9)]
+    assert any("xmcbench rescore" in note for note in table.notes)
+    assert not any("xmcbench rescore" in note for note in leaderboard([record("a"), failed("b", Status.OOM)]).notes)
+
+
+def test_the_selection_split_is_stated() -> None:
+    chosen = "train: 1000 queries held out"
+    notes = leaderboard([record("a"), record("b", seed=1, selection_split=chosen)]).notes
+    assert f"Checkpoints chosen on: none (1 rows); {chosen} (1 rows)." in notes
+
+
+def test_columns_are_the_usual_ones_that_were_recorded_unless_named() -> None:
+    records = [record("a", metrics={"P@1": 0.1, "R@7": 0.2, "PSP@5": 0.3})]
+    assert leaderboard(records).metrics == ("P@1", "PSP@5")
+    assert leaderboard(records, metrics=["R@7"]).metrics == ("R@7",)
+    assert recorded_metrics(records) == ("P@1", "R@7", "PSP@5")
+    assert leaderboard([record("a", metrics={"Own@3": 0.1})]).sort == "Own@3"
+
+
+def test_unknown_names_are_answered_with_the_nearest() -> None:
+    records = [record("a"), record("b", dataset="catalog-5k")]
+    with pytest.raises(UnknownNameError, match=r"'NDCG@5' \(did you mean 'nDCG@5'"):
+        leaderboard(records, metrics=["NDCG@5"])
+    with pytest.raises(UnknownNameError, match="unknown metric 'P@2'"):
+        leaderboard(records, sort="P@2")
+    with pytest.raises(UnknownNameError, match=r"'catalog' \(did you mean 'catalog-5k'"):
+        leaderboard(records, dataset="catalog")
+
+
+def test_a_row_without_the_sort_metric_is_shown_and_not_ranked() -> None:
+    table = leaderboard([record("a", 0.1), record("b", metrics={"R@10": 0.9})])
+    assert ranks(table) == [[(1, "a"), (None, "b")]]

@@ -1,0 +1,67 @@
+"""What may import what: `xmcbench --help` is quick, and the harness knows no method by name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import xmcbench
+
+ROOT = Path(__file__).parents[1]
+HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
+LIGHT = ("cli", "suite", "trial", "record", "evaluation", "reporting", "plugins", "runner", "execution.worker", "data")
+PUBLIC = {name for name in xmcbench.__all__ if name.islower()}
+
+
+def imported_by(statement: str) -> set[str]:
+    """Top-level packages that are there after `statement` has run in a fresh interpreter."""
+    program = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    command = [sys.executable, "-c", program]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split())
+
+
+def test_the_light_modules_import_nothing_heavy() -> None:
+    statement = "import " + ", ".join(f"xmcbench.{name}" for name in LIGHT)
+    assert not imported_by(statement) & HEAVY
+
+
+def test_help_imports_no_numpy_either() -> None:
+    assert not imported_by("import xmcbench.cli") & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
+
+
+def test_every_public_name_is_there() -> None:
+    for name in xmcbench.__all__:
+        assert getattr(xmcbench, name) is not None
+    with pytest.raises(AttributeError):
+        xmcbench.nothing  # noqa: B018
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+    return found
+
+
+def test_the_harness_imports_no_plugin() -> None:
+    for path in (ROOT / "xmcbench").rglob("*.py"):
+        assert not {name for name in imports(path) if name.split(".")[0].startswith("xmcbench_")}, path
+
+
+def test_plugins_import_public_modules_only() -> None:
+    for path in (ROOT / "plugins").rglob("*.py"):
+        used = {name.split(".")[1:] and name.split(".")[1] for name in imports(path) if name.startswith("xmcbench.")}
+        assert used <= PUBLIC, path
+
+
+def test_files_are_short() -> None:
+    for path in [*(ROOT / "xmcbench").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]:
+        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path

@@ -1,0 +1,79 @@
+"""xmcbench: extreme multi-label methods under equal budgets. What is exported here is all that a plugin may use.
+
+Names are imported when they are first used: `import xmcbench` costs no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from xmcbench import data, evaluation, losses, models, sampling, search
+    from xmcbench.budget import Budget, Ledger
+    from xmcbench.data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+    from xmcbench.embedding_method import EmbeddingMethod
+    from xmcbench.errors import UnknownNameError, XMCBenchError
+    from xmcbench.evaluation.ranking import rank
+    from xmcbench.hookspecs import hookimpl
+    from xmcbench.method import Method, MethodInfo, Progress, Run
+    from xmcbench.predictions import Predictions
+
+_HOME = {
+    "Budget": "xmcbench.budget",
+    "Dataset": "xmcbench.data.dataset",
+    "DatasetCard": "xmcbench.data.dataset",
+    "EmbeddingMethod": "xmcbench.embedding_method",
+    "Ledger": "xmcbench.budget",
+    "Method": "xmcbench.method",
+    "MethodInfo": "xmcbench.method",
+    "Predictions": "xmcbench.predictions",
+    "Progress": "xmcbench.method",
+    "Run": "xmcbench.method",
+    "Split": "xmcbench.data.dataset",
+    "Texts": "xmcbench.data.dataset",
+    "TrainingData": "xmcbench.data.dataset",
+    "UnknownNameError": "xmcbench.errors",
+    "XMCBenchError": "xmcbench.errors",
+    "hookimpl": "xmcbench.hookspecs",
+    "rank": "xmcbench.evaluation.ranking",
+}
+_MODULES = ("data", "evaluation", "losses", "models", "sampling", "search")
+
+__all__ = [
+    "Budget",
+    "Dataset",
+    "DatasetCard",
+    "EmbeddingMethod",
+    "Ledger",
+    "Method",
+    "MethodInfo",
+    "Predictions",
+    "Progress",
+    "Run",
+    "Split",
+    "Texts",
+    "TrainingData",
+    "UnknownNameError",
+    "XMCBenchError",
+    "data",
+    "evaluation",
+    "hookimpl",
+    "losses",
+    "models",
+    "rank",
+    "sampling",
+    "search",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f"xmcbench.{name}")
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'xmcbench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

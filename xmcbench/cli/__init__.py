@@ -1,0 +1,64 @@
+"""The command `xmcbench`. A module a command; what is heavy is imported inside the command that needs it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+from xmcbench.cli import datasets, leaderboard, methods, rescore, run
+from xmcbench.errors import XMCBenchError
+
+USER_ERROR = 2  # exit code: a problem the user can mend
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Extreme multi-label methods, trained under equal budgets and ranked from stored predictions.",
+)
+app.command("run")(run.run)
+app.command("leaderboard")(leaderboard.leaderboard)
+app.command("rescore")(rescore.rescore)
+app.command("methods")(methods.methods)
+app.add_typer(datasets.app, name="datasets")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            typer.echo(version("xmcbench"))
+        except PackageNotFoundError:
+            typer.echo("not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; a problem the user can mend is told in a line and never as a traceback."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        app(args=arguments)
+    except XMCBenchError as problem:
+        if "--debug" in arguments:
+            raise
+        for line in str(problem).splitlines():
+            print(f"error: {line}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left, as `head` does
+        sys.exit(USER_ERROR)
+    except OSError as problem:
+        print(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", file=sys.stderr)
+        sys.exit(USER_ERROR)

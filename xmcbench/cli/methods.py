@@ -1,0 +1,32 @@
+"""`xmcbench methods`: what is installed, and what is broken."""
+
+from __future__ import annotations
+
+import typer
+
+HEADERS = ("method", "summary", "distribution", "version", "needs")
+BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
+
+
+def methods() -> None:
+    """List the methods that are installed, and the plugins that could not be used."""
+    from tabulate import tabulate
+
+    from xmcbench.plugins import registry
+
+    found = registry()
+    rows = [
+        (
+            each.name,
+            each.thing.info.summary,
+            each.origin.distribution,
+            each.origin.version,
+            ", ".join(each.thing.info.needs),
+        )
+        for each in found.all("method")
+    ]
+    typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    if found.broken:
+        typer.echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
+        broken = [(each.name, each.distribution, each.version, each.reason) for each in found.broken]
+        typer.echo(tabulate(broken, headers=BROKEN_HEADERS, disable_numparse=True))

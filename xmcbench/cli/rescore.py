@@ -1,0 +1,113 @@
+"""`xmcbench rescore`: figures again, from the predictions that are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from xmcbench.data import Dataset
+    from xmcbench.record import Record
+    from xmcbench.store import Store
+
+
+def rescore(
+    trials: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels; all if none.")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Figures to add, as in P@1,nDCG@5.")] = None,
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+) -> None:
+    """Recompute the figures of stored predictions, and of no others: nothing is trained."""
+    from functools import cache
+
+    from xmcbench.data import load
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.evaluation import find_evaluators
+    from xmcbench.plugins import registry
+    from xmcbench.store import Store
+
+    place = Store(store)
+    chosen = _chosen(place, trials or ["*"])
+    added = [name.strip() for name in metrics.split(",")] if metrics else []
+    find_evaluators(added, registry().evaluator, "--metrics")  # a misspelt one is an error before any record changes
+    dataset = cache(lambda name: load(name, data_dir=data))
+    refused = []
+    for record in chosen:
+        try:
+            rescored = _rescored(place, record, dataset(record.trial.dataset), added)
+        except XMCBenchError as problem:
+            refused.append(f"{record.key} {record.trial.label}: {problem}")
+            continue
+        if rescored != record:
+            place.write_record(rescored)
+        typer.echo(f"{record.key} {record.trial.label} on {record.trial.dataset}: {_changes(record, rescored)}")
+    if refused:
+        others = f" (and {len(refused) - 1} more of {len(chosen)} records)" if len(refused) > 1 else ""
+        raise XMCBenchError(f"not rescored: {refused[0]}{others}")
+
+
+def _chosen(store: Store, patterns: list[str]) -> list[Record]:
+    """The scored records whose key or label matches a pattern; a pattern that matches none is an error."""
+    from fnmatch import fnmatchcase
+
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting.standings import SCORED
+
+    scored = [record for record in store.records() if record.status in SCORED]
+    if not scored:
+        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` makes some")
+    matched: dict[str, Record] = {}
+    for pattern in patterns:
+        # A sweep's labels hold brackets, which a glob would read as a set of characters.
+        found = [r for r in scored if pattern in (r.key, r.trial.label)] or [
+            r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
+        ]
+        if not found:
+            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}")
+        matched |= {record.key: record for record in found}
+    return list(matched.values())
+
+
+def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
+    """The record with all its figures computed anew, and those in `added` beside them."""
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.evaluation import (
+        METRIC_VERSION,
+        check_predictions,
+        find_evaluators,
+        score,
+        truth_hash,
+    )
+    from xmcbench.plugins import registry
+
+    if dataset.card.content_hash != record.trial.dataset_hash:
+        raise XMCBenchError(
+            f"dataset {dataset.card.name!r} has the content hash {dataset.card.content_hash[:12]}, "
+            f"the trial ran on {record.trial.dataset_hash[:12]}"
+        )
+    predictions, answered = store.predictions(record.key)
+    if answered != (expected := truth_hash(dataset)):
+        raise XMCBenchError(
+            f"its predictions answer to the truth {answered[:12]}, dataset {dataset.card.name!r} has {expected[:12]}"
+        )
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    names = list(dict.fromkeys([*record.metrics, *added]))
+    figures = score(predictions, dataset, names, find_evaluators(names, registry().evaluator))
+    return record.model_copy(update={"metrics": figures, "metric_version": METRIC_VERSION})
+
+
+def _changes(before: Record, after: Record) -> str:
+    """What a reader of the old record should know."""
+    changes = [
+        f"{name} {100 * before.metrics[name]:.4f} -> {100 * figure:.4f}"
+        for name, figure in after.metrics.items()
+        if name in before.metrics and before.metrics[name] != figure
+    ]
+    changes += [f"{name} {100 * after.metrics[name]:.4f} (new)" for name in after.metrics if name not in before.metrics]
+    if before.metric_version != after.metric_version:
+        changes.append(f"metric version {before.metric_version} -> {after.metric_version}")
+    return ", ".join(changes) or f"{len(after.metrics)} figures unchanged"

@@ -1,0 +1,147 @@
+"""`debian-packages`: what a package depends on, from the apt index of the machine or a Packages file.
+
+A query is a package that has labels, its text "name: one-line description". Its labels are the packages named in the
+fields Depends, Recommends, Suggests and Enhances: alternatives count each, versions and architectures are dropped,
+names that no package of the index has (virtual packages) do not count. Labels are the packages that some query names.
+A package is no label of itself, and evaluation ignores the pair. Of several versions of a package the first counts.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data.blocks import open_binary
+from xmcbench.data.dataset import Dataset, Split
+from xmcbench.data.source import Draft, Source, stamp
+from xmcbench.data.sparse_text import pairs_csr
+from xmcbench.data.texts import PackedTexts
+from xmcbench.errors import XMCBenchError
+
+NAME = "debian-packages"
+FILES = ("Packages", "Packages.gz", "Packages.xz")
+APT_HELPER = Path("/usr/lib/apt/apt-helper")  # reads an index however apt has compressed it
+RELATIONS = (b"Depends", b"Recommends", b"Suggests", b"Enhances")
+TEST_OF_TEN = 2  # of ten hash classes of names, those in the test split
+
+# A field is a line "Name: value"; lines that begin with a blank go on with it.
+FIELD = re.compile(
+    rb"^(Package|Description|Depends|Recommends|Suggests|Enhances):[ \t]*(.*(?:\n[ \t].*)*)", re.MULTILINE
+)
+RELATED_NAME = re.compile(rb"(?:^|[,|])\s*([a-z0-9][a-z0-9+.\-]*)")
+
+
+class DebianPackages(Source):
+    """The packages of `<data directory>/debian-packages/Packages[.gz|.xz]`, or else of apt's index."""
+
+    draft = Draft(name=NAME, source="the machine's apt index", licence="descriptions: those of the packages")
+
+    def missing(self, data_dir: Path) -> str | None:
+        if self._paths(data_dir):
+            return None
+        return (
+            f"dataset {NAME}: found neither an apt index (apt-get update makes one) nor a Packages file, expected "
+            f"{data_dir / NAME}/Packages, .gz or .xz, such as http://deb.debian.org/debian/dists/bookworm/main/"
+            "binary-amd64/Packages.xz"
+        )
+
+    def fingerprint(self, data_dir: Path) -> str:
+        return "debian 1\n" + stamp(self._paths(data_dir))
+
+    def read(self, data_dir: Path) -> Dataset:
+        paths = self._paths(data_dir)
+        return build(b"\n\n".join(_content(path) for path in paths), ", ".join(map(str, paths)), self.draft)
+
+    def _paths(self, data_dir: Path) -> list[Path]:
+        given = [data_dir / NAME / name for name in FILES if (data_dir / NAME / name).is_file()]
+        if len(given) > 1:
+            names = " and ".join(path.name for path in given)
+            raise XMCBenchError(f"{data_dir / NAME}: found {names}, expected one of them")
+        return given or _apt_index()
+
+
+def build(index: bytes, where: str, draft: Draft) -> Dataset:
+    """The dataset of the Packages file whose content is `index`."""
+    descriptions, relations = parse(index, where)
+    names = sorted(descriptions)
+    place = {name: i for i, name in enumerate(names)}
+    # Python sees each package once; entries are numpy's from here on.
+    related = [{place[n] for n in relations[name] if n in place} - {place[name]} for name in names]
+    counts = np.array([len(one) for one in related])
+    columns = np.array([column for one in related for column in sorted(one)], np.int64)
+    label_packages, labels = np.unique(columns, return_inverse=True)
+    if not len(labels):
+        raise XMCBenchError(f"{where}: found no package that names another, expected a Debian Packages file")
+    texts = PackedTexts.of(f"{name}: {descriptions[name]}" for name in names)
+    targets = pairs_csr(np.repeat(np.arange(len(names)), counts), labels, (len(names), len(label_packages)))
+    own = pairs_csr(label_packages, np.arange(len(label_packages)), (len(names), len(label_packages)))
+    is_test = np.array([int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN for name in names])
+    train, test = np.flatnonzero(~is_test & (counts > 0)), np.flatnonzero(is_test & (counts > 0))
+    if not len(train) or not len(test):
+        raise XMCBenchError(f"{where}: found {len(train)} training and {len(test)} test queries, expected some of both")
+    card = draft.card(len(train), len(test), len(label_packages), where)
+    splits = tuple(Split(texts.take(ids), _rows(targets, ids)) for ids in (train, test))
+    return Dataset(card, splits[0], splits[1], texts.take(label_packages), _rows(own, train), _rows(own, test))
+
+
+def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:
+    """The one-line description and the related names of each package."""
+    try:
+        index.decode()
+    except UnicodeDecodeError as error:
+        line = index.count(b"\n", 0, error.start) + 1
+        found = f"byte 0x{index[error.start]:02x} at offset {error.start}"
+        raise XMCBenchError(f"{where}: line {line}: found {found}, expected UTF-8 text") from error
+    descriptions: dict[str, str] = {}
+    relations: dict[str, list[str]] = {}
+    for stanza in re.split(rb"\n[ \t\r]*\n", index):
+        fields = dict(FIELD.findall(stanza))
+        if b"Package" not in fields:
+            if stanza.strip():
+                found = repr(stanza.strip()[:40].decode(errors="replace"))
+                raise XMCBenchError(f"{where}: found an entry without a Package field ({found}), expected one in each")
+            continue
+        name = fields[b"Package"].decode().strip()
+        if name in descriptions:
+            continue
+        descriptions[name] = fields.get(b"Description", b"").decode().split("\n")[0].strip()
+        relations[name] = [n.decode() for key in RELATIONS for n in RELATED_NAME.findall(fields.get(key, b""))]
+    return descriptions, relations
+
+
+def _rows(matrix: sp.csr_array, ids: np.ndarray) -> sp.csr_array:
+    rows = sp.csr_array(matrix[ids])
+    rows.sort_indices()
+    return rows
+
+
+@cache
+def _apt_index() -> list[Path]:
+    """The Packages files that apt has downloaded; none where there is no apt."""
+    apt = shutil.which("apt-get")
+    if apt is None or not APT_HELPER.is_file():
+        return []
+    command = [apt, "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    return sorted(path for line in answer.stdout.splitlines() if (path := Path(line)).is_file())
+
+
+def _content(path: Path) -> bytes:
+    if path.name not in FILES:
+        answer = subprocess.run([str(APT_HELPER), "cat-file", str(path)], capture_output=True, check=False)
+        if answer.returncode:
+            reason = answer.stderr.decode(errors="replace").strip().splitlines()[-1:]
+            raise XMCBenchError(f"{path}: cannot be read by apt-helper ({''.join(reason)})")
+        return answer.stdout
+    try:
+        with open_binary(path) as file:
+            return file.read()
+    except (OSError, EOFError, ValueError) as error:
+        raise XMCBenchError(f"{path}: cannot be read ({error}), expected a whole Packages file") from error

@@ -1,0 +1,72 @@
+"""Datasets that lie in a folder of the data directory, catalogued or one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from xmcbench import located
+from xmcbench.data import formats
+from xmcbench.data.dataset import Dataset
+from xmcbench.data.source import Draft, Source, stamp
+from xmcbench.errors import XMCBenchError, suggest
+
+CARD_FILE = "card.yaml"
+
+
+class FolderSource(Source):
+    """The dataset in `<data directory>/<name>/`, in whichever layout its files are."""
+
+    def __init__(self, draft: Draft) -> None:
+        self.draft = draft
+
+    def missing(self, data_dir: Path) -> str | None:
+        directory = data_dir / self.name
+        try:
+            formats.detect(directory)
+        except XMCBenchError as problem:
+            if directory.is_dir():
+                return str(problem)
+            files = formats.expected_files()
+            return f"dataset {self.name} is not on disk: get it from {self.draft.source}; into {directory}/ go {files}"
+        return None
+
+    def fingerprint(self, data_dir: Path) -> str:
+        return stamp(formats.dataset_files(data_dir / self.name))
+
+    def read(self, data_dir: Path) -> Dataset:
+        directory = data_dir / self.name
+        parts = formats.read_directory(directory, self.draft.text)
+        sizes = (len(parts.train.texts), len(parts.test.texts), len(parts.label_texts))
+        return parts.dataset(self.draft.card(*sizes, where=str(directory)))
+
+
+def own_source(directory: Path) -> FolderSource:
+    """The source of an uncatalogued folder: its card is inferred from the files and what `card.yaml` says."""
+    path = directory / CARD_FILE
+    if not path.is_file():
+        return FolderSource(Draft(name=directory.name, source=str(directory)))
+    content = located.read(path)
+    allowed = sorted(set(Draft.model_fields) - {"name"})
+    for key in content.data:
+        if key not in allowed:
+            raise XMCBenchError(f"{content.where((key,))}: unknown key {key!r}{suggest(key, allowed)}")
+    try:
+        return FolderSource(Draft(**{"source": str(directory), **content.data, "name": directory.name}))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = content.where(tuple(first["loc"]))
+        raise XMCBenchError(f"{place}: {first['loc'][0]}: found {first['input']!r}, {first['msg'].lower()}") from None
+
+
+def own_names(data_dir: Path) -> list[str]:
+    """Names of the folders of `data_dir` that hold a dataset in one of the layouts."""
+    if not data_dir.is_dir():
+        return []
+    return sorted(path.name for path in data_dir.iterdir() if path.is_dir() and is_dataset(path))
+
+
+def is_dataset(directory: Path) -> bool:
+    """Whether all files of one of the layouts are there."""
+    return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)

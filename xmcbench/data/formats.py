@@ -1,0 +1,265 @@
+"""The layouts in which extreme multi-label datasets lie on disk, told apart by the files that are there.
+
+Every reader returns the same thing: `Parts`. Targets are CSR float32 matrices of ones with sorted, unique indices.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data.blocks import check_utf8, read_blocks, read_texts
+from xmcbench.data.dataset import Dataset, DatasetCard, Split
+from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_targets
+from xmcbench.data.texts import PackedTexts
+from xmcbench.errors import XMCBenchError
+
+IGNORE_FILES = {
+    "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
+    "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
+}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the files of a dataset hold: N training queries, T test queries, L labels."""
+
+    train: Split
+    test: Split
+    label_texts: PackedTexts
+    ignore_train: sp.csr_array  # [N, L]
+    ignore_test: sp.csr_array  # [T, L]
+
+    def dataset(self, card: DatasetCard) -> Dataset:
+        return Dataset(card, self.train, self.test, self.label_texts, self.ignore_train, self.ignore_test)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """File names of one layout, each a stem that may also be there as .gz, and what reads a split of it."""
+
+    name: str
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    labels: str
+    read_labels: Callable[[Path, str], PackedTexts]
+    read_split: Callable[[tuple[Path, ...], str, int], Split]
+
+    @property
+    def stems(self) -> tuple[str, ...]:
+        return (*self.train, *self.test, self.labels)
+
+    def find(self, directory: Path, stem: str) -> Path:
+        """The file of that stem. Two forms of one file are an error: which is meant cannot be known."""
+        forms = [path for path in (directory / stem, directory / f"{stem}.gz") if path.is_file()]
+        if len(forms) == 2:
+            raise XMCBenchError(f"{directory}: found both {stem} and {stem}.gz, expected one of them")
+        return forms[0] if forms else directory / stem
+
+
+def read_directory(directory: Path, text: str = "title content") -> Parts:
+    """Read the dataset in `directory`; `text` ("title" or "title content") says which JSON fields make a text."""
+    layout = detect(directory)
+    files = {stem: layout.find(directory, stem) for stem in layout.stems}
+    label_texts = layout.read_labels(files[layout.labels], text)
+    num_labels = len(label_texts)
+    train = layout.read_split(tuple(files[stem] for stem in layout.train), text, num_labels)
+    test = layout.read_split(tuple(files[stem] for stem in layout.test), text, num_labels)
+    ignored = {
+        name: _read_ignored(directory, name, (len(split.texts), num_labels))
+        for name, split in (("train", train), ("test", test))
+    }
+    return Parts(train, test, label_texts, ignored["train"], ignored["test"])
+
+
+def detect(directory: Path) -> Layout:
+    """The one layout whose files are all in `directory`; otherwise an error that names the files expected."""
+    absent = {layout.name: missing_files(layout, directory) for layout in LAYOUTS}
+    whole = [layout for layout in LAYOUTS if not absent[layout.name]]
+    if len(whole) == 1:
+        return whole[0]
+    if whole:
+        names = " and ".join(layout.name for layout in whole)
+        raise XMCBenchError(f"{directory}: found the files of {names}, expected those of one layout")
+    begun = [layout for layout in LAYOUTS if len(absent[layout.name]) < len(layout.stems)]
+    if len(begun) == 1:
+        lacking = ", ".join(absent[begun[0].name])
+        raise XMCBenchError(f"{directory}: found part of the {begun[0].name} layout, expected also {lacking}")
+    raise XMCBenchError(f"{directory}: found no dataset, expected {expected_files()}")
+
+
+def missing_files(layout: Layout, directory: Path) -> list[str]:
+    """The files of `layout` that are not in `directory`."""
+    return [stem for stem in layout.stems if not layout.find(directory, stem).is_file()]
+
+
+def expected_files() -> str:
+    """The files of every layout, for a message."""
+    return "; or ".join(f"{', '.join(layout.stems)} ({layout.name})" for layout in LAYOUTS) + "; texts plain or .gz"
+
+
+def dataset_files(directory: Path) -> list[Path]:
+    """The files that `read_directory` reads, those of ignored pairs included, in a fixed order."""
+    layout = detect(directory)
+    named = [layout.find(directory, stem) for stem in layout.stems]
+    ignored = [directory / name for names in IGNORE_FILES.values() for name in names]
+    return named + [path for path in ignored if path.is_file()]
+
+
+def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> sp.csr_array:
+    found = [directory / name for name in IGNORE_FILES[split] if (directory / name).is_file()]
+    if len(found) > 1:
+        raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in found)}, expected one of them")
+    return read_pairs(found[0], shape) if found else no_pairs(shape)
+
+
+def _plain_labels(path: Path, text: str) -> PackedTexts:  # noqa: ARG001 (plain text has no fields to choose from)
+    return read_texts(path)
+
+
+def _sparse_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
+    return _paired(paths, read_targets(paths[1]), num_labels)
+
+
+def _npz_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
+    return _paired(paths, read_npz(paths[1]), num_labels)
+
+
+def _paired(paths: tuple[Path, ...], targets: sp.csr_array, num_labels: int) -> Split:
+    """Texts of `paths[0]` with the targets read from `paths[1]`, whose shape must be that of the texts and labels."""
+    texts = read_texts(paths[0])
+    expected = (len(texts), num_labels)
+    if targets.shape != expected:
+        found = f"found {targets.shape[0]} rows and {targets.shape[1]} labels"
+        wanted = f"{len(texts)} rows (texts in {paths[0].name}) and {num_labels} labels (label texts)"
+        raise XMCBenchError(f"{paths[1]}: {found}, expected {wanted}")
+    return Split(texts, targets)
+
+
+def read_npz(path: Path) -> sp.csr_array:
+    """The matrix of ones where a CSR matrix saved by `scipy.sparse.save_npz` is not zero. Nothing is unpickled."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            parts = {key: file[key] for key in ("data", "indices", "indptr", "shape", "format")}
+    except KeyError as error:
+        raise XMCBenchError(f"{path}: found no array {error}, expected a CSR matrix saved by scipy") from error
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise XMCBenchError(f"{path}: found no readable .npz file ({error}), expected a CSR matrix") from error
+    kind = np.asarray(parts["format"]).item()
+    kind = kind.decode() if isinstance(kind, bytes) else kind
+    if kind != "csr":
+        raise XMCBenchError(f"{path}: found a matrix in {kind!r} format, expected 'csr'")
+    data, indices, indptr = parts["data"], parts["indices"], parts["indptr"]
+    rows, columns = (int(size) for size in parts["shape"])
+    sound = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
+    if not sound or (np.diff(indptr) < 0).any():
+        raise XMCBenchError(f"{path}: found row pointers that do not fit {rows} rows, expected a sound CSR matrix")
+    if len(indices) and (indices.min() < 0 or indices.max() >= columns):
+        raise XMCBenchError(f"{path}: found labels {indices.min()} to {indices.max()}, expected 0 to {columns - 1}")
+    return binary_csr(indptr, indices, data, columns)
+
+
+def _json_labels(path: Path, text: str) -> PackedTexts:
+    texts, _ = _read_json(path, text, num_labels=None)
+    return texts
+
+
+def _json_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:
+    texts, targets = _read_json(paths[0], text, num_labels)
+    assert targets is not None
+    return Split(texts, targets)
+
+
+def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTexts, sp.csr_array | None]:
+    """A JSON object a line: its text, and its targets where `num_labels` says how many labels there are."""
+    data, lengths = bytearray(), array("q")
+    counts, labels, weights = array("q"), array("q"), array("d")
+    for block in read_blocks(path):
+        check_utf8(block)
+        for i, line in enumerate(block.data.tobytes().split(b"\n")[:-1]):
+            try:
+                entry = json.loads(line, parse_constant=_no_number)
+                encoded = _json_text(entry, text).encode()
+                if num_labels is not None:
+                    line_labels, line_weights = _json_targets(entry, num_labels)
+                    labels.extend(line_labels)
+                    weights.extend(line_weights)
+                    counts.append(len(line_labels))
+            except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+                raise _json_error(path, block.first_line + i, error, targets=num_labels is not None) from error
+            data += encoded
+            lengths.append(len(encoded))
+    if not lengths:
+        raise XMCBenchError(f"{path}: found an empty file, expected a JSON object a line")
+    texts = PackedTexts.from_lengths(np.frombuffer(bytes(data), np.uint8), np.frombuffer(lengths, np.int64))
+    if num_labels is None:
+        return texts, None
+    indptr = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
+    indices, values = np.frombuffer(labels, np.int64), np.frombuffer(weights, np.float64)
+    return texts, binary_csr(indptr, indices, values, num_labels)
+
+
+def _json_text(entry: dict[str, str], text: str) -> str:
+    title, content = entry["title"], entry.get("content", "")
+    if not (isinstance(title, str) and isinstance(content, str)):
+        raise ValueError("a title or content that is no text")
+    return " ".join(part for part in (title, content) if part) if text == "title content" else title
+
+
+def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[int], list[float]]:
+    labels = entry["target_ind"]
+    weights = entry.get("target_rel", [1.0] * len(labels))
+    if len(weights) != len(labels):
+        raise ValueError(f"{len(labels)} target_ind and {len(weights)} target_rel")
+    if not all(type(label) is int for label in labels):
+        raise ValueError("a target_ind that is no integer")
+    if labels and not 0 <= min(labels) <= max(labels) < num_labels:
+        raise ValueError(f"target_ind {min(labels)} to {max(labels)} where labels are 0 to {num_labels - 1}")
+    return cast("list[int]", labels), weights
+
+
+def _no_number(constant: str) -> float:
+    raise ValueError(f"{constant}, which is no number")
+
+
+def _json_error(path: Path, line: int, error: Exception, targets: bool) -> XMCBenchError:
+    fields = "title, content" + (", target_ind, target_rel" if targets else "")
+    found = f"no key {error}" if isinstance(error, KeyError) else str(error)
+    return XMCBenchError(f"{path}: line {line}: found {found}, expected a JSON object with {fields}")
+
+
+LAYOUTS = (
+    Layout("JSON", ("trn.json",), ("tst.json",), "lbl.json", _json_labels, _json_split),
+    Layout(
+        "raw text",
+        ("trn_X.txt", "trn_X_Y.txt"),
+        ("tst_X.txt", "tst_X_Y.txt"),
+        "Y.txt",
+        _plain_labels,
+        _sparse_split,
+    ),
+    Layout(
+        "DEXML",
+        ("raw/trn_X.txt", "Y.trn.npz"),
+        ("raw/tst_X.txt", "Y.tst.npz"),
+        "raw/Y.txt",
+        _plain_labels,
+        _npz_split,
+    ),
+    Layout(
+        "XR-Transformer",
+        ("X.trn.txt", "Y.trn.npz"),
+        ("X.tst.txt", "Y.tst.npz"),
+        "output-items.txt",
+        _plain_labels,
+        _npz_split,
+    ),
+)

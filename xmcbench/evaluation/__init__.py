@@ -1,0 +1,31 @@
+"""Figures from predictions and truth: numpy and scipy only, and nothing here knows a method."""
+
+from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins
+from xmcbench.evaluation.entry_check import InvalidPredictions, check_figures, check_predictions, drop_ignored
+from xmcbench.evaluation.evaluator import DEFAULT_METRICS, Evaluator, evaluate, find_evaluators, parse_metric, score
+from xmcbench.evaluation.metrics import METRIC_VERSION, Hits, find_hits
+from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.ranking import rank
+from xmcbench.evaluation.truth import truth_hash
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "METRIC_VERSION",
+    "Evaluator",
+    "Hits",
+    "InvalidPredictions",
+    "LabelBins",
+    "check_figures",
+    "check_predictions",
+    "decile_bins",
+    "drop_ignored",
+    "evaluate",
+    "find_evaluators",
+    "find_hits",
+    "inverse_propensity",
+    "label_bins",
+    "parse_metric",
+    "rank",
+    "score",
+    "truth_hash",
+]

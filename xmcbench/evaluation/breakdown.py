@@ -1,0 +1,52 @@
+"""Where figures come from: labels in bins by how often they occur in training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data.dataset import DatasetCard
+from xmcbench.evaluation.metrics import Hits
+
+
+@dataclass(frozen=True)
+class LabelBins:
+    """A partition of the labels: `assignment` [L] holds the position in `names` of each label's bin."""
+
+    names: tuple[str, ...]
+    assignment: np.ndarray
+
+    def num_labels(self) -> np.ndarray:
+        """Labels in each bin."""
+        return np.bincount(self.assignment, minlength=len(self.names))
+
+    def num_pairs(self, targets: sp.csr_array) -> np.ndarray:
+        """True pairs of the targets [N, L] that fall in each bin."""
+        return np.bincount(self.assignment[targets.indices], minlength=len(self.names))
+
+    def contribution(self, hits: Hits, k: int) -> np.ndarray:
+        """What the labels of each bin add to P@k; the sum over bins is P@k."""
+        labels = hits.labels[hits.ranks < k]
+        counts = np.bincount(self.assignment[labels], minlength=len(self.names))
+        return counts / (hits.num_queries * k)
+
+
+def label_bins(card: DatasetCard, targets: sp.csr_array) -> LabelBins:
+    """Head, torso and tail by the edges in the card; a label without training query is tail."""
+    counts = _frequencies(targets)
+    bins = np.where(counts <= card.tail_at_most, 2, np.where(counts >= card.head_at_least, 0, 1))
+    return LabelBins(("head", "torso", "tail"), bins)
+
+
+def decile_bins(targets: sp.csr_array) -> LabelBins:
+    """Ten bins of (nearly) equally many labels: 1 holds the most frequent, 10 the rarest; ties go by label id."""
+    counts = _frequencies(targets)
+    bins = np.empty(len(counts), dtype=np.int64)
+    bins[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) * 10 // max(1, len(counts))
+    return LabelBins(tuple(str(number) for number in range(1, 11)), bins)
+
+
+def _frequencies(targets: sp.csr_array) -> np.ndarray:
+    return np.bincount(targets.indices, minlength=targets.shape[1])

@@ -1,0 +1,36 @@
+"""The evaluators that come with the harness, registered through the hook that plugins use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from xmcbench.evaluation import metrics
+from xmcbench.evaluation.evaluator import Evaluator
+from xmcbench.evaluation.metrics import Hits
+from xmcbench.hookspecs import hookimpl
+
+
+@dataclass(frozen=True)
+class Figure:
+    """An `Evaluator` made of a function."""
+
+    name: str
+    summary: str
+    compute: Callable[[Hits, int], float]
+
+
+EVALUATORS: tuple[Figure, ...] = (
+    Figure("P", "share of the k predictions that are true", metrics.precision),
+    Figure("nDCG", "discounted gain over that of the best ranking", metrics.ndcg),
+    Figure("PSP", "P weighted by inverse propensity, over the best attainable", metrics.propensity_scored_precision),
+    Figure("PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg),
+    Figure("R", "share of a query's true labels among the k predictions", metrics.recall),
+)
+
+
+@hookimpl
+def register_evaluators(register: Callable[[Evaluator], None]) -> None:
+    """Register P, nDCG, PSP, PSnDCG and R."""
+    for evaluator in EVALUATORS:
+        register(evaluator)

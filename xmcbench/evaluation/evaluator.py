@@ -1,0 +1,88 @@
+"""Figures by name: "P@5" is the evaluator P at k = 5."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.evaluation.entry_check import check_figures
+from xmcbench.evaluation.metrics import Hits, find_hits
+from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.predictions import Predictions
+
+DEFAULT_METRICS = (
+    *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),
+    *(f"R@{k}" for k in (1, 3, 5, 10, 100)),
+)
+
+
+class Evaluator(Protocol):
+    """A family of figures, one for each k. Plugins register instances through `register_evaluators`."""
+
+    @property
+    def name(self) -> str:
+        """What stands before the @ in a metric's name."""
+
+    @property
+    def summary(self) -> str:
+        """One line that defines it."""
+
+    def compute(self, hits: Hits, k: int, /) -> float:
+        """The figure at `k`, a fraction in 0..1."""
+
+
+def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = "") -> tuple[Evaluator, int]:
+    """The evaluator and the k that `metric` names; raises `UnknownNameError` with the nearest valid names."""
+    name, k = _split(metric, where)
+    if name not in evaluators:
+        raise UnknownNameError("metric", metric, [f"{known}@{k}" for known in evaluators], where)
+    return evaluators[name], k
+
+
+def find_evaluators(metrics: Iterable[str], find: Callable[[str], Evaluator], where: str = "") -> dict[str, Evaluator]:
+    """The evaluators that `metrics` name. `find` is `registry().evaluator`: it imports no more than it must."""
+    return {name: find(name) for name in dict.fromkeys(_split(metric, where)[0] for metric in metrics)}
+
+
+def _split(metric: str, where: str) -> tuple[str, int]:
+    parts = re.fullmatch(r"(.+)@([1-9][0-9]*)", metric, flags=re.ASCII)
+    if parts is None:
+        raise UnknownNameError("metric", metric, DEFAULT_METRICS, where)
+    return parts[1], int(parts[2])
+
+
+def evaluate(
+    predictions: Predictions,
+    truth: sp.csr_array,
+    inv_propensity: np.ndarray,
+    metrics: Sequence[str],
+    evaluators: Mapping[str, Evaluator],
+) -> dict[str, float]:
+    """The figures `metrics` of ranked `predictions` [N, K] against `truth` [N, L], as fractions.
+
+    A figure at k needs the best k labels (or all L): shorter predictions are an error, not a lower figure.
+    """
+    parsed = {metric: parse_metric(metric, evaluators) for metric in metrics}
+    hits = find_hits(predictions, truth, inv_propensity)
+    held = predictions.k
+    for metric, (_, k) in parsed.items():
+        if held < min(k, truth.shape[1]):
+            raise XMCBenchError(f"{metric} needs the best {k} labels of a query, the predictions hold {held}")
+    return {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
+
+
+def score(
+    predictions: Predictions, dataset: Dataset, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]
+) -> dict[str, float]:
+    """The figures of checked `predictions` for the dataset's test split, with the propensities of its card."""
+    card = dataset.card
+    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
+    figures = evaluate(predictions, dataset.test.targets, weights, metrics, evaluators)
+    check_figures(figures)
+    return figures

@@ -1,0 +1,106 @@
+"""P, nDCG, PSP, PSnDCG and R at k, as sums over the hits.
+
+N queries, L labels, H hits (predicted and true pairs), T true pairs. Every figure is a fraction in 0..1, computed in
+float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.pairs import binary, contains
+from xmcbench.predictions import Predictions
+
+METRIC_VERSION = 1  # of the definitions below; figures of different versions are not comparable
+
+
+@dataclass(frozen=True)
+class Hits:
+    """Where the predictions are right: found once by `find_hits`, shared by all figures."""
+
+    predictions: Predictions
+    truth: sp.csr_array  # [N, L] of ones, labels ascending within a row
+    inverse_propensity: np.ndarray  # float64 [L]
+    queries: np.ndarray  # [H] row of each hit, ascending
+    ranks: np.ndarray  # [H] position of each hit among its row's predictions, 0 for the best
+    labels: np.ndarray  # [H]
+
+    @property
+    def num_queries(self) -> int:
+        return len(self.predictions)
+
+    @cached_property
+    def num_true(self) -> np.ndarray:
+        """True labels of each query [N]."""
+        counts: np.ndarray = np.diff(self.truth.indptr)
+        return counts
+
+    @cached_property
+    def weights(self) -> np.ndarray:
+        """Inverse propensity of each hit [H]."""
+        weights: np.ndarray = self.inverse_propensity[self.labels]
+        return weights
+
+    @cached_property
+    def best(self) -> Hits:
+        """The hits of predictions that nothing could beat: all true labels [T], the heaviest first."""
+        queries = np.repeat(np.arange(self.num_queries), self.num_true)
+        order = np.lexsort((-self.inverse_propensity[self.truth.indices], queries))
+        ranks = np.arange(len(order)) - self.truth.indptr[queries]
+        return replace(self, queries=queries, ranks=ranks, labels=self.truth.indices[order])
+
+
+def find_hits(predictions: Predictions, truth: sp.csr_array, inverse_propensity: np.ndarray) -> Hits:
+    """Look the predictions [N, K] up in the truth [N, L]; raises `XMCBenchError` where their shapes do not fit."""
+    if not len(predictions):
+        raise XMCBenchError("there is no query to score, expected at least one")
+    if len(inverse_propensity) != truth.shape[1]:
+        raise XMCBenchError(f"found {len(inverse_propensity)} propensities, expected one a label ({truth.shape[1]})")
+    pairs = binary(truth)
+    queries, ranks = np.nonzero(contains(pairs, predictions.indices))
+    return Hits(predictions, pairs, inverse_propensity, queries, ranks, predictions.indices[queries, ranks])
+
+
+def precision(hits: Hits, k: int) -> float:
+    """P@k: the share of the k predictions that are true; a short row still divides by k."""
+    return float(np.count_nonzero(hits.ranks < k)) / (hits.num_queries * k)
+
+
+def ndcg(hits: Hits, k: int) -> float:
+    """nDCG@k: discounted gain over that of the best ranking of the row; a row without labels gives 0."""
+    return float(_discounted(hits, k).sum()) / hits.num_queries
+
+
+def propensity_scored_precision(hits: Hits, k: int) -> float:
+    """PSP@k: weighted hits over those of the best ranking, a ratio of means."""
+    return _ratio(hits.weights[hits.ranks < k].sum(), hits.best.weights[hits.best.ranks < k].sum())
+
+
+def propensity_scored_ndcg(hits: Hits, k: int) -> float:
+    """PSnDCG@k: as PSP@k with discounted gains, both sides normalised a row as in nDCG (without weights)."""
+    gained, best = (weighted.weights[weighted.ranks < k] @ _discounted(weighted, k) for weighted in (hits, hits.best))
+    return _ratio(gained, best)
+
+
+def recall(hits: Hits, k: int) -> float:
+    """R@k: the share of a row's true labels found; a row without labels counts as 0."""
+    found = hits.queries[hits.ranks < k]
+    return float((1.0 / hits.num_true[found]).sum()) / hits.num_queries
+
+
+def _discounted(hits: Hits, k: int) -> np.ndarray:
+    """What each hit among the first k adds to its row's nDCG@k."""
+    top = hits.ranks < k
+    discounts = 1.0 / np.log2(np.arange(2, k + 2))
+    ideal = np.cumsum(discounts)[np.minimum(hits.num_true[hits.queries[top]], k) - 1]  # a row with a hit has a label
+    gains: np.ndarray = discounts[hits.ranks[top]] / ideal
+    return gains
+
+
+def _ratio(gained: float, best: float) -> float:
+    return float(gained / best) if best > 0 else 0.0  # no query has a true label

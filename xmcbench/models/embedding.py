@@ -1,0 +1,51 @@
+"""Embedding whole collections of texts, without gradients.
+
+Legend: N texts, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.models.encoder import Encoder
+
+Precision = Literal["float32", "bf16"]
+
+
+def autocast(device: torch.device, precision: Precision) -> Callable[[], AbstractContextManager[object]]:
+    """A context in which matrix products run in bf16 while weights stay float32; nothing for float32."""
+    if precision == "float32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, torch.bfloat16)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Modules without dropout for the block, then back in the mode they were in."""
+    modes = [module.training for module in modules]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.train(mode)
+
+
+def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_batch_tokens: int) -> Tensor:
+    """[N, D] float32 embeddings, dropout off, on the encoder's device."""
+    device = next(encoder.parameters()).device
+    result_ND = torch.empty((len(tokens), encoder.dimension), device=device)
+    context = autocast(device, precision)
+    with evaluating(encoder), torch.inference_mode():
+        for group in micro_batches(tokens.lengths, micro_batch_tokens):
+            ids_MW, mask_MW = (torch.from_numpy(a).to(device) for a in tokens.padded(group, encoder.tokenizer.pad_id))
+            with context():
+                result_ND[torch.from_numpy(group.copy()).to(device)] = encoder(ids_MW, mask_MW)
+    return result_ND
