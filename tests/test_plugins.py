@@ -124,5 +124,11 @@ def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
     assert sys.modules.pop("zz_watched")
 
 
+def test_plugins_can_be_left_out(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin(site, "zz_watched", method())
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "zz-watched,another")
+    assert [found.name for found in Registry().all("method")] == ["mine"]
+
+
 def test_the_registry_of_a_process_is_made_once() -> None:
     assert registry() is registry()

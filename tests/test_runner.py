@@ -56,6 +56,7 @@ def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
         label: {"ok": "hit", "skipped": "skip"}.get(status, "failed") for label, status in OUTCOMES.items()
     }
     assert "no way on" in plan["crash"][1]
+    assert plan["overspender"][1].startswith("over_budget: steps 50 of 5;")
     assert plan["picky"][1] == "needs a million labels"
     again = bench.run(suite)
     assert bench.heard.begun == []

@@ -37,13 +37,13 @@ class EmbeddingMethod(Method):
     """A dual encoder: one text encoder for queries and labels, a sampler, a loss over embeddings.
 
     A method supplies `sampler` and `loss`. One that has modules over the embeddings (projection heads, a classifier
-    table) makes them in `build_modules`, and says in `query_vectors` and `label_vectors` what its inner products are of.
+    table) makes them in `build_modules`, and says in `query_vectors` and `label_vectors` what it multiplies.
     """
 
     class Config(Method.Config):
         """Settings every trained dual encoder has."""
 
-        encoder: EncoderConfig = EncoderConfig(name="distilbert-base-uncased")
+        encoder: EncoderConfig = EncoderConfig()
         batch_size: int = Field(1024, gt=0, description="queries a step")
         learning_rate: float = Field(3e-4, gt=0)
         weight_decay: float = Field(0.01, ge=0, description="not on biases and norms")

@@ -56,7 +56,7 @@ class Run:
     selection_metric: str = "nDCG@5"
     selection_evaluations: int = 4
     curve: list[dict[str, float]] = field(default_factory=list)  # quality along the budget, for the record
-    report: Callable[[Progress], None] = lambda progress: None
+    report: Callable[[Progress], None] = lambda _progress: None
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """A generator for one purpose of this trial."""
@@ -81,7 +81,7 @@ class Method(ABC):
     def __init__(self, config: Config) -> None:
         self.config = config
 
-    def skip(self, card: DatasetCard) -> str | None:
+    def skip(self, card: DatasetCard) -> str | None:  # noqa: ARG002
         """Why this method cannot run on this dataset, or None."""
         return None
 

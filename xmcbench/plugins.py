@@ -22,6 +22,7 @@ from xmcbench.method import Method, MethodInfo
 
 GROUP = "xmcbench"
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # set to 1: a broken plugin stops the tool, for who writes one
+ONLY = "XMCBENCH_PLUGINS"  # distributions to take plugins from, as in "xmcbench,mine"; all where it is not set
 KINDS = {
     "method": "register_methods",
     "sampler": "register_samplers",
@@ -73,7 +74,7 @@ class Registry:
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
-        waiting = entry_points(group=GROUP) if found is None else found
+        waiting = _installed() if found is None else found
         self._waiting = sorted(waiting, key=lambda point: (_origin(point).distribution, point.name))
         self._core_waiting = dict(CORE)
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
@@ -187,6 +188,13 @@ def _checked_name(kind: str, thing: Any) -> str:
     if not isinstance(name, str) or not name:
         raise TypeError(f"{thing!r} has no name")
     return name
+
+
+def _installed() -> list[EntryPoint]:
+    """The entry points of the installed distributions, or of those that are asked for."""
+    points = list(entry_points(group=GROUP))
+    wanted = os.environ.get(ONLY)
+    return points if wanted is None else [point for point in points if _origin(point).distribution in wanted.split(",")]
 
 
 def _origin(point: EntryPoint) -> Origin:

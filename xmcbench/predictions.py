@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+STORED = 100  # labels of each test query that are kept, after ignored pairs are dropped
+
 
 @dataclass(frozen=True)
 class Predictions:

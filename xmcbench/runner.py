@@ -121,7 +121,7 @@ class Runner:
             return Step(trial, Action.HIT, f"run {record.ended[:10]}", record)
         if self.settings.retry:
             return Step(trial, Action.RUN, f"again after {record.status}", record)
-        return Step(trial, Action.FAILED, f"{record.status}{_because(record)}; --retry runs it again", record)
+        return Step(trial, Action.FAILED, f"{explain(record)}; --retry runs it again", record)
 
     def _method(self, trial: Trial) -> Method:
         found = self._registry.method(trial.method).thing
@@ -188,5 +188,12 @@ def exit_code(records: Sequence[Record]) -> int:
     return 0 if all(record.status in PASSED for record in records) else 1
 
 
-def _because(record: Record) -> str:
-    return f": {record.failure.message.splitlines()[0]}" if record.failure else ""
+def explain(record: Record) -> str:
+    """How a trial ended, in a line: its status, and why where it is not ok."""
+    if record.failure:
+        return f"{record.status}: {record.failure.message.splitlines()[0]}"
+    if record.status is not Status.OVER_BUDGET:
+        return str(record.status)
+    limits = record.trial.budget.limits().items()
+    over = [f"{name} {record.spent[name]:g} of {limit:g}" for name, limit in limits if record.spent[name] > limit]
+    return f"{record.status}: {', '.join(over)}"

@@ -74,9 +74,10 @@ class Store:
 
     def drop_record(self, key: str) -> None:
         """Forget the outcome of a trial that is to be tried again."""
-        path = self.directory(key) / "record.json"
-        with _writing(path):
-            path.unlink(missing_ok=True)
+        for name in ("record.json", "predictions.npz"):
+            path = self.directory(key) / name
+            with _writing(path):
+                path.unlink(missing_ok=True)
 
     def in_flight(self, key: str) -> bool:
         """Whether a trial was begun and has no outcome yet."""

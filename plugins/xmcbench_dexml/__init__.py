@@ -34,7 +34,7 @@ class DEXML(EmbeddingMethod):
     class Config(EmbeddingMethod.Config):
         negatives: Literal["in-batch", "hard", "all"] = Field("hard", description="where the label pool comes from")
         loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
-        positives: Literal["all", "one"] = Field("all", description="in-pool positives in the loss: Eq. 5, or one drawn")
+        positives: Literal["all", "one"] = Field("all", description="positives in the loss: Eq. 5, or one drawn")
         temperature: float = Field(0.05, gt=0)
         positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
         negatives_per_query: int = Field(1, gt=0, description="drawn from the shortlist")
@@ -82,9 +82,7 @@ class DEXML(EmbeddingMethod):
             case "softmax":
                 return losses.softmax(*common, temperature=settings.temperature)
             case "soft-top-k":
-                return losses.soft_top_k(
-                    *common, k=settings.k, alpha=settings.alpha, temperature=settings.temperature
-                )
+                return losses.soft_top_k(*common, k=settings.k, alpha=settings.alpha, temperature=settings.temperature)
         return losses.decoupled_softmax(*common, temperature=settings.temperature)
 
 

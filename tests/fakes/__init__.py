@@ -11,6 +11,7 @@ import pytest
 from xmcbench.plugins import registry
 
 ROOT = Path(__file__).parents[2]
+TRUSTED = "xmcbench-fakes,xmcbench-mine,zz-broken,zz-watched"  # not the built-in methods, which import torch
 
 
 def install(site: Path, distribution: str, entry_points: dict[str, str], version: str = "1.0") -> None:
@@ -32,4 +33,5 @@ def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1
     inherited = os.environ.get("PYTHONPATH")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), str(ROOT), *([inherited] if inherited else [])]))
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+    monkeypatch.setenv("XMCBENCH_PLUGINS", TRUSTED)
     registry.cache_clear()

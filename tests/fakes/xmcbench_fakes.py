@@ -149,7 +149,7 @@ class Cheater(Ok):
 
     def _loot(self) -> list[sp.csr_array]:
         gc.collect()
-        matrices = [thing for thing in gc.get_objects() if isinstance(thing, sp.csr_array)]
+        matrices = [thing for thing in gc.get_objects() if type(thing) is sp.csr_array]
         return [m for m in matrices if m.shape == (NUM_TEST, NUM_LABELS) and m.nnz == NUM_TEST]
 
     def fit(self, train: TrainingData, run: Run) -> None:

@@ -86,8 +86,7 @@ def _figures(progress: method.Progress) -> str:
 
 
 def _outcome(record: Record) -> str:
-    """Status and, for a failure, its first line and where the log is."""
-    if record.failure is None:
-        return str(record.status)
-    message = record.failure.message.splitlines()[0]
-    return f"{record.status}: {message} (log: trials/{record.key}/log.txt)"
+    """How it ended and, for a failure, where the log is."""
+    from xmcbench.runner import explain
+
+    return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

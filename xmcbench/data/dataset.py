@@ -39,7 +39,7 @@ class DatasetCard(Facts):
     num_train: int = Field(ge=1, description="training queries")
     num_test: int = Field(ge=1, description="test queries")
     num_labels: int = Field(ge=1)
-    content_hash: str = Field(default="", description="SHA-256 of texts, targets and ignored pairs; filled in on load")
+    content_hash: str = Field(default="", description="SHA-256 of all that training sees; filled in on load")
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from xmcbench.data.source import Family, Source
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import UnknownNameError, XMCBenchError
 
-PREPARED_VERSION = 1  # of the files below; a change makes every copy a new one
+PREPARED_VERSION = 2  # of the files below; a change makes every copy a new one
 TEXTS = ("train", "test", "labels")
 MATRICES = ("train_targets", "test_targets", "ignore_train", "ignore_test")
 
@@ -86,8 +86,12 @@ def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:
 
 
 def content_hash(dataset: Dataset) -> str:
-    """SHA-256 of all texts, targets and ignored pairs, whatever file or machine they came from."""
+    """SHA-256 of all that training sees: texts and the lengths they are cut at, targets and ignored pairs.
+
+    The same wherever the files lie. The card's other facts weigh figures and change no prediction.
+    """
     digest = sha256()
+    _update(digest, np.array([dataset.card.max_length, dataset.card.max_label_length]), "<i8")
     for texts in (dataset.train.texts, dataset.test.texts, dataset.label_texts):
         packed = PackedTexts.of(texts)
         _update(digest, packed.offsets - packed.offsets[0], "<i8")

@@ -22,8 +22,8 @@ def text_hash(texts: Sequence[str], identity: str) -> str:
     """32 hexadecimal digits for what `identity` makes of `texts`."""
     digest = sha256(identity.encode())
     for start in range(0, len(texts), CHUNK):
-        rows = (texts[i] for i in range(start, min(start + CHUNK, len(texts))))
-        digest.update("\x00".join(rows).encode() + b"\x00")
+        rows = [texts[i] for i in range(start, min(start + CHUNK, len(texts)))]
+        digest.update(np.fromiter(map(len, rows), np.int64, len(rows)).tobytes() + "".join(rows).encode())
     return digest.hexdigest()[:32]
 
 

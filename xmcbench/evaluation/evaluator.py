@@ -14,7 +14,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_figures
 from xmcbench.evaluation.metrics import Hits, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
-from xmcbench.predictions import Predictions
+from xmcbench.predictions import STORED, Predictions
 
 DEFAULT_METRICS = (
     *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),
@@ -54,6 +54,9 @@ def _split(metric: str, where: str) -> tuple[str, int]:
     parts = re.fullmatch(r"(.+)@([1-9][0-9]*)", metric, flags=re.ASCII)
     if parts is None:
         raise UnknownNameError("metric", metric, DEFAULT_METRICS, where)
+    if int(parts[2]) > STORED:
+        prefix = f"{where}: " if where else ""
+        raise XMCBenchError(f"{prefix}metric {metric!r} needs more labels of a query than the {STORED} that are stored")
     return parts[1], int(parts[2])
 
 

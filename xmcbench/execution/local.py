@@ -50,7 +50,7 @@ def run_in_subprocess(job: Job, timeout: float, report: Callable[[Progress], Non
             _end(worker)
     if seen.disk:
         raise StoreError(seen.disk)
-    if not timed_out and (record := store.record(job.trial.key)):
+    if record := store.record(job.trial.key):
         return record
     status, failure = _verdict(worker.returncode, timed_out, timeout, seen.stage, log_tail(directory))
     record = Record(

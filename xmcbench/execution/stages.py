@@ -32,12 +32,10 @@ from xmcbench.evaluation import (
 from xmcbench.execution.job import Job
 from xmcbench.method import Method, Progress, Run, derive_seed
 from xmcbench.plugins import registry
-from xmcbench.predictions import Predictions
+from xmcbench.predictions import STORED, Predictions
 from xmcbench.provenance import provenance
 from xmcbench.record import Failure, Record, Status
 from xmcbench.store import Store
-
-STORED = 100  # labels of each test query that are kept, after ignored pairs are dropped
 
 
 def now() -> str:

@@ -35,9 +35,7 @@ class Positives:
         return torch.bincount(self.rows_P, minlength=self.num_queries)
 
     def to(self, device: torch.device | str) -> Positives:
-        return Positives(
-            self.rows_P.to(device), self.columns_P.to(device), self.sampled_B.to(device), self.num_labels
-        )
+        return Positives(self.rows_P.to(device), self.columns_P.to(device), self.sampled_B.to(device), self.num_labels)
 
     # How much each pair's term weighs in a query's loss.
     def every(self) -> Tensor:

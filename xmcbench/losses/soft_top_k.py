@@ -6,6 +6,7 @@ query such that its z sum to k.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -16,16 +17,23 @@ from torch.nn.functional import logsigmoid
 from xmcbench.losses.positives import Positives
 from xmcbench.losses.softmax import mean_over_queries, scores
 
-BISECTIONS = 60  # halvings of a bracket of width ~(max s - min s + 20/alpha): to float64's last digits
+BISECTIONS = 60  # halvings of a bracket of width max s - min s: to float64's last digits
 
 
 def threshold(scores_BS: Tensor, k: int, alpha: float) -> Tensor:
-    """[B] t with sum_l sigmoid(alpha (s_l + t)) = k, by bisection of the bracket that DEXML's code uses."""
-    low_B = -scores_BS.amax(1) - 10.0 / alpha
-    high_B = -scores_BS.amin(1) + 10.0 / alpha
+    """[B] t with sum_l sigmoid(alpha (s_l + t)) = k, by bisection; k is below S.
+
+    The bracket is where t would be were all scores the largest or all the smallest. DEXML's fixed one, 10/alpha beyond
+    either, misses t when more than 22,000 k labels score alike.
+    """
+    if_all_zero = math.log(k / (scores_BS.shape[1] - k)) / alpha
+    low_B = if_all_zero - scores_BS.amax(1)
+    high_B = if_all_zero - scores_BS.amin(1)
+    # sum z - k is the sum of z over all but the top k, less that of 1 - z over the top k: small numbers keep their digits.
+    sign_BS = torch.ones_like(scores_BS).scatter_(1, scores_BS.topk(k, dim=1).indices, -1.0)
     for _ in range(BISECTIONS):
         middle_B = (low_B + high_B) / 2
-        too_few_B = torch.sigmoid(alpha * (scores_BS + middle_B[:, None])).sum(1) < k
+        too_few_B = (sign_BS * torch.sigmoid(sign_BS * alpha * (scores_BS + middle_B[:, None]))).sum(1) < 0
         low_B = torch.where(too_few_B, middle_B, low_B)
         high_B = torch.where(too_few_B, high_B, middle_B)
     return (low_B + high_B) / 2
@@ -47,10 +55,9 @@ class _LogSoftTopK(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (logits_BS,) = ctx.saved_tensors
-        z_BS, rest_BS = torch.sigmoid(logits_BS), torch.sigmoid(-logits_BS)
-        u_BS = grads[0] * ctx.alpha * rest_BS
-        v_BS = z_BS * rest_BS
-        share_BS = v_BS / v_BS.sum(1, keepdim=True).clamp(min=torch.finfo(v_BS.dtype).tiny)
+        u_BS = grads[0] * ctx.alpha * torch.sigmoid(-logits_BS)
+        # v / sum v as a softmax: v itself underflows where scores lie far apart.
+        share_BS = (logsigmoid(logits_BS) + logsigmoid(-logits_BS)).softmax(1)
         return u_BS - u_BS.sum(1, keepdim=True) * share_BS, None, None
 
 

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from huggingface_hub.constants import ENDPOINT as HUB
+from huggingface_hub.utils import get_session
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
@@ -29,9 +31,9 @@ class EncoderConfig(BaseModel):
 
     name: str = Field("distilbert-base-uncased", description="tiny, minilm, or a Hugging Face id or path")
     pooling: Literal["mean", "cls"] = "mean"
-    normalize: bool = Field(True, description="scale embeddings to length 1")
-    dropout: float = Field(0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
-    hidden_dropout: float | None = Field(None, ge=0, lt=1, description="in the transformer; null keeps its own")
+    normalize: bool = Field(default=True, description="scale embeddings to length 1")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
+    hidden_dropout: float | None = Field(default=None, ge=0, lt=1, description="in the transformer; null keeps its own")
 
     @model_validator(mode="before")
     @classmethod
@@ -75,7 +77,8 @@ class Encoder(nn.Module):
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str) -> Encoder:
         try:
-            settings = AutoConfig.from_pretrained(place)
+            offline = _offline(place)
+            settings = AutoConfig.from_pretrained(place, local_files_only=offline)
             if config.hidden_dropout is not None:
                 for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
                     if hasattr(settings, name):
@@ -83,9 +86,14 @@ class Encoder(nn.Module):
             # A pooler would be parameters that nothing trains.
             pooler = {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
             transformer = AutoModel.from_pretrained(
-                place, config=settings, dtype=torch.float32, attn_implementation=attention(), **pooler
+                place,
+                config=settings,
+                dtype=torch.float32,
+                attn_implementation=attention(),
+                local_files_only=offline,
+                **pooler,
             )
-            tokenizer = AutoTokenizer.from_pretrained(place)
+            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
         except (OSError, ValueError) as error:
             reason = str(error).strip().splitlines()[0]
             raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
@@ -113,6 +121,18 @@ class Encoder(nn.Module):
 def attention() -> str:
     """Fused attention on a GPU; plain products on a CPU, where they are several times faster for short texts."""
     return "sdpa" if torch.cuda.is_available() else "eager"
+
+
+def _offline(place: str) -> bool:
+    """Whether to do without the network: for a folder, and where the hub does not answer, which transformers would ask
+    for half a minute. What its cache holds is found all the same."""
+    if Path(place).is_dir():
+        return True
+    try:
+        get_session().head(HUB, timeout=5)
+    except Exception:  # of the HTTP library that huggingface_hub chose
+        return True
+    return False
 
 
 def minilm_path() -> str:

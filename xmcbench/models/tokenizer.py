@@ -14,23 +14,45 @@ TINY_VOCABULARY = 6000
 
 
 def train_tokenizer(texts: Sequence[str]) -> Any:
-    """A lower-case WordPiece tokenizer of at most `TINY_VOCABULARY` pieces, trained on `texts`."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    """A lower-case WordPiece tokenizer of about `TINY_VOCABULARY` pieces: a pure function of `texts`."""
+    from tokenizers import models, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=TINY_VOCABULARY, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator((texts[i] for i in range(len(texts))), trainer)
+    scratch = _wordpiece(models.WordPiece(unk_token="[UNK]"))
+    # The trainer numbers inner letters (##a) in the order of a hash map that differs between processes, and breaks ties
+    # by number. Named as special tokens they are numbered in the order given here; the real model is made from the
+    # vocabulary alone, so that they are not special in it.
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=TINY_VOCABULARY, special_tokens=special + _inner_letters(texts, scratch), show_progress=False
+    )
+    scratch.train_from_iterator((texts[i] for i in range(len(texts))), trainer)
+    tokenizer = _wordpiece(models.WordPiece(vocab=scratch.get_vocab(), unk_token="[UNK]"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
+
+
+def _wordpiece(model: Any) -> Any:
+    from tokenizers import Tokenizer, decoders, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(model)
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def _inner_letters(texts: Sequence[str], tokenizer: Any) -> list[str]:
+    """`##` and each letter that a word has after its first, sorted."""
+    letters: set[str] = set()
+    for i in range(len(texts)):
+        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(texts[i])):
+            letters.update(word[1:])
+    return [f"##{letter}" for letter in sorted(letters)]
 
 
 def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:

@@ -31,7 +31,8 @@ class InBatch(Sampler):
         # A random key within each row; the first few in key order are the sample.
         by_key = np.lexsort((rng.random(len(columns)), rows))
         rank_in_row = np.arange(len(columns)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return columns[by_key][rank_in_row < self.positives_per_query]
+        drawn: np.ndarray = columns[by_key][rank_in_row < self.positives_per_query]
+        return drawn
 
     def pool(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         return np.unique(self.drawn_positives(query_ids, rng))

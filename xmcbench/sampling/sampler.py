@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
+from xmcbench.errors import XMCBenchError
 from xmcbench.losses.positives import Positives
 from xmcbench.method import derive_seed
 
@@ -60,6 +61,8 @@ class Sampler(ABC):
         self.batch_size = batch_size
         self.seed = seed
         self.query_ids = np.flatnonzero(np.diff(train.targets.indptr))
+        if not len(self.query_ids):
+            raise XMCBenchError(f"{train.card.name}: no training query has a label, expected some to learn from")
         self._order: tuple[int, np.ndarray] = (-1, self.query_ids)
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
@@ -103,12 +106,12 @@ class Sampler(ABC):
             len(label_ids),
         )
 
-    def refresh(self, epoch: int, embeddings: Embeddings) -> None:
+    def refresh(self, epoch: int, embeddings: Embeddings) -> None:  # noqa: B027 (most samplers do not follow the model)
         """Called before each epoch: a sampler that follows the model looks at its embeddings here."""
 
     def state(self) -> dict[str, Tensor]:
         """What `refresh` made and a resumed run cannot make again."""
         return {}
 
-    def load_state(self, state: dict[str, Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:  # noqa: B027
         """Take back what `state` gave."""

@@ -45,8 +45,10 @@ class _MicroBatch:
 
 
 class GradientCache:
-    """Embeds batches through `encode(ids [M, W], mask [M, W]) -> [M, D]` with at most `graph_tokens` tokens' activations
-    held at once (a micro-batch of `micro_batch_tokens` is the least)."""
+    """Embeds batches through `encode(ids [M, W], mask [M, W]) -> [M, D]`.
+
+    At most `graph_tokens` padded tokens keep their activations (but one micro-batch at a time always does).
+    """
 
     def __init__(
         self,
@@ -100,7 +102,7 @@ class GradientCache:
         """Add to the parameters' gradients what one micro-batch owes."""
         output_MD = micro.output_MD if micro.output_MD is not None else self._run(micro, with_graph=True)
         micro.output_MD = None
-        output_MD.backward(gradient_MD.to(output_MD.dtype))
+        output_MD.backward(gradient_MD.to(output_MD.dtype))  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -116,22 +118,21 @@ class CachedEmbeddings:
         """Push the leaf's gradient into the encoder's parameters. Call once, after the loss's `backward`."""
         gradient_ND = self.embeddings.grad
         if gradient_ND is None:
-            raise ValueError("the loss does not depend on the embeddings: no gradient arrived")
+            raise ValueError("no gradient at the embeddings: call the loss's backward first, and this one once")
         for micro in self.micro:
             self.cache.pull(micro, gradient_ND[micro.places])
+        self.embeddings.grad = None  # spent: a second call must not add it again
 
 
 def _padded(parts: list[TextRows], group: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
     """Token ids and mask [M, W] of a group that may mix texts of several parts, in the group's order."""
-    bounds = np.cumsum([0] + [len(part.rows) for part in parts])
-    owner = np.searchsorted(bounds, group, side="right") - 1
-    width = max(int(p.tokens.lengths[p.rows[group[owner == i] - bounds[i]]].max(initial=1)) for i, p in enumerate(parts))
-    ids = np.full((len(group), width), pad_id, np.int64)
-    mask = np.zeros((len(group), width), bool)
-    for i, part in enumerate(parts):
-        mine = np.flatnonzero(owner == i)
-        if len(mine):
-            part_ids, part_mask = part.tokens.padded(part.rows[group[mine] - bounds[i]], pad_id)
-            ids[mine, : part_ids.shape[1]] = part_ids
-            mask[mine, : part_mask.shape[1]] = part_mask
-    return ids, mask
+    bounds = np.cumsum([0, *(len(part.rows) for part in parts)])
+    pieces = []
+    for part, start, end in zip(parts, bounds, bounds[1:], strict=False):
+        mine = np.flatnonzero((group >= start) & (group < end))
+        pieces.append((mine, *part.tokens.padded(part.rows[group[mine] - start], pad_id)))
+    shape = (len(group), max(ids.shape[1] for _, ids, _ in pieces))
+    all_ids, all_mask = np.full(shape, pad_id, np.int64), np.zeros(shape, bool)
+    for mine, ids, mask in pieces:
+        all_ids[mine, : ids.shape[1]], all_mask[mine, : ids.shape[1]] = ids, mask
+    return all_ids, all_mask

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from xmcbench.budget import Ledger
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.embedding_method import EmbeddingMethod, default_device, micro_batch_size
@@ -23,7 +22,6 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.method import Progress, Run, derive_seed
 from xmcbench.models.embedding import autocast
 from xmcbench.sampling.sampler import Batch, Embeddings
-from xmcbench.search.exact import top_k
 from xmcbench.training import checkpoint
 from xmcbench.training.gradient_cache import GradientCache, TextRows
 from xmcbench.training.schedule import warmup_linear
@@ -39,9 +37,7 @@ class NonFiniteLossError(XMCBenchError):
 class Trainer:
     """Trains one method on one training split within one budget, resuming from `run.checkpoint` where it can."""
 
-    def __init__(
-        self, method: EmbeddingMethod, train: TrainingData, queries: Tokens, labels: Tokens, run: Run
-    ) -> None:
+    def __init__(self, method: EmbeddingMethod, train: TrainingData, queries: Tokens, labels: Tokens, run: Run) -> None:
         self.method = method
         self.queries = queries
         self.labels = labels
@@ -69,7 +65,7 @@ class Trainer:
         self._restore()
         ledger, budget = self.run.ledger, self.run.budget
         while (fraction := ledger.fraction(budget)) < 1:
-            before = replace(ledger)
+            before = {name: ledger.spent(name) for name in budget.limits()}
             if self.index == 0:
                 self._refresh()
             with ledger.stage("train"):
@@ -112,7 +108,7 @@ class Trainer:
     def _loss(self, embeddings: Tensor, batch: Batch, seed: int) -> Tensor:
         torch.manual_seed(derive_seed(seed, "loss"))
         batch = replace(batch, positives=batch.positives.to(self.device))
-        queries_BD, labels_SD = embeddings.split([len(batch.query_ids), len(batch.label_ids)])
+        queries_BD, labels_SD = embeddings[: len(batch.query_ids)], embeddings[len(batch.query_ids) :]
         loss = self.method.loss(queries_BD, labels_SD, batch)
         value = loss.item()
         if not math.isfinite(value):
@@ -131,14 +127,12 @@ class Trainer:
                 return vectors(tokens)
 
         with ledger.stage("mine"):
-            self.sampler.refresh(
-                self.epoch, Embeddings(lambda: charged(self.queries), lambda: charged(self.labels))
-            )
+            self.sampler.refresh(self.epoch, Embeddings(lambda: charged(self.queries), lambda: charged(self.labels)))
 
-    def _note_step(self, before: Ledger) -> None:
+    def _note_step(self, before: dict[str, float]) -> None:
         ledger = self.run.ledger
-        for name in self.run.budget.limits():
-            taken = ledger.spent(name) - before.spent(name)
+        for name, spent in before.items():
+            taken = ledger.spent(name) - spent
             ledger.largest_step[name] = max(taken, ledger.largest_step.get(name, 0.0))
 
     def _look(self) -> None:
@@ -189,7 +183,7 @@ class Trainer:
         self.sampler.load_state(groups.get("sampler", {}))
         self.epoch, self.index, self.best = note["epoch"], note["index"], note["best"]
         self.run.curve[:] = note["curve"]
-        for name, value in asdict(Ledger(**note["ledger"])).items():
+        for name, value in note["ledger"].items():
             setattr(self.run.ledger, name, value)
 
     def _model_tensors(self) -> dict[str, dict[str, Tensor]]:

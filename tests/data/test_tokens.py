@@ -1,0 +1,113 @@
+"""Tokenised texts: what goes in comes out, from memory, from disk and in micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Barrier
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmcbench.data import tokens as tokens_module
+from xmcbench.data.tokens import Tokens, made_once, micro_batches, text_hash
+
+TEXTS = ["one two", "", "drei vier fünf sechs", "x", "\x00 y"] * 3
+
+
+def letters(texts: Sequence[str]) -> list[list[int]]:
+    """A tokenizer: the code points, after a 1."""
+    return [[1, *map(ord, text)] for text in texts]
+
+
+@given(texts=st.lists(st.text(max_size=6), max_size=12), chunk=st.integers(1, 5))
+def test_texts_come_back_whatever_the_chunk(texts: list[str], chunk: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tokens_module, "CHUNK", chunk)
+        tokens = Tokens.of(texts, letters)
+    assert len(tokens) == len(texts)
+    assert [tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets, tokens.offsets[1:], strict=False)] == letters(
+        texts
+    )
+
+
+@given(rows=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1), pad_id=st.integers(0, 9))
+def test_padding_and_mask(rows: list[int], pad_id: int) -> None:
+    ids, mask = Tokens.of(TEXTS, letters).padded(np.array(rows), pad_id)
+    wanted = letters([TEXTS[row] for row in rows])
+    assert ids.shape == mask.shape == (len(rows), max(map(len, wanted)))
+    assert (ids.dtype, mask.dtype) == (np.int64, bool)
+    assert [row[here].tolist() for row, here in zip(ids, mask, strict=True)] == wanted
+    assert bool((ids[~mask] == pad_id).all())
+    assert bool((np.sort(mask, axis=1)[:, ::-1] == mask).all())  # padded on the right
+
+
+def test_a_text_without_tokens_is_a_row_of_padding() -> None:
+    tokens = Tokens(np.array([5], np.int32), np.array([0, 0, 1]))
+    ids, mask = tokens.padded(np.array([0]), 9)
+    assert (ids.tolist(), mask.tolist()) == ([[9]], [[False]])
+
+
+def test_cached_equals_uncached_and_is_tokenised_once(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    def counted(texts: Sequence[str]) -> list[list[int]]:
+        calls.append(len(texts))
+        return letters(texts)
+
+    plain = Tokens.of(TEXTS, letters)
+    for _ in range(2):
+        cached = Tokens.cached(TEXTS, counted, "letters", tmp_path)
+        np.testing.assert_array_equal(cached.ids, plain.ids)
+        np.testing.assert_array_equal(cached.offsets, plain.offsets)
+    assert calls == [len(TEXTS)]
+    Tokens.cached(TEXTS, counted, "other letters", tmp_path)
+    Tokens.cached(TEXTS[1:], counted, "letters", tmp_path)
+    assert len(calls) == 3
+    assert not list((tmp_path / "tokens").glob(".partial-*"))
+
+
+def test_two_writers_at_once_leave_one_whole_result(tmp_path: Path) -> None:
+    both = Barrier(2)
+
+    def together(texts: Sequence[str]) -> list[list[int]]:
+        both.wait(timeout=10)  # neither has written when the other begins
+        return letters(texts)
+
+    with ThreadPoolExecutor(2) as pool:
+        made = list(pool.map(lambda _: Tokens.cached(TEXTS, together, "letters", tmp_path), range(2)))
+    for tokens in made:
+        np.testing.assert_array_equal(tokens.ids, Tokens.of(TEXTS, letters).ids)
+    assert len(list((tmp_path / "tokens").iterdir())) == 1
+
+
+def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
+    def fail() -> None:
+        with made_once(tmp_path / "made") as partial:
+            (partial / "half").write_text("x")
+            raise OSError("no space left on device")
+
+    with pytest.raises(OSError, match="no space"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.lists(st.text("a\x00", max_size=4), max_size=4), st.lists(st.text("a\x00", max_size=4), max_size=4))
+def test_other_texts_have_another_hash(one: list[str], other: list[str]) -> None:
+    assert (text_hash(one, "") == text_hash(other, "")) == (one == other)
+
+
+@given(lengths=st.lists(st.integers(0, 40), max_size=60), budget=st.integers(1, 100))
+def test_micro_batches_hold_every_text_once_within_the_budget(lengths: list[int], budget: int) -> None:
+    groups = micro_batches(np.array(lengths, np.int64), budget)
+    assert sorted(int(i) for group in groups for i in group) == list(range(len(lengths)))
+    for group in groups:
+        longest = max(lengths[i] for i in group)
+        assert len(group) == 1 or len(group) * longest <= budget
+    assert all(
+        min(lengths[i] for i in group) >= max(lengths[i] for i in after)
+        for group, after in zip(groups, groups[1:], strict=False)
+    )

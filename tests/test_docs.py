@@ -1,0 +1,229 @@
+"""The documentation is true: its examples run, its tables are complete, what it points at is there."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from fakes import install
+from fakes.bench import Bench
+from pydantic import BaseModel
+
+from xmcbench import EmbeddingMethod, Method, hookspecs
+from xmcbench.cli import app
+from xmcbench.data import load
+from xmcbench.evaluation import drop_ignored
+from xmcbench.models.encoder import EncoderConfig
+from xmcbench.plugins import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
+from xmcbench.record import Status
+from xmcbench.suite import load_suite
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").glob("*/*.md")]
+
+
+def text(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+def blocks(page: str, language: str) -> list[str]:
+    """The fenced blocks of one language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(page), flags=re.DOTALL | re.MULTILINE)
+
+
+def section(page: str, title: str) -> str:
+    """What stands under a heading, up to the next of any level."""
+    return re.split(r"^#+ ", re.split(rf"^#+ {re.escape(title)}$", text(page), flags=re.MULTILINE)[1], flags=re.M)[0]
+
+
+def rows(table: str) -> dict[str, list[str]]:
+    """The rows of all tables in a text by their first cell, which is code."""
+    found = {}
+    for line in table.splitlines():
+        if line.startswith("| `"):
+            first, *rest = (cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1])
+            found[first.strip("`")] = rest
+    return found
+
+
+# Examples ---------------------------------------------------------------------------------------------------------
+
+PLUGINS = [
+    (page, number)
+    for page in ("README.md", "docs/writing-a-plugin.md")
+    for number in range(len(re.findall("@hookimpl", "".join(blocks(page, "python")))))
+]
+
+
+@pytest.fixture
+def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    """What one plugin of the documentation registers, installed as its author would."""
+    page, number = request.param
+    site = bench.root / "site"
+    (site / "documented.py").write_text(blocks(page, "python")[number])
+    install(site, "documented", {"documented": "documented"})
+    monkeypatch.setenv(ONLY, "xmcbench-fakes,documented")
+    registry.cache_clear()
+    yield Registry(strict=True)
+    sys.modules.pop("documented", None)
+    registry.cache_clear()
+
+
+def check_method(method: type[Method], bench: Bench) -> None:
+    """It can be run, and what it saves predicts as it does."""
+    settings: dict[str, Any] = {"method": method.name}
+    if issubclass(method, EmbeddingMethod):
+        settings |= {"encoder": "tiny", "batch_size": 8}
+    suite = bench.suite({"documented": settings}, budget={"steps": 2})
+    (record,) = bench.run(suite, debug=True).values()
+    assert record.status is Status.OK
+    kept, _ = bench.store.predictions(record.key)
+    again = method(method.Config.model_validate(record.trial.config))
+    again.load(bench.store.directory(record.key) / "model")
+    dataset = load("fake-20", bench.root / "data", bench.root / "cache", Registry())
+    predicted = drop_ignored(again.predict(dataset.test.texts, kept.k), dataset.ignore_test, kept.k)
+    np.testing.assert_allclose(predicted.scores, kept.scores, rtol=1e-5, atol=1e-6)
+
+
+def check_sampler(sampler: Any, bench: Bench) -> None:
+    """Its pools are sorted and without repeats, hold a positive of each query, and can be had again."""
+    train = load("fake-20", bench.root / "data", bench.root / "cache", Registry()).training_data()
+    first, second = (sampler(train, batch_size=7, seed=3).batch(1, 2) for _ in range(2))
+    assert np.all(np.diff(first.label_ids) > 0)
+    assert np.array_equal(first.label_ids, second.label_ids)
+    assert set(first.positives.rows_P.tolist()) == set(range(len(first.query_ids)))
+
+
+def check_evaluator(evaluator: Any, bench: Bench) -> None:
+    """A suite may ask for it."""
+    (record,) = bench.run(bench.suite(["fake-ok"], metrics=["P@1", f"{evaluator.name}@1"]), debug=True).values()
+    assert record.metrics[f"{evaluator.name}@1"] == record.metrics["P@1"]
+
+
+def check_dataset(source: Any, bench: Bench) -> None:
+    """A suite may name it."""
+    (record,) = bench.run(bench.suite(["fake-ok"], datasets=[source.name]), debug=True).values()
+    assert record.status is Status.OK
+    assert 0 < record.metrics["R@100"] <= 1
+
+
+@pytest.mark.parametrize("example", PLUGINS, indirect=True, ids=[f"{page}-{number}" for page, number in PLUGINS])
+def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench) -> None:
+    checks = {"method": check_method, "sampler": check_sampler, "evaluator": check_evaluator, "dataset": check_dataset}
+    checked = 0
+    for kind in KINDS:
+        for registered in example.all(kind):
+            if registered.origin.distribution == "documented":
+                checks[kind](registered.thing, bench)
+                checked += 1
+    assert checked == 1
+
+
+def test_there_is_an_example_of_every_hook() -> None:
+    documented = "".join(blocks("docs/writing-a-plugin.md", "python"))
+    for hook in KINDS.values():
+        assert f"@hookimpl\ndef {hook}(register):" in documented
+
+
+@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in PAGES])
+def test_every_suite_in_the_documentation_is_valid(page: str, tmp_path: Path) -> None:
+    suites = [block for block in blocks(page, "yaml") if block.startswith("name:")]
+    for block in suites:
+        (tmp_path / "suite.yaml").write_text(block)
+        assert load_suite(tmp_path / "suite.yaml", registry(), tmp_path).variants
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_hook_and_variable_is_explained() -> None:
+    page = text("docs/writing-a-plugin.md")
+    hooks = [name for name in vars(hookspecs) if name.startswith("register_")]
+    assert sorted(hooks) == sorted(KINDS.values())
+    for name in (*hooks, f"`{GROUP}`", STRICT, ONLY, *(("`fit`", "`predict`", "`save`", "`load`"))):
+        assert name in page, name
+    assert set(CORE) < set(KINDS)
+
+
+def commands(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:
+    """Every command that does something, with its long options."""
+    if children := getattr(command, "commands", None):
+        for name, child in children.items():
+            yield from commands(child, f"{path} {name}")
+    else:
+        yield path, {option for p in command.params for option in p.opts if option.startswith("--")} - {"--help"}
+
+
+def test_the_readme_lists_every_command_with_its_options_and_no_others() -> None:
+    table = rows(section("README.md", "What comes out"))
+    listed = {re.sub(r" [\[A-Z].*", "", name): set(re.findall(r"--[a-z-]+", cells[0])) for name, cells in table.items()}
+    assert listed == dict(commands(typer.main.get_command(app), "xmcbench"))
+
+
+def stated(cell: str) -> Any:
+    """The value that a cell of a table states."""
+    try:
+        return json.loads(cell.strip("`"))
+    except ValueError:
+        return cell.strip("`")
+
+
+def defaults(config: type[BaseModel]) -> dict[str, Any]:
+    """Each setting's default; that of a nested model is its name."""
+    values = {name: field.get_default(call_default_factory=True) for name, field in config.model_fields.items()}
+    return {name: value.name if isinstance(value, EncoderConfig) else value for name, value in values.items()}
+
+
+BUILT_IN = [each.thing for each in Registry().all("method") if each.origin.distribution == "xmcbench"]
+
+
+@pytest.mark.parametrize("method", BUILT_IN, ids=[method.name for method in BUILT_IN])
+def test_every_setting_of_a_method_is_documented_with_its_default(method: type[Method]) -> None:
+    table = rows(section("docs/methods.md", f"`{method.name}`"))
+    if issubclass(method, EmbeddingMethod):
+        table = rows(section("docs/methods.md", "Settings of every dual encoder")) | table
+    assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(method.Config)
+
+
+def test_every_setting_of_the_encoder_is_documented_with_its_default() -> None:
+    table = rows(section("docs/methods.md", "The encoder"))
+    assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(EncoderConfig)
+
+
+# References -------------------------------------------------------------------------------------------------------
+
+
+def anchor(heading: str) -> str:
+    """The anchor that a Markdown heading gets."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[path.relative_to(ROOT).as_posix() for path in PAGES])
+def test_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if target.startswith("http"):
+            continue
+        name, _, fragment = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
+        assert path.exists(), target
+        if fragment:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert fragment in map(anchor, headings), target
+
+
+def test_every_test_and_module_that_the_architecture_names_is_there() -> None:
+    page = text("docs/architecture.md")
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", page)
+    assert named
+    for file, test in named:
+        assert f"def {test}(" in text(file), f"{file}::{test}"
+    for module in re.findall(r"`((?:xmcbench|plugins|suites)/[\w/.]*)`", page):
+        assert (ROOT / module).exists(), module

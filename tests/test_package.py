@@ -1,0 +1,158 @@
+"""The package as a whole: what it depends on, how it is checked, and the size of its pieces."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import xmcbench
+from xmcbench import located
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SOURCES = [*(ROOT / "xmcbench").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]
+CI = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+NAMES_THAT_SAY_NOTHING = {"utils", "helpers", "common", "misc"}
+
+
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def pins() -> dict[str, str]:
+    """The versions of constraints.txt, by canonical name."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("==") for line in lines if not line.startswith("#")]
+    return {canonicalize_name(package): version for package, version in pairs}
+
+
+# How it is written ------------------------------------------------------------------------------------------------
+
+
+def test_functions_are_short() -> None:
+    functions = (
+        (path, node)
+        for path in SOURCES
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    long = [f"{name(path)}:{f.lineno} {f.name}" for path, f in functions if (f.end_lineno or 0) - f.lineno >= 60]
+    assert not long
+
+
+def test_modules_have_names_that_say_something() -> None:
+    assert not [name(path) for path in SOURCES if path.stem in NAMES_THAT_SAY_NOTHING]
+
+
+def imported(path: Path) -> Iterator[tuple[str, str]]:
+    """Every (module, name) that a file imports; the name is empty for a plain import."""
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", alias.name) for alias in node.names)
+
+
+def test_plugins_use_public_names_only() -> None:
+    for path in (ROOT / "plugins").rglob("*.py"):
+        for module, what in imported(path):
+            if module.split(".")[0] == "xmcbench":
+                assert (module, what in xmcbench.__all__) == ("xmcbench", True), f"{name(path)}: {module} {what}"
+
+
+def test_nothing_is_pickled() -> None:
+    assert issubclass(located._Loader, yaml.SafeLoader)
+    for path in SOURCES:
+        modules = {module.split(".")[0] for module, _ in imported(path)}
+        assert not modules & {"pickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"}, name(path)
+        for call in (node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)):
+            called = ast.unparse(call.func)
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+            place = f"{name(path)}:{call.lineno}"
+            assert called not in {"torch.load", "torch.save", "yaml.unsafe_load", "yaml.full_load"}, place
+            assert called != "yaml.load" or ast.unparse(call.args[1]) == located._Loader.__name__, place
+            assert called != "np.load" or given.get("allow_pickle") == "False", place
+            assert given.get("allow_pickle", "False") == "False", place
+
+
+# What it needs ----------------------------------------------------------------------------------------------------
+
+
+def requirements() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    return [Requirement(line) for line in [*PROJECT["dependencies"], *(r for extra in extras.values() for r in extra)]]
+
+
+def test_every_imported_package_is_declared() -> None:
+    declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["dependencies"]}
+    distributions = packages_distributions()
+    for path in SOURCES:
+        for package in {module.split(".")[0] for module, _ in imported(path)} - sys.stdlib_module_names:
+            if package.startswith("xmcbench"):
+                continue
+            assert {canonicalize_name(d) for d in distributions[package]} & declared, f"{name(path)}: {package}"
+
+
+def test_pinned_versions_are_allowed_ones() -> None:
+    pinned = pins()
+    for requirement in requirements():
+        version = pinned.get(canonicalize_name(requirement.name))
+        assert version is None or requirement.specifier.contains(version), requirement
+
+
+def test_what_ci_installs_is_pinned() -> None:
+    (command,) = (line for line in CI if line.startswith("pip install -c constraints.txt"))
+    extras = re.findall(r"\w+", command.partition("[")[2])
+    lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
+    assert {canonicalize_name(Requirement(line).name) for line in lines} <= set(pins())
+    assert f"pip install torch=={pins()['torch']}" in CI
+
+
+def test_built_in_methods_come_through_the_entry_points() -> None:
+    declared = PROJECT["entry-points"]["xmcbench"]
+    assert sorted(declared.values()) == sorted(path.parent.name for path in (ROOT / "plugins").glob("*/__init__.py"))
+
+
+# How it is checked ------------------------------------------------------------------------------------------------
+
+
+def test_the_readme_says_what_ci_runs() -> None:
+    installs = [line for line in CI if line.startswith("pip install")]
+    tests = " && ".join([*installs, CI[-1]])
+    blocks = re.findall(r"```sh\n(.*?)\n```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert CI[-1].startswith("pytest")
+    assert tests in blocks
+
+
+def test_ci_stops_at_the_first_failure() -> None:
+    assert "set -euo pipefail" in CI
+    assert (ROOT / ".ci/run").stat().st_mode & 0o111
+    assert {"ruff check", "ruff format --check", "mypy"} <= set(CI)
+
+
+def test_a_run_without_tests_fails(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-m", "pytest", "-q", "."], cwd=tmp_path, capture_output=True, check=False)
+    assert run.returncode == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_pre_commit_uses_the_tools_of_the_environment() -> None:
+    config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
+    assert {repo["repo"] for repo in config["repos"]} == {"local"}
+    hooks = [hook for repo in config["repos"] for hook in repo["hooks"]]
+    assert {hook["language"] for hook in hooks} == {"system"}
+    assert {hook["entry"].removesuffix(" --fix") for hook in hooks} == {"ruff check", "ruff format", "mypy"}
