@@ -16,7 +16,7 @@ from fakes import install
 from fakes.bench import Bench
 from pydantic import BaseModel
 
-from xmcbench import EmbeddingMethod, Method, hookspecs
+from xmcbench import DualEncoder, EmbeddingMethod, Method, hookspecs
 from xmcbench.cli import app
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
@@ -186,9 +186,9 @@ BUILT_IN = [each.thing for each in Registry().all("method") if each.origin.distr
 
 @pytest.mark.parametrize("method", BUILT_IN, ids=[method.name for method in BUILT_IN])
 def test_every_setting_of_a_method_is_documented_with_its_default(method: type[Method]) -> None:
-    table = rows(section("docs/methods.md", f"`{method.name}`"))
-    if issubclass(method, EmbeddingMethod):
-        table = rows(section("docs/methods.md", "Settings of every dual encoder")) | table
+    shared = {DualEncoder: "Settings of every dual encoder", EmbeddingMethod: "Settings of every trained dual encoder"}
+    titles = [title for kind, title in shared.items() if issubclass(method, kind)] + [f"`{method.name}`"]
+    table = {name: cells for title in titles for name, cells in rows(section("docs/methods.md", title)).items()}
     assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(method.Config)
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from xmcbench import data, evaluation, losses, models, sampling, search
     from xmcbench.budget import Budget, Ledger
     from xmcbench.data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+    from xmcbench.dual_encoder import DualEncoder
     from xmcbench.embedding_method import EmbeddingMethod
     from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.evaluation.ranking import rank
@@ -23,6 +24,7 @@ _HOME = {
     "Budget": "xmcbench.budget",
     "Dataset": "xmcbench.data.dataset",
     "DatasetCard": "xmcbench.data.dataset",
+    "DualEncoder": "xmcbench.dual_encoder",
     "EmbeddingMethod": "xmcbench.embedding_method",
     "Ledger": "xmcbench.budget",
     "Method": "xmcbench.method",
@@ -44,6 +46,7 @@ __all__ = [
     "Budget",
     "Dataset",
     "DatasetCard",
+    "DualEncoder",
     "EmbeddingMethod",
     "Ledger",
     "Method",

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 DISTRIBUTIONS = (
-    "xmcbench", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn", "faiss-cpu", "faiss-gpu-cu12"
+    "xmcbench", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn", "faiss-cpu", "faiss-gpu"
 )  # fmt: skip
 
 

@@ -79,9 +79,8 @@ def _place(values: Any, location: tuple[int | str, ...]) -> Steps:
     """The part of pydantic's location that is in the values: it also names members of unions."""
     place: list[int | str] = []
     for step in location:
-        if (isinstance(values, dict) and step in values) or (
-            isinstance(values, list) and isinstance(step, int) and step < len(values)
-        ):
+        inside = step in values if isinstance(values, dict) else isinstance(values, list) and step in range(len(values))
+        if inside:
             place.append(step)
             values = values[step]
     return tuple(place)

@@ -14,7 +14,7 @@ from pydantic import Field
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, evaluation, hookimpl
+from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, evaluation, hookimpl
 
 CHUNK = 1024  # queries scored at once
 
@@ -35,7 +35,10 @@ class TfidfMethod(Method):
             self.vectorizer = TfidfVectorizer(
                 max_features=self.config.max_words, sublinear_tf=self.config.sublinear, dtype=np.float32
             )
-            self.vectorizer.fit(texts)
+            try:
+                self.vectorizer.fit(texts)
+            except ValueError as error:
+                raise XMCBenchError(f"{train.card.name}: no words to weigh in its texts: {error}") from error
             self.matrices = self.index(train)
 
     @abstractmethod

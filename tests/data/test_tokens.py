@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from threading import Barrier
 
@@ -29,9 +30,7 @@ def test_texts_come_back_whatever_the_chunk(texts: list[str], chunk: int) -> Non
         patch.setattr(tokens_module, "CHUNK", chunk)
         tokens = Tokens.of(texts, letters)
     assert len(tokens) == len(texts)
-    assert [tokens.ids[a:b].tolist() for a, b in zip(tokens.offsets, tokens.offsets[1:], strict=False)] == letters(
-        texts
-    )
+    assert [tokens.ids[a:b].tolist() for a, b in pairwise(tokens.offsets)] == letters(texts)
 
 
 @given(rows=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1), pad_id=st.integers(0, 9))
@@ -107,7 +106,4 @@ def test_micro_batches_hold_every_text_once_within_the_budget(lengths: list[int]
     for group in groups:
         longest = max(lengths[i] for i in group)
         assert len(group) == 1 or len(group) * longest <= budget
-    assert all(
-        min(lengths[i] for i in group) >= max(lengths[i] for i in after)
-        for group, after in zip(groups, groups[1:], strict=False)
-    )
+    assert all(min(lengths[i] for i in group) >= max(lengths[i] for i in after) for group, after in pairwise(groups))

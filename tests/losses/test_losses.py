@@ -92,7 +92,7 @@ def test_gradients_are_those_of_finite_differences(name: str) -> None:
 def test_nothing_overflows(name: str, truth: np.ndarray, temperature: float, dtype: torch.dtype) -> None:
     queries, labels = embeddings(truth, seed=2, dtype=dtype)
     loss = evaluate(name, queries, labels, reference.positives_of(truth), "every", temperature)
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     for tensor in (loss, queries.grad, labels.grad):
         assert tensor is not None
@@ -102,11 +102,11 @@ def test_nothing_overflows(name: str, truth: np.ndarray, temperature: float, dty
 
 
 def test_the_gradient_of_decoupled_softmax_is_the_papers() -> None:
-    """On z_j, j positive: -(1 - sigma_ij) x_i; on z_n: sum_j e^s_in / (e^s_ij + sum of negatives) x_i; over tau and B."""
+    """On z_j of a positive -(1 - sigma_ij) x_i; on a negative's z_n sum_j e^s_in / (e^s_ij + negatives) x_i."""
     truth, tau = TRUTHS["ordinary"], 0.3
     queries, labels = embeddings(truth)
     positives = reference.positives_of(truth)
-    losses.decoupled_softmax(queries, labels, positives, positives.every(), temperature=tau).backward()  # type: ignore[no-untyped-call]
+    losses.decoupled_softmax(queries, labels, positives, positives.every(), temperature=tau).backward()
     x, z = queries.detach().numpy(), labels.detach().numpy()
     e = np.exp(x @ z.T / tau)
     wanted = np.zeros_like(z)

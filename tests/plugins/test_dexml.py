@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
-from toy import LABELS, make_run, toy_data
-from xmcbench_dexml import DEXML
+from toy import LABELS, make_run, save_small_encoder, toy_data
 
-from xmcbench import losses, sampling
+from xmcbench import XMCBenchError, losses, sampling
 from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
+from xmcbench_dexml import DEXML
 
 
 def dexml(**settings: Any) -> DEXML:
@@ -119,17 +119,43 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("negatives", "loss"), [("in-batch", "softmax"), ("hard", "decoupled-softmax"), ("all", "soft-top-k")]
+    ("encoder", "negatives", "loss"),
+    [
+        ("small", "in-batch", "softmax"),
+        ("small", "hard", "decoupled-softmax"),
+        ("small", "all", "soft-top-k"),
+        ("tiny", "hard", "decoupled-softmax"),
+    ],
 )
-def test_it_memorises_random_pairs(negatives: str, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_memorises_random_pairs(
+    encoder: str, negatives: str, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
     dataset = load("random-pairs-60")
+    train = dataset.training_data()
+    name, rate, steps = ("tiny", 1e-3, 15) if encoder == "tiny" else (save_small_encoder(tmp_path, train), 3e-3, 60)
     settings = {"refresh_start": 2, "refresh_every": 4} if negatives == "hard" else {}
-    encoder = {"name": "tiny", "hidden_dropout": 0.0}
-    method = dexml(encoder=encoder, negatives=negatives, loss=loss, batch_size=60, learning_rate=1e-3, **settings)
-    method.fit(dataset.training_data(), make_run(tmp_path, {"steps": 25}))
+    method = dexml(
+        **settings,
+        encoder={"name": name, "hidden_dropout": 0.0},
+        negatives=negatives,
+        loss=loss,
+        batch_size=60,
+        learning_rate=rate,
+        max_query_length=8,
+        max_label_length=8,
+    )
+    method.fit(train, make_run(tmp_path, {"steps": steps}))
     top = method.predict(dataset.test.texts, 1).indices[:, 0]
     assert np.mean(top == np.arange(60)) > 0.95
+
+
+def test_texts_longer_than_the_encoder_reads_are_refused(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    for setting in ("max_query_length", "max_label_length"):
+        with pytest.raises(XMCBenchError, match="reads at most 32 tokens, found 64"):
+            dexml(encoder=small_encoder, **{setting: 64}).fit(data, make_run(tmp_path, {"steps": 1}))
 
 
 def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import xmcbench_tfidf
 from sklearn.feature_extraction.text import TfidfVectorizer
 from toy import LABELS, QUERIES, make_run, make_words, toy_data
-from xmcbench_tfidf import LabelMatch, NearestNeighbours, TfidfMethod
 
+import xmcbench_tfidf
 from xmcbench.data.dataset import TrainingData
+from xmcbench.errors import XMCBenchError
+from xmcbench_tfidf import LabelMatch, NearestNeighbours, TfidfMethod
 
 DATA = toy_data()
 UNSEEN = [*DATA.texts[:5], "", "zzz qqq", " ".join(make_words(3, np.random.default_rng(9))), *DATA.label_texts[:7]]
@@ -103,6 +105,12 @@ def test_training_is_charged(kind: type[TfidfMethod], tmp_path: Path) -> None:
     run = make_run(tmp_path, {"steps": 1})
     kind(kind.Config()).fit(DATA, run)
     assert run.ledger.device_seconds > 0
+
+
+def test_texts_without_words_are_one_line(tmp_path: Path) -> None:
+    silent = replace(DATA, texts=[""] * QUERIES, label_texts=["?"] * LABELS)
+    with pytest.raises(XMCBenchError, match="toy: no words to weigh in its texts"):
+        fitted(LabelMatch, tmp_path, silent)
 
 
 def test_the_plugin_is_short() -> None:

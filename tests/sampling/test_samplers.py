@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from toy import LABELS, QUERIES, UNLABELLED, toy_data
 
@@ -27,19 +27,19 @@ VECTORS = [torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) f
 SEEN = Embeddings(lambda: VECTORS[0], lambda: VECTORS[1])
 
 
-def in_batch(data: TrainingData = DATA, **settings: Any) -> InBatch:
-    return InBatch(data, **({"batch_size": 16, "seed": 3} | settings))
+def in_batch(data: TrainingData = DATA, **changes: Any) -> InBatch:
+    return InBatch(data, **({"batch_size": 16, "seed": 3} | changes))
 
 
-def hard(data: TrainingData = DATA, **settings: Any) -> HardNegatives:
+def hard(data: TrainingData = DATA, **changes: Any) -> HardNegatives:
     """A hard-negative sampler that has seen the embeddings."""
-    sampler = HardNegatives(data, **({"batch_size": 16, "seed": 3, "start": 0, "shortlist": 10} | settings))
+    sampler = HardNegatives(data, **({"batch_size": 16, "seed": 3, "start": 0, "shortlist": 10} | changes))
     sampler.refresh(0, SEEN)
     return sampler
 
 
-def all_labels(data: TrainingData = DATA, **settings: Any) -> AllLabels:
-    return AllLabels(data, **({"batch_size": 16, "seed": 3} | settings))
+def all_labels(data: TrainingData = DATA, **changes: Any) -> AllLabels:
+    return AllLabels(data, **({"batch_size": 16, "seed": 3} | changes))
 
 
 MAKERS = [in_batch, hard, all_labels]
@@ -47,12 +47,15 @@ Make = Callable[..., Sampler]
 
 
 def same(one: Batch, other: Batch) -> bool:
-    arrays = [(b.query_ids, b.label_ids, b.positives.rows_P, b.positives.columns_P, b.positives.sampled_B)
-              for b in (one, other)]  # fmt: skip
-    return all(np.array_equal(a, b) for a, b in zip(*arrays, strict=True))
+    def arrays(batch: Batch) -> list[Any]:
+        positives = batch.positives
+        return [batch.query_ids, batch.label_ids, positives.rows_P, positives.columns_P, positives.sampled_B]
+
+    return all(np.array_equal(a, b) for a, b in zip(arrays(one), arrays(other), strict=True))
 
 
 @pytest.mark.parametrize("make", MAKERS)
+@settings(max_examples=30)
 @given(size=st.integers(1, 70), seed=st.integers(0, 50), epoch=st.integers(0, 9), drawn=st.integers(1, 5))
 def test_every_true_pair_of_the_pool_is_marked_and_no_other(
     make: Make, size: int, seed: int, epoch: int, drawn: int
@@ -74,6 +77,7 @@ def test_every_true_pair_of_the_pool_is_marked_and_no_other(
 
 
 @pytest.mark.parametrize("make", MAKERS)
+@settings(max_examples=30)
 @given(size=st.integers(1, 70), epoch=st.integers(0, 9))
 def test_an_epoch_visits_each_labelled_query_once(make: Make, size: int, epoch: int) -> None:
     sampler = make(batch_size=size)
@@ -137,6 +141,7 @@ def test_a_shortlist_is_padded_where_labels_run_out() -> None:
     assert set(np.flatnonzero(free)) <= set(batch.label_ids.tolist())
 
 
+@settings(max_examples=20)
 @given(wanted=st.integers(1, 12), seed=st.integers(0, 50))
 def test_negatives_are_drawn_without_replacement_from_the_shortlist(wanted: int, seed: int) -> None:
     sampler = hard(negatives_per_query=wanted)

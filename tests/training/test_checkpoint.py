@@ -58,7 +58,7 @@ def test_an_optimiser_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
         return *parameters, torch.optim.AdamW([{"params": [parameters[0]]}, {"params": [parameters[1]]}], fused=True)
 
     def step(parameters: tuple[torch.nn.Parameter, ...], optimizer: torch.optim.Optimizer, number: int) -> None:
-        sum(((p * number) ** 3).sum() for p in parameters).backward()  # type: ignore[union-attr]
+        sum(((p * number) ** 3).sum() for p in parameters).backward()
         optimizer.step()
         optimizer.zero_grad()
 

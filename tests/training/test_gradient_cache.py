@@ -19,7 +19,7 @@ ALL_TOKENS = 10**6
 
 
 def make_encoder(path: str, dropout: float) -> Encoder:
-    return Encoder.load(EncoderConfig(name=path, dropout=dropout, hidden_dropout=dropout), path).train()  # type: ignore[arg-type]
+    return Encoder.load(EncoderConfig(name=path, dropout=dropout, hidden_dropout=dropout), path).train()
 
 
 def make_cache(encoder: Encoder, *, graph_tokens: int, micro_batch_tokens: int = 25) -> GradientCache:
@@ -45,7 +45,7 @@ def cached_pass(cache: GradientCache, data: TrainingData, seed: int = 0) -> tupl
     queries, labels = texts(encoder, data)
     cached = cache.embed([TextRows(queries, QUERY_ROWS), TextRows(labels, LABEL_ROWS)], seed)
     assert cached.tokens == queries.lengths[QUERY_ROWS].sum() + labels.lengths[LABEL_ROWS].sum()
-    objective(cached.embeddings).backward()  # type: ignore[no-untyped-call]
+    objective(cached.embeddings).backward()
     cached.backward()
     return cached.embeddings.detach().clone(), gradients(encoder)
 
@@ -74,7 +74,7 @@ def test_without_dropout_it_equals_a_plain_pass(small_encoder: str, data: Traini
     parts = []
     for tokens, rows in zip(texts(encoder, data), (QUERY_ROWS, LABEL_ROWS), strict=True):
         parts += [encoder(*map(torch.from_numpy, tokens.padded(np.array([row]), 0))) for row in rows]
-    objective(torch.cat(parts)).backward()  # type: ignore[no-untyped-call]
+    objective(torch.cat(parts)).backward()
     torch.testing.assert_close(found[0], torch.cat(parts).detach(), rtol=1e-4, atol=1e-6)
     assert_near(found[1], gradients(encoder))
 
@@ -100,7 +100,7 @@ def test_dropout_is_active_and_follows_the_seed(small_encoder: str, data: Traini
 
 def test_the_state_of_the_global_generator_does_not_matter(small_encoder: str, data: TrainingData) -> None:
     cache = make_cache(make_encoder(small_encoder, 0.3), graph_tokens=0)
-    queries, _ = texts(cache.encode, data)  # type: ignore[arg-type]
+    queries, _ = texts(cache.encode, data)
     parts = [TextRows(queries, QUERY_ROWS)]
     torch.manual_seed(1)
     first = cache.embed(parts, 0).embeddings
@@ -127,7 +127,7 @@ def test_backward_is_called_once_and_after_the_loss(small_encoder: str, data: Tr
     cached = make_cache(encoder, graph_tokens=0).embed([TextRows(queries, QUERY_ROWS)], 0)
     with pytest.raises(ValueError, match="no gradient"):
         cached.backward()
-    cached.embeddings.sum().backward()  # type: ignore[no-untyped-call]
+    cached.embeddings.sum().backward()
     cached.backward()
     before = gradients(encoder)
     with pytest.raises(ValueError, match="this one once"):

@@ -63,15 +63,13 @@ def kill_at(step: int, method: Toy, data: TrainingData, run: Run) -> None:
 
 
 def assert_same(one: tuple[Toy, Run], other: tuple[Toy, Run], data: TrainingData) -> None:
-    for mine, its in zip(one, other, strict=True):
-        if isinstance(mine, Run):
-            continue
-        for module, twin in ((mine.encoder, its.encoder), (mine.modules, its.modules)):  # type: ignore[union-attr]
-            weights, others = module.state_dict(), twin.state_dict()
-            assert all(torch.equal(weights[name], others[name]) for name in weights)
-    predictions, others_ = one[0].predict(data.texts, 10), other[0].predict(data.texts, 10)
-    assert np.array_equal(predictions.indices, others_.indices)
-    assert np.array_equal(predictions.scores, others_.scores)
+    (mine, _), (its, _) = one, other
+    for module, twin in ((mine.encoder, its.encoder), (mine.modules, its.modules)):
+        weights, others = module.state_dict(), twin.state_dict()
+        assert all(torch.equal(weights[name], others[name]) for name in weights)
+    found, wanted = mine.predict(data.texts, 10), its.predict(data.texts, 10)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
     assert spent(one[1]) == spent(other[1])
     assert without_seconds(one[1].curve) == without_seconds(other[1].curve)
 
@@ -84,7 +82,8 @@ def without_seconds(curve: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in point.items() if name != "device_seconds"} for point in curve]
 
 
-@pytest.mark.parametrize("kills", [[1], [4], [3, 7]])
+# A run killed at step n goes on from n - 1: 5 lies within an epoch, 4 at the beginning of one.
+@pytest.mark.parametrize("kills", [[1], [5], [4, 6]])
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_equals_unbroken(
     case: str, kills: list[int], small_encoder: str, data: TrainingData, tmp_path: Path

@@ -29,7 +29,7 @@ def threshold(scores_BS: Tensor, k: int, alpha: float) -> Tensor:
     if_all_zero = math.log(k / (scores_BS.shape[1] - k)) / alpha
     low_B = if_all_zero - scores_BS.amax(1)
     high_B = if_all_zero - scores_BS.amin(1)
-    # sum z - k is the sum of z over all but the top k, less that of 1 - z over the top k: small numbers keep their digits.
+    # sum z - k is the sum of z over all but the top k less that of 1 - z over the top k: so small numbers keep digits.
     sign_BS = torch.ones_like(scores_BS).scatter_(1, scores_BS.topk(k, dim=1).indices, -1.0)
     for _ in range(BISECTIONS):
         middle_B = (low_B + high_B) / 2

@@ -99,6 +99,15 @@ class Encoder(nn.Module):
             raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
         return cls(config, transformer, TextTokenizer(tokenizer))
 
+    def check_length(self, tokens: int) -> None:
+        """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
+        most = getattr(self.transformer.config, "max_position_embeddings", None)
+        if most is not None and tokens > most:
+            raise XMCBenchError(
+                f"encoder {self.config.name!r} reads at most {most} tokens, found {tokens}: "
+                "lower max_query_length or max_label_length"
+            )
+
     def forward(self, ids_MW: Tensor, mask_MW: Tensor) -> Tensor:
         """Embeddings [M, H] in float32."""
         states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state

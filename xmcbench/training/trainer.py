@@ -17,7 +17,8 @@ from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
-from xmcbench.embedding_method import EmbeddingMethod, default_device, micro_batch_size
+from xmcbench.dual_encoder import default_device
+from xmcbench.embedding_method import EmbeddingMethod
 from xmcbench.errors import XMCBenchError
 from xmcbench.method import Progress, Run, derive_seed
 from xmcbench.models.embedding import autocast
@@ -49,7 +50,7 @@ class Trainer:
             method.encoder,
             device=self.device,
             pad_id=method.encoder.tokenizer.pad_id,
-            micro_batch_tokens=micro_batch_size(settings),
+            micro_batch_tokens=settings.micro_batch_size,
             graph_tokens=int(settings.activation_gib * 2**30 / method.encoder.activation_bytes_per_token),
             autocast=autocast(self.device, settings.precision),
         )

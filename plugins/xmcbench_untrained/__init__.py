@@ -1,0 +1,25 @@
+"""The encoder as it comes, trained on nothing: what every trained dual encoder has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from xmcbench import DualEncoder, MethodInfo, Run, TrainingData, hookimpl
+
+
+class Untrained(DualEncoder):
+    """Ranks labels by the inner product of pretrained embeddings; training queries are not looked at."""
+
+    name = "untrained"
+    info = MethodInfo(summary="the pretrained encoder without training", needs=("label texts",))
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("index"):
+            _, labels = self.prepare(train, run)
+            self.index_LD = self.all_label_vectors(labels)
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    register(Untrained)

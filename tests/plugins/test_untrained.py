@@ -1,0 +1,37 @@
+"""The untrained encoder ranks by the inner products of its embeddings, and spends nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from toy import make_run
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.models.encoder import Encoder, EncoderConfig
+from xmcbench_untrained import Untrained
+
+
+def test_it_ranks_by_the_encoder_as_it_is(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = Untrained(Untrained.Config(encoder=small_encoder))
+    run = make_run(tmp_path, {"steps": 1})
+    method.fit(data, run)
+    encoder = Encoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
+    weights = encoder.state_dict()
+    assert all(weight.equal(weights[name]) for name, weight in method.encoder.state_dict().items())
+    queries = method.embed(encoder.tokenizer.tokens(data.texts, data.card.max_length)).numpy()
+    labels = method.embed(encoder.tokenizer.tokens(data.label_texts, data.card.max_label_length)).numpy()
+    found = method.predict(data.texts, 5)
+    scores = np.take_along_axis(queries @ labels.T, found.indices.astype(np.int64), axis=1)
+    np.testing.assert_allclose(found.scores, scores, rtol=1e-5)
+    np.testing.assert_allclose(found.scores, -np.sort(-(queries @ labels.T), axis=1)[:, :5], rtol=1e-5)
+    assert (run.ledger.steps, run.ledger.encoder_tokens, run.ledger.device_seconds) == (0, 0, 0)
+
+
+def test_what_is_saved_predicts_the_same(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method, again = (Untrained(Untrained.Config(encoder=small_encoder)) for _ in range(2))
+    method.fit(data, make_run(tmp_path, {"steps": 1}))
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    again.load(tmp_path / "saved")
+    assert np.array_equal(again.predict(data.texts, 7).scores, method.predict(data.texts, 7).scores)
