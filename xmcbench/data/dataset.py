@@ -54,7 +54,7 @@ class Split:
 class TrainingData:
     """All that a method may see: the training split, the label texts, and no test target.
 
-    `ignore` [N, L] marks training pairs that are to be neither positive nor negative (reciprocal pairs).
+    `ignore` [N, L] marks training pairs that evaluation would drop (reciprocal pairs): no hard negative is one of them.
     """
 
     card: DatasetCard

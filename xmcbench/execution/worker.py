@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sys
@@ -57,8 +58,8 @@ def carry_out(attempt: Attempt) -> Record:
     except StoreError:
         raise
     except BaseException as problem:
-        if isinstance(problem, OSError) and problem.errno in DISK_FAULTS:
-            raise StoreError(f"{problem.filename or store.root}: cannot write: {problem.strerror}") from problem
+        if fault := disk_fault(problem):
+            raise StoreError(f"{getattr(problem, 'filename', None) or store.root}: cannot write: {fault}") from problem
         if isinstance(problem, KeyboardInterrupt):
             raise
         traceback.print_exc()
@@ -69,6 +70,15 @@ def carry_out(attempt: Attempt) -> Record:
         if record.status is Status.INVALID:  # going on from here would only end there again
             shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
         return record
+
+
+def disk_fault(problem: BaseException) -> str | None:
+    """What the disk said, where a full or read-only disk is what `problem` is about."""
+    code = problem.errno if isinstance(problem, OSError) else None
+    # Libraries written in Rust (safetensors, tokenizers) raise classes of their own, with the number in the text.
+    if code is None and (told := re.search(r"\(os error (\d+)\)", str(problem))):
+        code = int(told[1])
+    return os.strerror(code) if code in DISK_FAULTS else None
 
 
 def log_tail(directory: Path) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -18,16 +18,19 @@ from xmcbench.errors import XMCBenchError
 def save(path: Path, groups: dict[str, dict[str, Tensor]], note: dict[str, Any]) -> None:
     """Write tensors, by group and name, and a JSON-able note; atomic."""
     flat = {
-        f"{group}/{name}": tensor.detach().contiguous().clone()
+        f"{group}/{name}": tensor.detach().contiguous()
         for group, tensors in groups.items()
         for name, tensor in tensors.items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    save_file(flat, partial, metadata={"note": json.dumps(note)})
-    with partial.open("rb") as written:
-        os.fsync(written.fileno())
-    partial.replace(path)
+    try:
+        save_file(flat, partial, metadata={"note": json.dumps(note)})
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)  # a disk that filled up needs the room
 
 
 def load(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
@@ -39,7 +42,7 @@ def load(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
             for key in file.keys():  # noqa: SIM118 (no mapping)
                 group, _, name = key.partition("/")
                 groups.setdefault(group, {})[name] = file.get_tensor(key)
-    except Exception as error:  # safetensors raises a class of its own that it does not export
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise XMCBenchError(f"{path}: not a readable checkpoint ({error}); delete it to start over") from error
     return groups, note
 
