@@ -44,4 +44,4 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     with pytest.raises(SafetensorError):
         checkpoint.save(path, {"a": {"b": torch.zeros(2)}}, {"step": 2})
     assert checkpoint.load(path)[1] == {"step": 1}
-    assert os.listdir(tmp_path) == [path.name]
+    assert list(tmp_path.iterdir()) == [path]

@@ -18,7 +18,7 @@ from xmcbench.errors import XMCBenchError
 def save(path: Path, groups: dict[str, dict[str, Tensor]], note: dict[str, Any]) -> None:
     """Write tensors, by group and name, and a JSON-able note; atomic."""
     flat = {
-        f"{group}/{name}": tensor.detach().contiguous()
+        f"{group}/{name}": tensor.detach().contiguous().clone()
         for group, tensors in groups.items()
         for name, tensor in tensors.items()
     }
