@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import softplus
 
 from xmcbench.losses.positives import Positives
-from xmcbench.losses.softmax import scores
+from xmcbench.losses.score_sums import pair_scores, sum_softplus
 
 
 def binary_cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, *, temperature: float) -> Tensor:
@@ -14,7 +13,6 @@ def binary_cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Posit
 
     Its gradient with respect to a score is (sigmoid(s) - y) / B.
     """
-    scores_BS = scores(queries_BD, labels_SD, temperature)
     # -log sigmoid(s) = softplus(s) - s, so the truth enters as one sparse sum.
-    on_positives = scores_BS[positives.rows_P, positives.columns_P].sum()
-    return (softplus(scores_BS).sum() - on_positives) / positives.num_queries
+    on_positives_P = pair_scores(queries_BD, labels_SD, positives.rows_P, positives.columns_P, temperature)
+    return (sum_softplus(queries_BD, labels_SD, temperature).sum() - on_positives_P.sum()) / positives.num_queries

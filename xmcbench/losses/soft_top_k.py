@@ -15,9 +15,15 @@ from torch.autograd import Function
 from torch.nn.functional import logsigmoid
 
 from xmcbench.losses.positives import Positives
-from xmcbench.losses.softmax import mean_over_queries, scores
+from xmcbench.losses.softmax import mean_over_queries
 
 BISECTIONS = 60  # halvings of a bracket of width max s - min s: to float64's last digits
+
+
+def scores(queries_BD: Tensor, labels_SD: Tensor, temperature: float) -> Tensor:
+    """[B, S] inner products over the temperature, in float32 or better."""
+    dtype = torch.promote_types(queries_BD.dtype, torch.float32)
+    return (queries_BD.to(dtype) @ labels_SD.to(dtype).T) / temperature
 
 
 def threshold(scores_BS: Tensor, k: int, alpha: float) -> Tensor:
