@@ -76,6 +76,7 @@ class Trainer:
             self._look()
             if time.monotonic() - self.last_kept > CHECKPOINT_SECONDS:
                 self.keep()
+        self.keep()  # a kill while it indexes or predicts must not cost the last minute of training
         if self.best is not None:
             self._load_model(checkpoint.load(self.run.checkpoint / "best.safetensors")[0])
 
