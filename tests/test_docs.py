@@ -39,8 +39,9 @@ def blocks(page: str, language: str) -> list[str]:
 
 
 def section(page: str, title: str) -> str:
-    """What stands under a heading, up to the next of any level."""
-    return re.split(r"^#+ ", re.split(rf"^#+ {re.escape(title)}$", text(page), flags=re.MULTILINE)[1], flags=re.M)[0]
+    """What stands under a heading, up to the next of any level, without fenced blocks (# begins no heading there)."""
+    prose = re.sub(r"^```.*?^```$", "", text(page), flags=re.DOTALL | re.MULTILINE)
+    return re.split(r"^#+ ", re.split(rf"^#+ {re.escape(title)}$", prose, flags=re.MULTILINE)[1], flags=re.M)[0]
 
 
 def rows(table: str) -> dict[str, list[str]]:
