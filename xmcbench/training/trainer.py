@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -120,16 +122,18 @@ class Trainer:
 
     def _refresh(self) -> None:
         """Let the sampler look at the current embeddings; what it asks for is charged."""
-        ledger = self.run.ledger
+        ledger, method = self.run.ledger, self.method
 
-        def charged(tokens: Tokens) -> Tensor:
-            with ledger.stage("mine"):
-                ledger.encoder_tokens += int(tokens.lengths.sum())
-                vectors = self.method.all_query_vectors if tokens is self.queries else self.method.all_label_vectors
-                return vectors(tokens)
+        def charged(vectors: Callable[[Tokens], Tensor], tokens: Tokens) -> Tensor:
+            ledger.encoder_tokens += int(tokens.lengths.sum())
+            return vectors(tokens)
 
+        embeddings = Embeddings(
+            queries=partial(charged, method.all_query_vectors, self.queries),
+            labels=partial(charged, method.all_label_vectors, self.labels),
+        )
         with ledger.stage("mine"):
-            self.sampler.refresh(self.epoch, Embeddings(lambda: charged(self.queries), lambda: charged(self.labels)))
+            self.sampler.refresh(self.epoch, embeddings)
 
     def _note_step(self, before: dict[str, float]) -> None:
         ledger = self.run.ledger
