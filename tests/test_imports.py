@@ -33,6 +33,11 @@ def test_help_imports_no_numpy_either() -> None:
     assert not imported_by("import xmcbench.cli") & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
 
 
+def test_published_figures_cost_no_numpy() -> None:
+    read = "from xmcbench.reporting import published_rows; assert published_rows()"
+    assert not imported_by(read) & (HEAVY | {"numpy", "scipy"})
+
+
 def test_every_public_name_is_there() -> None:
     for name in xmcbench.__all__:
         assert getattr(xmcbench, name) is not None

@@ -76,7 +76,7 @@ def test_plugins_use_public_names_only() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    assert issubclass(located._Loader, yaml.SafeLoader)
+    assert issubclass(located._Loader, yaml.constructor.SafeConstructor)
     for path in SOURCES:
         modules = {module.split(".")[0] for module, _ in imported(path)}
         assert not modules & {"pickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"}, name(path)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from xmcbench.evaluation.ranking import rank
     from xmcbench.hookspecs import hookimpl
     from xmcbench.method import Method, MethodInfo, Progress, Run
+    from xmcbench.models.label_table import LabelTable, TableConfig
     from xmcbench.predictions import Predictions
 
 _HOME = {
@@ -26,6 +27,7 @@ _HOME = {
     "DatasetCard": "xmcbench.data.dataset",
     "DualEncoder": "xmcbench.dual_encoder",
     "EmbeddingMethod": "xmcbench.embedding_method",
+    "LabelTable": "xmcbench.models.label_table",
     "Ledger": "xmcbench.budget",
     "Method": "xmcbench.method",
     "MethodInfo": "xmcbench.method",
@@ -34,6 +36,7 @@ _HOME = {
     "Run": "xmcbench.method",
     "Split": "xmcbench.data.dataset",
     "Texts": "xmcbench.data.dataset",
+    "TableConfig": "xmcbench.models.label_table",
     "TrainingData": "xmcbench.data.dataset",
     "UnknownNameError": "xmcbench.errors",
     "XMCBenchError": "xmcbench.errors",
@@ -48,6 +51,7 @@ __all__ = [
     "DatasetCard",
     "DualEncoder",
     "EmbeddingMethod",
+    "LabelTable",
     "Ledger",
     "Method",
     "MethodInfo",
@@ -55,6 +59,7 @@ __all__ = [
     "Progress",
     "Run",
     "Split",
+    "TableConfig",
     "Texts",
     "TrainingData",
     "UnknownNameError",

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import psutil
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
+
+
+def peak_memory() -> int:
+    """Peak resident memory of this process in bytes, as the system keeps it."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes elsewhere
 
 
 class Budget(BaseModel):
@@ -22,6 +34,7 @@ class Budget(BaseModel):
     epochs: float | None = Field(None, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, gt=0, description="optimiser steps")
     encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded, mining included, padding not")
+    flops: float | None = Field(None, gt=0, description="floating-point operations of encoder and scores")
     device_seconds: float | None = Field(None, gt=0, description="seconds in the stages " + ", ".join(BUDGETED_STAGES))
 
     @model_validator(mode="after")
@@ -43,14 +56,22 @@ class Ledger:
     steps: int = 0
     queries: int = 0  # training queries seen, repeats counted
     encoder_tokens: int = 0
+    # A backward pass counts twice the forward one; what is computed again to save memory does not count.
+    encoder_flops: int = 0  # of real tokens
+    scoring_flops: int = 0  # of products of queries and labels
     stage_seconds: dict[str, float] = field(default_factory=dict)
-    peak_bytes: int = 0  # peak resident memory of the worker
+    peak_bytes: int = 0  # peak resident memory of the worker that took the most
+    worker_bytes: list[int] = field(default_factory=list)  # of each worker, at the end of training
     largest_step: dict[str, float] = field(default_factory=dict)  # most of each limit that one step took
     _inner: float = field(default=0.0, repr=False)  # seconds charged to stages inside the one now open
 
     @property
     def device_seconds(self) -> float:
         return sum(self.stage_seconds.get(stage, 0.0) for stage in BUDGETED_STAGES)
+
+    @property
+    def flops(self) -> int:
+        return self.encoder_flops + self.scoring_flops
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -67,13 +88,15 @@ class Ledger:
     @contextmanager
     def off_the_books(self) -> Iterator[None]:
         """Leave the block's tokens and seconds out of what is spent (evaluation on the selection split)."""
-        tokens, outer = self.encoder_tokens, dict(self.stage_seconds)
+        counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
+        outer = dict(self.stage_seconds)
         inner = self._inner
         start = time.perf_counter()
         try:
             yield
         finally:
-            self.encoder_tokens, self.stage_seconds = tokens, outer
+            self.encoder_tokens, self.encoder_flops, self.scoring_flops = counts
+            self.stage_seconds = outer
             self._inner = inner + time.perf_counter() - start
 
     def spent(self, limit: str) -> float:
@@ -94,7 +117,7 @@ class Ledger:
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as a record keeps it."""
-        return {**self.state(), "device_seconds": self.device_seconds}
+        return {**self.state(), "device_seconds": self.device_seconds, "flops": self.flops}
 
     def state(self) -> dict[str, Any]:
         """What `Ledger(**state)` continues from."""

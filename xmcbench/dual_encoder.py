@@ -1,12 +1,14 @@
 """Methods that rank labels by an inner product of embeddings; whether and how they are trained is another matter.
 
-Legend: L labels, N texts, D dimensions.
+Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import torch
 from pydantic import Field
 from safetensors import safe_open
@@ -18,8 +20,11 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.method import Method, Run, derive_seed
 from xmcbench.models.embedding import Precision, embed_all, evaluating
 from xmcbench.models.encoder import Encoder, EncoderConfig
+from xmcbench.models.label_table import LabelTable
 from xmcbench.predictions import Predictions
-from xmcbench.search.exact import top_k
+from xmcbench.sampling.sharding import Shard
+from xmcbench.search.index import Backend, build_index
+from xmcbench.workers import current_workers
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 
@@ -29,7 +34,10 @@ def default_device() -> torch.device:
 
 
 class DualEncoder(Method):
-    """One text encoder for queries and labels, an index of label vectors, exact search."""
+    """One text encoder for queries and labels, an index of label vectors."""
+
+    encodes_labels: ClassVar[bool] = True
+    """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
 
     class Config(Method.Config):
         """Settings every dual encoder has."""
@@ -38,6 +46,7 @@ class DualEncoder(Method):
         precision: Precision = Field("float32", description="of matrix products in the encoder; bf16 is autocast")
         max_query_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
         max_label_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
+        search: Backend = Field("exact", description="of predictions; faiss-hnsw approximates")
         micro_batch_tokens: int | None = Field(
             None, gt=0, description="padded tokens through the encoder at once; null is 2,048 on a CPU, 65,536 on a GPU"
         )
@@ -52,6 +61,8 @@ class DualEncoder(Method):
     modules: nn.Module
     index_LD: Tensor
     query_length: int
+    shard: Shard  # which labels this worker holds, while it trains
+    table_values: int = 0  # numbers in the label tables of all workers
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings; trained with the encoder. None by default."""
@@ -67,16 +78,26 @@ class DualEncoder(Method):
         """What is scored for a query, from its embedding."""
         return embeddings_ND
 
-    def label_vectors(self, embeddings_LD: Tensor) -> Tensor:
-        """What is scored for every label, from the labels' embeddings."""
-        return embeddings_LD
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        """What is scored for the labels `label_ids` [S], all of them this worker's, from their embeddings."""
+        return embeddings_SD
+
+    def label_groups(self, train: TrainingData) -> np.ndarray | None:  # noqa: ARG002
+        """[L] labels with the same number lie with one worker; None, the default, puts no label with another.
+
+        For a method whose labels share vectors.
+        """
+        return None
 
     def prepare(self, train: TrainingData, run: Run) -> tuple[Tokens, Tokens]:
         """Build encoder and modules; return the tokenised training queries and labels."""
+        self.shard = Shard(train.num_labels, current_workers(), self.label_groups(train))
         seed = derive_seed(run.seed, "weights")
         self.encoder = Encoder.build(self.config.encoder, train.texts, seed, run.cache).to(default_device())
         torch.manual_seed(seed)
         self.modules = self.build_modules(train).to(default_device())
+        held = sum(table.weight.numel() for table in self.tables().values())
+        self.table_values = int(self.shard.workers.sum(torch.tensor(held, device=default_device())))
         self.query_length = self.config.max_query_length or train.card.max_length
         label_length = self.config.max_label_length or train.card.max_label_length
         self.encoder.check_length(max(self.query_length, label_length))
@@ -93,25 +114,49 @@ class DualEncoder(Method):
 
     @torch.inference_mode()
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
+        """[N, D] vectors of the training queries, on every worker; each embeds its share."""
+        workers = self.shard.workers
+        places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
         with evaluating(self.modules):
-            return self.query_vectors(self.embed(tokens))
+            mine = self.query_vectors(self.embed(tokens.take(places[workers.rank])))
+        return _in_order(workers.gather(mine), np.concatenate(places))
 
     @torch.inference_mode()
     def all_label_vectors(self, tokens: Tokens) -> Tensor:
+        """[L, D] vectors of all labels, on every worker; each embeds the labels it holds."""
+        shard = self.shard
         with evaluating(self.modules):
-            return self.label_vectors(self.embed(tokens))
+            mine_SD = (
+                self.embed(tokens.take(shard.label_ids))
+                if self.encodes_labels
+                else torch.empty(len(shard.label_ids), 0, device=default_device())
+            )
+            mine = self.label_vectors(mine_SD, shard.label_ids)
+        return _in_order(shard.workers.gather(mine), shard.everyone())
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         tokens = self.encoder.tokenizer.tokens(texts, self.query_length)
-        return top_k(self.all_query_vectors(tokens), self.index_LD, k)
+        with torch.inference_mode(), evaluating(self.modules):
+            queries_ND = self.query_vectors(self.embed(tokens))
+        return build_index(self.index_LD, self.config.search).top_k(queries_ND, k)
+
+    def module_tensors(self) -> dict[str, Tensor]:
+        """State of the method's modules that every worker has alike: without the tables, whose rows are dealt out."""
+        tables = tuple(f"{name}." if name else "" for name in self.tables())
+        return {name: tensor for name, tensor in self.modules.state_dict().items() if not name.startswith(tables)}
+
+    def tables(self) -> dict[str, LabelTable]:
+        """The label tables among the method's modules, by name."""
+        return {name: module for name, module in self.modules.named_modules() if isinstance(module, LabelTable)}
 
     @property
     def num_parameters(self) -> int:
-        return sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
+        trained = sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
+        return trained + self.table_values
 
     def save(self, directory: Path) -> None:
         self.encoder.save(directory)
-        tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.modules.state_dict().items()}
+        tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         tensors["index"] = self.index_LD.contiguous()
         save_file(tensors, directory / VECTORS, metadata={"query_length": str(self.query_length)})
 
@@ -122,3 +167,10 @@ class DualEncoder(Method):
             self.query_length = int(file.metadata()["query_length"])
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
+
+
+def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:
+    """Rows in the order of the places they belong to, where row i belongs to `places[i]`."""
+    if len(places) < 2 or bool((np.diff(places) > 0).all()):
+        return rows
+    return rows[torch.from_numpy(np.argsort(places)).to(rows.device)]

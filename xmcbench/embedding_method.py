@@ -22,6 +22,9 @@ class EmbeddingMethod(DualEncoder):
 
     A method supplies `sampler` and `loss`. One that has modules over the embeddings (projection heads, a classifier
     table) makes them in `build_modules`, and says in `query_vectors` and `label_vectors` what it multiplies.
+
+    With several workers `loss` sees all queries of the batch and the labels that its worker holds, and returns its part
+    of the loss; the losses of `xmcbench.losses` do so by themselves.
     """
 
     class Config(DualEncoder.Config):
@@ -31,6 +34,7 @@ class EmbeddingMethod(DualEncoder):
         learning_rate: float = Field(3e-4, gt=0)
         weight_decay: float = Field(0.01, ge=0, description="not on biases and norms")
         warmup: float = Field(0.1, ge=0, lt=1, description="share of the budget in which the learning rate rises")
+        clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient; null clips nothing")
         activation_gib: float = Field(4.0, ge=0, description="GiB of activations kept before a second pass is needed")
 
     config: EmbeddingMethod.Config
@@ -42,6 +46,9 @@ class EmbeddingMethod(DualEncoder):
     @abstractmethod
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
         """Scalar loss of the embeddings of a batch's queries and pool. `batch.positives` is on their device."""
+
+    def after_step(self, batch: Batch) -> None:
+        """Called after each step, for what a method keeps beside what is trained. Nothing by default."""
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW: decay on matrices only, the learning rate in `lr`."""

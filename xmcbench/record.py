@@ -9,6 +9,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.trial import SCHEMA_VERSION, Trial
 
+METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; figures of different versions are not comparable
+
 
 class Status(StrEnum):
     """How a trial ended. A failure is a record too."""

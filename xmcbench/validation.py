@@ -88,8 +88,8 @@ def _place(values: Any, location: tuple[int | str, ...]) -> Steps:
 
 def _fields(model: type[BaseModel] | None, place: Steps) -> list[str]:
     """The keys that are known at `place` in a model."""
-    for step in place:
-        field = model.model_fields.get(str(step)) if model else None
+    for step in (step for step in place if isinstance(step, str)):
+        field = model.model_fields.get(step) if model else None
         kinds = (field.annotation, *get_args(field.annotation)) if field else ()
         model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
     return list(model.model_fields) if model else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from threading import Barrier
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data import tokens as tokens_module
-from xmcbench.data.tokens import Tokens, made_once, micro_batches, text_hash
+from xmcbench.data.tokens import GROUP_SHARE, Tokens, made_once, micro_batches, text_hash
 
 TEXTS = ["one two", "", "drei vier fünf sechs", "x", "\x00 y"] * 3
 
@@ -107,3 +107,23 @@ def test_micro_batches_hold_every_text_once_within_the_budget(lengths: list[int]
         longest = max(lengths[i] for i in group)
         assert len(group) == 1 or len(group) * longest <= budget
     assert all(min(lengths[i] for i in group) >= max(lengths[i] for i in after) for group, after in pairwise(groups))
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=30), budget=st.integers(8, 400))
+def test_micro_batches_cost_no_more_than_any_other_cuts(lengths: list[int], budget: int) -> None:
+    """Padded tokens, and what a group costs beside them, against every way to cut the sorted texts between lengths."""
+    found = micro_batches(np.array(lengths), budget)
+    cost = sum(len(group) * max(lengths[i] for i in group) + budget / GROUP_SHARE for group in found)
+    distinct = sorted(set(lengths), reverse=True)
+    for number in range(len(distinct)):
+        for longest in combinations(distinct[1:], number):
+            other = 0.0
+            for top, below in pairwise((distinct[0], *longest, 0)):
+                count = sum(below < length <= top for length in lengths)
+                other += count * top - (-count // (budget // top)) * budget / GROUP_SHARE
+            assert cost <= other + 1e-9
+
+
+def test_many_texts_of_each_length_are_not_padded() -> None:
+    lengths = np.repeat([3, 4, 5, 9], 100)
+    assert all(len(set(lengths[group])) == 1 for group in micro_batches(lengths, 512))

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 
 from xmcbench.execution.worker import disk_fault
 from xmcbench.training import checkpoint
+from xmcbench.workers import ALONE
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,8 @@ def test_other_faults_are_the_methods_own(problem: Exception) -> None:
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "state.safetensors"
-    checkpoint.save(path, {"a": {"b": torch.ones(2)}}, {"step": 1})
+    path = tmp_path / "step-1"
+    checkpoint.save(path, {"a": {"b": torch.ones(2)}}, {"step": 1}, ALONE)
 
     def full(_tensors: object, file: Path, **_: object) -> None:
         Path(file).write_bytes(b"half")
@@ -42,6 +43,6 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(SafetensorError):
-        checkpoint.save(path, {"a": {"b": torch.zeros(2)}}, {"step": 2})
+        checkpoint.save(path, {"a": {"b": torch.zeros(2)}}, {"step": 2}, ALONE)
     assert checkpoint.load(path)[1] == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]

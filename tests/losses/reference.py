@@ -16,14 +16,16 @@ from torch import Tensor
 from xmcbench.losses import Positives
 
 Weight = Callable[[int, int], float]  # of a pair (row, column)
+Term = Callable[[list[Tensor], int, np.ndarray], Tensor]  # of a row's scores, one positive, the row of the truth
 
 
 def positives_of(truth_BS: np.ndarray, seed: int = 0) -> Positives:
     """The dense truth as the losses take it, with one pair of each row drawn."""
     rng = np.random.default_rng(seed)
     rows, columns = np.nonzero(truth_BS)
-    sampled = [rng.choice(np.flatnonzero(rows == row)) if (rows == row).any() else -1 for row in range(len(truth_BS))]
-    return Positives(torch.from_numpy(rows), torch.from_numpy(columns), torch.tensor(sampled), truth_BS.shape[1])
+    drawn = [rng.choice(np.flatnonzero(rows == row)) if (rows == row).any() else -1 for row in range(len(truth_BS))]
+    sampled = torch.tensor(drawn, dtype=torch.int64)
+    return Positives(torch.from_numpy(rows), torch.from_numpy(columns), sampled, truth_BS.shape[1])
 
 
 def weighting(name: str, truth_BS: np.ndarray, positives: Positives) -> Weight:
@@ -52,7 +54,7 @@ def decoupled_softmax(scores_S: list[Tensor], positive: int, truth_S: np.ndarray
     return -torch.log(own / (own + sum(s.exp() for s, true in zip(scores_S, truth_S, strict=True) if not true)))
 
 
-def soft_top_k(k: int, alpha: float) -> Callable[[list[Tensor], int, np.ndarray], Tensor]:
+def soft_top_k(k: int, alpha: float) -> Term:
     def term(scores_S: list[Tensor], positive: int, truth_S: np.ndarray) -> Tensor:  # noqa: ARG001
         if len(scores_S) <= k:
             return scores_S[positive] * 0
@@ -75,21 +77,56 @@ def threshold(scores_S: list[Tensor], k: int, alpha: float) -> Tensor:
     return root - (sum(z_S) - k) / slope
 
 
+def hinge(positive: Tensor, negative: Tensor, margin: float | tuple[float, float], as_printed: bool = False) -> Tensor:
+    """A fixed margin, or PRIME's clip(|s_p - s_n|, low, high) by the three cases it makes."""
+    if isinstance(margin, float):
+        return torch.relu(negative - positive + margin)
+    low, high = margin
+    ahead = positive - negative
+    if ahead <= 0:
+        return -ahead + min(max(-ahead.item(), low), high)
+    if ahead >= low:
+        return ahead * 0
+    return ahead + low if as_printed else low - ahead
+
+
+def triplet(
+    margin: float | tuple[float, float],
+    hardest: int,
+    weight_temperature: float | None,
+    bystanders: str,
+    over_negatives: str,
+    as_printed: bool = False,
+) -> Term:
+    def term(scores_S: list[Tensor], positive: int, truth_S: np.ndarray) -> Tensor:
+        negatives = sorted((s for s, true in zip(scores_S, truth_S, strict=True) if not true), key=lambda s: -s.item())
+        hinges = [(n, hinge(scores_S[positive], n, margin, as_printed)) for n in negatives[:hardest]]
+        total = scores_S[positive] * 0
+        in_softmax = [(n, h) for n, h in hinges if h > 0 or bystanders == "zero logit"]
+        for n, h in hinges:
+            if h == 0:
+                continue
+            weight: Tensor | float = 1.0
+            if weight_temperature is not None:
+                others = [torch.exp(m / weight_temperature * float(g > 0)) for m, g in in_softmax]
+                weight = torch.exp(n / weight_temperature) / sum(others)
+            total = total + weight * h
+        return total / (len(hinges) or 1) if over_negatives == "mean" else total
+
+    return term
+
+
 def mean_loss(
-    term: Callable[[list[Tensor], int, np.ndarray], Tensor],
-    queries_BD: Tensor,
-    labels_SD: Tensor,
-    truth_BS: np.ndarray,
-    weight: Weight,
-    temperature: float,
+    term: Term, queries_BD: Tensor, labels_SD: Tensor, truth_BS: np.ndarray, weight: Weight, temperature: float
 ) -> Tensor:
     """Weighted terms of the positives, summed within a query, averaged over all queries."""
     total = torch.zeros((), dtype=torch.float64)
     for row, query_D in enumerate(queries_BD):
         scores_S = [score(query_D, label_D, temperature) for label_D in labels_SD]
         for positive in np.flatnonzero(truth_BS[row]):
-            total = total + weight(row, int(positive)) * term(scores_S, int(positive), truth_BS[row])
-    return total / len(queries_BD)
+            if weight(row, int(positive)):
+                total = total + weight(row, int(positive)) * term(scores_S, int(positive), truth_BS[row])
+    return total / max(len(queries_BD), 1)
 
 
 def binary_cross_entropy(queries_BD: Tensor, labels_SD: Tensor, truth_BS: np.ndarray, temperature: float) -> Tensor:

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 from torch.autograd import gradcheck
 
 from xmcbench import losses
-from xmcbench.losses import Positives
 
 from . import reference
+from .cases import CASES, ONE_EACH, embeddings, outcome
 
-K, ALPHA = 2, 2.0
-WEIGHTS = ("every", "averaged", "one_sampled")
-TERMS = {
-    "softmax": reference.softmax,
-    "decoupled_softmax": reference.decoupled_softmax,
-    "soft_top_k": reference.soft_top_k(K, ALPHA),
-}
 TRUTHS = {
     "ordinary": np.array([[0, 1, 0, 0, 1], [1, 0, 0, 0, 0], [0, 0, 1, 1, 1]]),
     "a query without a positive": np.array([[0, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]),
@@ -31,80 +21,80 @@ TRUTHS = {
     "one pair": np.array([[1]]),
     "as many labels as k": np.array([[1, 0], [1, 1]]),
     "no positive at all": np.zeros((2, 3), int),
+    "no label": np.zeros((2, 0), int),
 }
 
 
-def evaluate(name: str, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, scheme: str, tau: float) -> Tensor:
-    if name == "binary_cross_entropy":
-        return losses.binary_cross_entropy(queries_BD, labels_SD, positives, temperature=tau)
-    weights_P = getattr(positives, scheme)()
-    if name == "soft_top_k":
-        return losses.soft_top_k(queries_BD, labels_SD, positives, weights_P, k=K, alpha=ALPHA, temperature=tau)
-    loss: Callable[..., Tensor] = getattr(losses, name)
-    return loss(queries_BD, labels_SD, positives, weights_P, temperature=tau)
-
-
-def expected(name: str, queries_BD: Tensor, labels_SD: Tensor, truth: np.ndarray, scheme: str, tau: float) -> Tensor:
-    if name == "binary_cross_entropy":
-        return reference.binary_cross_entropy(queries_BD, labels_SD, truth, tau)
-    weight = reference.weighting(scheme, truth, reference.positives_of(truth))
-    return reference.mean_loss(TERMS[name], queries_BD, labels_SD, truth, weight, tau)
-
-
-def embeddings(truth: np.ndarray, seed: int = 0, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
-    """Queries [B, 3] and labels [S, 3], unit vectors that ask for a gradient."""
-    generator = torch.Generator().manual_seed(seed)
-    both = [torch.randn(size, 3, generator=generator, dtype=torch.float64) for size in truth.shape]
-    queries, labels = (torch.nn.functional.normalize(x, dim=1).to(dtype).requires_grad_() for x in both)
-    return queries, labels
-
-
-CASES = [(name, scheme) for name in TERMS for scheme in WEIGHTS] + [("binary_cross_entropy", "every")]
-
-
 @pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
-@pytest.mark.parametrize(("name", "scheme"), CASES)
-def test_value_and_both_gradients_equal_the_equation(name: str, scheme: str, truth: np.ndarray) -> None:
-    queries, labels = embeddings(truth)
-    found = evaluate(name, queries, labels, reference.positives_of(truth), scheme, 0.3)
-    wanted = expected(name, queries, labels, truth, scheme, 0.3)
-    assert found.dtype == torch.float64
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6, abs=1e-9)  # weights are float32
-    gradients = torch.autograd.grad(found, (queries, labels))
+@pytest.mark.parametrize("name", CASES)
+def test_value_and_both_gradients_equal_the_equation(name: str, truth: np.ndarray) -> None:
+    queries, labels = embeddings(truth.shape)
+    value, *gradients = outcome(CASES[name], queries, labels, reference.positives_of(truth), 0.3)
+    wanted = CASES[name].expected(queries, labels, truth, 0.3)
+    assert value.dtype == torch.float64
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-6, abs=1e-9)  # weights are float32
     if not wanted.requires_grad:  # no positive at all: a sum of nothing
         assert all(not g.any() for g in gradients)
         return
-    for gradient, other in zip(gradients, torch.autograd.grad(wanted, (queries, labels)), strict=True):
+    others = torch.autograd.grad(wanted, (queries, labels), materialize_grads=True)
+    for gradient, other in zip(gradients, others, strict=True):
         torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", [*TERMS, "binary_cross_entropy"])
+@pytest.mark.parametrize("name", [name for name in ONE_EACH if "prime" not in name])
 def test_gradients_are_those_of_finite_differences(name: str) -> None:
+    """But PRIME's: its margin moves with the scores, and its gradient is stopped."""
     truth = TRUTHS["ordinary"]
     positives = reference.positives_of(truth)
-    assert gradcheck(lambda q, z: evaluate(name, q, z, positives, "every", 0.5), embeddings(truth, seed=1))
+    # Also of a loss that is not the end of the graph: twice itself.
+    both = embeddings(truth.shape, seed=1)
+    assert gradcheck(lambda q, z: 2 * CASES[name].value(q, z, positives, 0.5), both, nondet_tol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("temperature", [1e-4, 0.05, 1e4])
-@pytest.mark.parametrize("truth", TRUTHS.values(), ids=TRUTHS)
-@pytest.mark.parametrize("name", [*TERMS, "binary_cross_entropy"])
-def test_nothing_overflows(name: str, truth: np.ndarray, temperature: float, dtype: torch.dtype) -> None:
-    queries, labels = embeddings(truth, seed=2, dtype=dtype)
-    loss = evaluate(name, queries, labels, reference.positives_of(truth), "every", temperature)
-    loss.backward()
-    assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-    for tensor in (loss, queries.grad, labels.grad):
-        assert tensor is not None
-        assert bool(torch.isfinite(tensor).all())
-    assert queries.grad is not None
-    assert queries.grad.dtype == dtype
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_nothing_overflows(name: str, temperature: float, dtype: torch.dtype) -> None:
+    for truth in TRUTHS.values():
+        queries, labels = embeddings(truth.shape, seed=2, dtype=dtype)
+        loss, *gradients = outcome(CASES[name], queries, labels, reference.positives_of(truth), temperature)
+        assert loss.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        for tensor in (loss, *gradients):
+            assert bool(torch.isfinite(tensor).all())
+        assert all(gradient.dtype == dtype for gradient in gradients)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_bf16_embeddings_are_scored_in_float32(name: str) -> None:
+    """The loss is that of the rounded embeddings; only their gradients are rounded again."""
+    truth = TRUTHS["ordinary"]
+    rounded = embeddings(truth.shape, dtype=torch.bfloat16)
+    exact = [x.detach().double().requires_grad_() for x in rounded]
+    found = outcome(CASES[name], *rounded, reference.positives_of(truth), 1.0)
+    wanted = outcome(CASES[name], *exact, reference.positives_of(truth), 1.0)
+    assert found[0].item() == pytest.approx(wanted[0].item(), rel=1e-5)
+    for gradient, other in zip(found[1:], wanted[1:], strict=True):
+        torch.testing.assert_close(gradient.double(), other, rtol=0.01, atol=3e-3)
+
+
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_a_label_that_is_twice_in_a_pool_counts_twice(name: str) -> None:
+    once = TRUTHS["ordinary"]
+    twice = np.concatenate([once, once[:, [1, 0]]], 1)
+    queries, labels = embeddings(once.shape)
+    doubled = torch.cat([labels, labels[[1, 0]]])
+    value = CASES[name].value(queries, doubled, reference.positives_of(twice), 0.3)
+    wanted = CASES[name].expected(queries, doubled, twice, 0.3)
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
+    found = torch.autograd.grad(value, (queries, labels), retain_graph=True)
+    for gradient, other in zip(found, torch.autograd.grad(wanted, (queries, labels)), strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-8)
 
 
 def test_the_gradient_of_decoupled_softmax_is_the_papers() -> None:
     """On z_j of a positive -(1 - sigma_ij) x_i; on a negative's z_n sum_j e^s_in / (e^s_ij + negatives) x_i."""
     truth, tau = TRUTHS["ordinary"], 0.3
-    queries, labels = embeddings(truth)
+    queries, labels = embeddings(truth.shape)
     positives = reference.positives_of(truth)
     losses.decoupled_softmax(queries, labels, positives, positives.every(), temperature=tau).backward()
     x, z = queries.detach().numpy(), labels.detach().numpy()
@@ -123,17 +113,31 @@ def test_the_gradient_of_decoupled_softmax_is_the_papers() -> None:
 def test_decoupling_matters_only_beside_other_positives() -> None:
     one = np.array([[0, 1, 0, 0], [1, 0, 0, 0]])
     for truth, same in ((one, True), (TRUTHS["ordinary"], False)):
-        queries, labels = embeddings(truth)
+        queries, labels = embeddings(truth.shape)
         positives = reference.positives_of(truth)
-        found = [evaluate(name, queries, labels, positives, "every", 0.3) for name in ("softmax", "decoupled_softmax")]
+        found = [
+            CASES[f"{name}, every"].value(queries, labels, positives, 0.3) for name in ("softmax", "decoupled softmax")
+        ]
         assert torch.allclose(*found) is same
 
 
-@pytest.mark.parametrize("name", [*TERMS, "binary_cross_entropy"])
+@pytest.mark.parametrize(
+    "name", ["softmax, every", "decoupled softmax, every", "soft top-k, every", "binary cross-entropy"]
+)
 def test_the_order_of_the_labels_does_not_matter(name: str) -> None:
     truth = TRUTHS["ordinary"]
-    queries, labels = embeddings(truth)
+    queries, labels = embeddings(truth.shape)
     order = np.array([4, 2, 0, 1, 3])
-    found = evaluate(name, queries, labels, reference.positives_of(truth), "every", 0.3)
-    other = evaluate(name, queries, labels[order], reference.positives_of(truth[:, order]), "every", 0.3)
+    found = CASES[name].value(queries, labels, reference.positives_of(truth), 0.3)
+    other = CASES[name].value(queries, labels[order], reference.positives_of(truth[:, order]), 0.3)
     torch.testing.assert_close(found, other)
+
+
+def test_the_gradient_of_cross_entropy_is_sigmoid_less_truth() -> None:
+    truth = TRUTHS["ordinary"]
+    queries, labels = embeddings(truth.shape)
+    losses.binary_cross_entropy(queries, labels, reference.positives_of(truth), temperature=0.3).backward()
+    x, z = queries.detach(), labels.detach()
+    wanted = (torch.sigmoid(x @ z.T / 0.3) - torch.from_numpy(truth)) / 0.3 / len(truth)
+    torch.testing.assert_close(queries.grad, wanted @ z)
+    torch.testing.assert_close(labels.grad, wanted.T @ x)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import normalize
+from torch.utils.flop_counter import FlopCounterMode
 from toy import save_small_encoder, toy_data
-from transformers import AutoModel
+from transformers import AutoModel, BertConfig, DistilBertConfig, MPNetConfig, PreTrainedConfig, RobertaConfig
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.errors import XMCBenchError
@@ -174,3 +176,46 @@ def test_minilm_embeds_related_texts_nearby() -> None:
     encoder = Encoder.build(EncoderConfig(name="minilm"), [], 0, Path())
     cat, kitten, engine = (one(encoder, text) for text in ("a cat", "a small kitten", "diesel engine repair"))
     assert cat @ kitten > cat @ engine + 0.2
+
+
+SIZES = {"vocab_size": 400, "max_position_embeddings": 80, "pad_token_id": 0}
+BERT_SIZES = {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 100, **SIZES}
+ARCHITECTURES: list[PreTrainedConfig] = [
+    BertConfig(**BERT_SIZES),
+    RobertaConfig(**BERT_SIZES),
+    MPNetConfig(**BERT_SIZES),
+    DistilBertConfig(dim=48, n_layers=2, n_heads=4, hidden_dim=100, **SIZES),
+]
+
+
+@pytest.mark.parametrize("attention", ["eager", None])
+@pytest.mark.parametrize("settings", ARCHITECTURES, ids=lambda settings: settings.model_type)
+def test_flops_are_those_of_the_matrices_and_of_attention(
+    settings: PreTrainedConfig, attention: str | None, cache: Path
+) -> None:
+    encoder = tiny(cache)
+    transformer = AutoModel.from_config(settings, attn_implementation=attention)
+    transformer.pooler = None
+    encoder = Encoder(encoder.config, transformer, encoder.tokenizer).train()
+    before = torch.get_rng_state()
+    lengths = np.array([1, 7, 30, 30, 64])
+    found = encoder.flops(lengths)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert encoder.training
+    assert transformer.training
+    matrices = sum(m.weight.numel() for m in transformer.modules() if isinstance(m, torch.nn.Linear))
+    wanted = 2 * matrices * lengths.sum() + 4 * 2 * 48 * (lengths**2).sum()
+    assert found == pytest.approx(wanted, rel=0.01)
+    counted = 0
+    for length in lengths:
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            encoder(torch.full((1, int(length)), 5))
+        counted += counter.get_total_flops()
+    assert found == counted
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_a_mask_of_ones_is_no_mask(small: str, pooling: str) -> None:
+    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling), Path(small)).eval()
+    ids = torch.tensor(encoder.tokenizer.at(16)(["a b c", "d e f"] if pooling == "cls" else ["a b c"]))
+    torch.testing.assert_close(encoder(ids), encoder(ids, torch.ones_like(ids, dtype=torch.bool)))

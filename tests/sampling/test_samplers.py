@@ -34,7 +34,7 @@ def in_batch(data: TrainingData = DATA, **changes: Any) -> InBatch:
 def hard(data: TrainingData = DATA, **changes: Any) -> HardNegatives:
     """A hard-negative sampler that has seen the embeddings."""
     sampler = HardNegatives(data, **({"batch_size": 16, "seed": 3, "start": 0, "shortlist": 10} | changes))
-    sampler.refresh(0, SEEN)
+    sampler.refresh(0, Embeddings(lambda: VECTORS[0][: len(data.texts)], lambda: VECTORS[1]))
     return sampler
 
 

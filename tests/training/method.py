@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -11,6 +12,7 @@ from xmcbench import losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.embedding_method import EmbeddingMethod
 from xmcbench.method import MethodInfo
+from xmcbench.models.label_table import LabelTable, TableConfig
 
 
 class Toy(EmbeddingMethod):
@@ -23,6 +25,7 @@ class Toy(EmbeddingMethod):
         negatives: Literal["in-batch", "hard", "all"] = "in-batch"
         head_dropout: float = 0.0
         blow_up_at: int = -1  # the call of `loss` that answers with NaN
+        classifier: bool = False  # a row a label beside the label's text
 
     config: Toy.Config
     calls = 0
@@ -38,18 +41,32 @@ class Toy(EmbeddingMethod):
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         size = self.encoder.dimension
-        return nn.ModuleDict({"head": nn.Sequential(nn.Linear(size, size), nn.Dropout(self.config.head_dropout))})
+        modules = {"head": nn.Sequential(nn.Linear(size, size), nn.Dropout(self.config.head_dropout))}
+        if self.config.classifier:
+            rows = torch.from_numpy(self.shard.label_ids)
+            modules["classifier"] = LabelTable(rows, size, TableConfig(learning_rate=0.01, weight_decay=0.1), seed=5)
+            modules["classifier"].fill(lambda block, generator: block.normal_(0, 0.1, generator=generator))
+        return nn.ModuleDict(modules)
 
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
         return self.modules["head"](embeddings_ND)
 
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        if not self.config.classifier:
+            return embeddings_SD
+        table = self.modules["classifier"]
+        return embeddings_SD + table(table.rows_of(torch.from_numpy(label_ids)))
+
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         self.calls += 1
-        if self.calls - 1 == self.config.blow_up_at:
-            return queries_BD.sum() * torch.nan
         positives = batch.positives
         queries_BD = self.query_vectors(queries_BD)
-        return losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.one_sampled(), temperature=0.1)
+        loss = losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.one_sampled(), temperature=0.1)
+        if self.config.classifier:
+            table = self.modules["classifier"]
+            rows_SD = table(table.rows_of(torch.from_numpy(batch.label_ids)))
+            loss = loss + losses.binary_cross_entropy(queries_BD, rows_SD, positives, temperature=0.5)
+        return loss * torch.nan if self.calls - 1 == self.config.blow_up_at else loss
 
 
 def toy(encoder: str, **settings: Any) -> Toy:

@@ -14,7 +14,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
 from xmcbench.method import Progress, Run
 from xmcbench.predictions import Predictions
-from xmcbench.training import trainer
+from xmcbench.training import checkpoint, trainer
 
 from .method import Toy, toy
 
@@ -25,6 +25,9 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "hard, epochs": ({"negatives": "hard"}, {"epochs": 3.2}),  # refreshed before epochs 1, 2 and 3: steps 3, 6, 9
     "hard, second passes": ({"negatives": "hard", "activation_gib": 0.0}, {"steps": 8}),
 }
+
+
+MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between two runs of the same
 
 
 class Killed(Exception):
@@ -75,7 +78,7 @@ def assert_same(one: tuple[Toy, Run], other: tuple[Toy, Run], data: TrainingData
 
 
 def spent(run: Run) -> dict[str, Any]:
-    return {name: value for name, value in run.ledger.state().items() if name not in ("stage_seconds", "peak_bytes")}
+    return {name: value for name, value in run.ledger.state().items() if name not in MACHINES_OWN}
 
 
 def without_seconds(curve: list[dict[str, float]]) -> list[dict[str, float]]:
@@ -124,6 +127,8 @@ def test_other_seeds_end_elsewhere(small_encoder: str, data: TrainingData, tmp_p
 
 def test_a_harmed_checkpoint_is_one_line(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     kill_at(2, toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
-    (tmp_path / "checkpoint" / "state.safetensors").write_bytes(b"nothing")
-    with pytest.raises(XMCBenchError, match=r"state\.safetensors: not a readable checkpoint"):
+    newest = checkpoint.newest(tmp_path / "checkpoint")
+    assert newest is not None
+    (newest / "worker-0.safetensors").write_bytes(b"nothing")
+    with pytest.raises(XMCBenchError, match=r"step-0+1: not a readable checkpoint"):
         toy(small_encoder).fit(data, make_run(tmp_path, {"steps": 3}))

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from toy import QUERIES, UNLABELLED, make_run
+from toy import LABELS, QUERIES, UNLABELLED, make_run
 
 from xmcbench.budget import Budget
 from xmcbench.data.dataset import TrainingData
@@ -101,7 +101,33 @@ def test_mining_is_charged(small_encoder: str, data: TrainingData, tmp_path: Pat
     assert method.mined == 2  # before epochs 1 and 2
     assert run.ledger.encoder_tokens == sum(step_tokens(method, data)) + 2 * everything
     assert run.ledger.stage_seconds["mine"] > 0
+    size = method.encoder.dimension
+    mined = 2 * 2 * QUERIES * LABELS * size
+    assert run.ledger.scoring_flops == mined + sum(scoring_flops(*batch, size) for batch in method.batches)
     assert run.ledger.over(run.budget) == {}
+
+
+def scoring_flops(queries: np.ndarray, labels: np.ndarray, size: int) -> int:
+    """A product forward and two of its gradient."""
+    return 3 * 2 * len(queries) * len(labels) * size
+
+
+def test_operations_are_counted(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = watched(small_encoder)
+    ledger = fit(method, data, tmp_path, {"steps": 4}).ledger
+    tokens = [method.encoder.tokenizer.tokens(texts, length) for texts, length in (
+        (data.texts, data.card.max_length), (data.label_texts, data.card.max_label_length)
+    )]  # fmt: skip
+    forward = sum(
+        method.encoder.flops(tokens[0].lengths[queries]) + method.encoder.flops(tokens[1].lengths[labels])
+        for queries, labels in method.batches
+    )
+    assert ledger.encoder_flops == 3 * forward
+    assert ledger.scoring_flops == sum(scoring_flops(*batch, method.encoder.dimension) for batch in method.batches)
+    enough = fit(watched(small_encoder), data, tmp_path / "b", {"flops": ledger.flops * 0.7}).ledger
+    assert enough.steps == 3
+    assert [len(told) for told in (ledger.worker_bytes, enough.worker_bytes)] == [1, 1]
+    assert ledger.worker_bytes[0] > 1e6
 
 
 def test_seconds(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -15,6 +16,7 @@ from tempfile import mkdtemp
 import numpy as np
 
 CHUNK = 8192  # texts handed to the tokenizer at once
+GROUP_SHARE = 32  # a micro-batch costs, beside its tokens, about this share of a full one (measured on a CPU)
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
@@ -77,6 +79,15 @@ class Tokens:
         arrays = (np.load(directory / name, mmap_mode="r", allow_pickle=False) for name in ("ids.npy", "offsets.npy"))
         return cls(*arrays)
 
+    def take(self, rows: np.ndarray) -> Tokens:
+        """The texts `rows`, in that order; these themselves where that is all of them."""
+        if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
+            return self
+        lengths = self.lengths[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths)))
+        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
+        return Tokens(self.ids[places], offsets)
+
     def padded(self, rows: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [M, W] int64 and mask [M, W] bool of the given texts."""
         lengths = self.lengths[rows]
@@ -87,12 +98,34 @@ class Tokens:
 
 
 def micro_batches(lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Split texts into groups of like length whose padded size stays within `token_budget` (one text may exceed it)."""
+    """Split texts into groups of like length whose padded size stays within `token_budget` (one text may exceed it).
+
+    Longest first. Lengths share a group where that costs less padding than one more group is worth.
+    """
     order = np.argsort(lengths_N, kind="stable")[::-1]
-    groups = []
-    start = 0
-    while start < len(order):
-        count = max(1, token_budget // max(1, int(lengths_N[order[start]])))
-        groups.append(order[start : start + count])
-        start += count
+    groups: list[np.ndarray] = []
+    for start, stop in _classes(lengths_N[order], token_budget):
+        size = max(1, token_budget // max(1, int(lengths_N[order[start]])))
+        groups += [order[here : min(here + size, stop)] for here in range(start, stop, size)]
     return groups
+
+
+def _classes(descending_N: np.ndarray, token_budget: int) -> list[tuple[int, int]]:
+    """Cut texts sorted by length where the sum of padded tokens and of what groups cost beside them is smallest.
+
+    The best cuts up to a place are the best up to an earlier one and a class of the texts between: a shortest path.
+    """
+    overhead = token_budget / GROUP_SHARE
+    edges = np.unique(np.concatenate(([0], np.flatnonzero(np.diff(descending_N)) + 1, [len(descending_N)])))
+    widths = np.maximum(descending_N[edges[:-1]], 1)
+    sizes = np.maximum(token_budget // widths, 1)
+    costs, before = np.zeros(len(edges)), np.zeros(len(edges), np.int64)
+    for end in range(1, len(edges)):
+        counts = edges[end] - edges[:end]
+        totals = costs[:end] + counts * widths[:end] - (-counts // sizes[:end]) * overhead
+        before[end] = totals.argmin()
+        costs[end] = totals[before[end]]
+    cuts = [len(edges) - 1]
+    while cuts[-1]:
+        cuts.append(int(before[cuts[-1]]))
+    return [(int(edges[a]), int(edges[b])) for b, a in pairwise(cuts)][::-1]

@@ -3,10 +3,11 @@
 from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins
 from xmcbench.evaluation.entry_check import InvalidPredictions, check_figures, check_predictions, drop_ignored
 from xmcbench.evaluation.evaluator import DEFAULT_METRICS, Evaluator, evaluate, find_evaluators, parse_metric, score
-from xmcbench.evaluation.metrics import METRIC_VERSION, Hits, find_hits
+from xmcbench.evaluation.metrics import Hits, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.evaluation.ranking import rank
 from xmcbench.evaluation.truth import truth_hash
+from xmcbench.record import METRIC_VERSION
 
 __all__ = [
     "DEFAULT_METRICS",

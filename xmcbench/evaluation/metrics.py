@@ -2,6 +2,7 @@
 
 N queries, L labels, H hits (predicted and true pairs), T true pairs. Every figure is a fraction in 0..1, computed in
 float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
+One that changes raises `METRIC_VERSION`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,6 @@ import scipy.sparse as sp
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.pairs import binary, contains
 from xmcbench.predictions import Predictions
-
-METRIC_VERSION = 1  # of the definitions below; figures of different versions are not comparable
 
 
 @dataclass(frozen=True)

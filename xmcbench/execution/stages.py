@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import scipy.sparse as sp
 
-from xmcbench.budget import Ledger
+from xmcbench.budget import Ledger, peak_memory
 from xmcbench.data import Dataset, TrainingData, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
@@ -85,7 +84,7 @@ class Attempt:
     def record(self, status: Status, **outcome: Any) -> Record:
         """The record of this attempt as it stands."""
         trial = self.job.trial
-        self.ledger.peak_bytes = max(self.ledger.peak_bytes, _peak_bytes())
+        self.ledger.peak_bytes = max(self.ledger.peak_bytes, peak_memory(), *self.ledger.worker_bytes)
         held = trial.selection
         return Record(
             key=trial.key,
@@ -224,16 +223,6 @@ def _nothing(pairs: sp.csr_array) -> sp.csr_array:
     return sp.csr_array(
         (np.empty(0, np.float32), np.empty(0, np.int32), np.zeros(pairs.shape[0] + 1, np.int32)), pairs.shape
     )
-
-
-def _peak_bytes() -> int:
-    """Peak resident memory of this process, as the system keeps it."""
-    if sys.platform == "win32":
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # kilobytes elsewhere
 
 
 def _device_peak() -> dict[str, int]:

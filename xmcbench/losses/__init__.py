@@ -1,8 +1,20 @@
 """Losses: pure functions on embeddings and sparse positives."""
 
 from xmcbench.losses.bce import binary_cross_entropy
-from xmcbench.losses.positives import Positives
+from xmcbench.losses.positives import Positives, label_to_query
 from xmcbench.losses.soft_top_k import soft_top_k
-from xmcbench.losses.softmax import decoupled_softmax, softmax
+from xmcbench.losses.softmax import decoupled_softmax, pal, psl, softmax
+from xmcbench.losses.triplet import DynamicMargin, triplet
 
-__all__ = ["Positives", "binary_cross_entropy", "decoupled_softmax", "soft_top_k", "softmax"]
+__all__ = [
+    "DynamicMargin",
+    "Positives",
+    "binary_cross_entropy",
+    "decoupled_softmax",
+    "label_to_query",
+    "pal",
+    "psl",
+    "soft_top_k",
+    "softmax",
+    "triplet",
+]

@@ -1,6 +1,6 @@
 """Embedding whole collections of texts, without gradients.
 
-Legend: N texts, D dimensions.
+Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -38,6 +39,17 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
             module.train(mode)
 
 
+def upload(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on the device; from pinned memory, so that a GPU goes on with what it does meanwhile."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def upload_texts(ids: np.ndarray, mask: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Ids [M, W] and mask [M, W] as the encoder takes them: without a mask where nothing is padded."""
+    return upload(ids, device), None if mask.all() else upload(mask, device)
+
+
 def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_batch_tokens: int) -> Tensor:
     """[N, D] float32 embeddings, dropout off, on the encoder's device."""
     device = next(encoder.parameters()).device
@@ -45,7 +57,7 @@ def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_b
     context = autocast(device, precision)
     with evaluating(encoder), torch.inference_mode():
         for group in micro_batches(tokens.lengths, micro_batch_tokens):
-            ids_MW, mask_MW = (torch.from_numpy(a).to(device) for a in tokens.padded(group, encoder.tokenizer.pad_id))
+            texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)
             with context():
-                result_ND[torch.from_numpy(group.copy()).to(device)] = encoder(ids_MW, mask_MW)
+                result_ND[upload(group.copy(), device)] = encoder(*texts)
     return result_ND

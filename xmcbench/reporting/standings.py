@@ -11,8 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.evaluation.metrics import METRIC_VERSION
-from xmcbench.record import Record, Status
+from xmcbench.record import METRIC_VERSION, Record, Status
 
 USUAL_METRICS = ("P@1", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@100")
 SCORED = (Status.OK, Status.OVER_BUDGET)  # only these have figures

@@ -12,7 +12,6 @@ from torch import Tensor
 from xmcbench.data.dataset import TrainingData
 from xmcbench.hookspecs import hookimpl
 from xmcbench.sampling.sampler import Embeddings, Sampler, gather_rows
-from xmcbench.search.exact import top_k
 
 
 class InBatch(Sampler):
@@ -82,8 +81,7 @@ class HardNegatives(InBatch):
         if epoch < self.start or (epoch - self.start) % self.every:
             return
         known = (self.targets + self.ignore).tocsr()
-        found = top_k(embeddings.queries(), embeddings.labels(), min(self.shortlist, self.num_labels), exclude=known)
-        self.nearest_NK = found.indices
+        self.nearest_NK = embeddings.nearest(min(self.shortlist, self.num_labels), known)
 
     def state(self) -> dict[str, Tensor]:
         return {} if self.nearest_NK is None else {"nearest": torch.from_numpy(self.nearest_NK)}

@@ -20,6 +20,8 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
 from xmcbench.losses.positives import Positives
 from xmcbench.method import derive_seed
+from xmcbench.search.exact import top_k
+from xmcbench.workers import ALONE, Workers
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,22 @@ class Batch:
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The current embeddings of training queries [N, D] and labels [L, D], computed when asked for.
+    """The current vectors of training queries [N, D] and labels [L, D], computed when asked for.
 
-    Computing them is charged to the budget.
+    Computing them is charged to the budget, and shared by the workers, each of which gets them all.
     """
 
     queries: Callable[[], Tensor]
     labels: Callable[[], Tensor]
+    workers: Workers = ALONE
+
+    def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
+        """[N, k] each query's nearest labels without the pairs `exclude` [N, L]; -1 where there are fewer."""
+        queries_ND, labels_LD = self.queries(), self.labels()
+        size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
+        mine = slice(total * rank // size, total * (rank + 1) // size)
+        found = top_k(queries_ND[mine], labels_LD, k, exclude=exclude[mine])
+        return self.workers.gather(torch.from_numpy(found.indices).to(labels_LD.device)).cpu().numpy()
 
 
 def gather_rows(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

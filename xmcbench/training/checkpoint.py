@@ -1,9 +1,14 @@
-"""Checkpoints: tensors and a JSON note in one safetensors file, so that a kill leaves the old one or the new."""
+"""Checkpoints: a folder a step, with a safetensors file a worker and a JSON note, there whole or not at all.
+
+What every worker has alike (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
+workers that hold their rows, with the rows' ids, so that another number of workers can pick up theirs.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +18,108 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.workers import Workers
+
+NOTE = "note.json"
+IDS = "ids"  # of a table's rows, in the group of the table
+Groups = dict[str, dict[str, Tensor]]
 
 
-def save(path: Path, groups: dict[str, dict[str, Tensor]], note: dict[str, Any]) -> None:
-    """Write tensors, by group and name, and a JSON-able note; atomic."""
+def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers) -> None:
+    """Write the folder `directory`: each worker its `groups` of named tensors, worker 0 the JSON-able note; atomic.
+
+    Every worker calls this, and returns when the folder is there.
+    """
+    partial = directory.with_name(f".{directory.name}.partial")
+    if workers.rank == 0:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+    workers.barrier()
+    try:
+        _write(partial / _file(workers.rank), groups)
+        workers.barrier()
+        if workers.rank == 0:
+            (partial / NOTE).write_text(json.dumps({"workers": workers.size, "note": note}))
+            _flush(partial / NOTE)
+            if directory.exists():
+                shutil.rmtree(directory)
+            partial.rename(directory)
+            _flush(directory.parent)
+    finally:
+        if workers.rank == 0:
+            shutil.rmtree(partial, ignore_errors=True)  # a disk that filled up needs the room
+    workers.barrier()
+
+
+def newest(root: Path) -> Path | None:
+    """The checkpoint of the latest step under `root`, or None."""
+    return max(root.glob("step-*"), default=None)
+
+
+def prune(root: Path, kept: int) -> None:
+    """Remove all but the last `kept` checkpoints under `root`."""
+    for old in sorted(root.glob("step-*"))[:-kept]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def step_directory(root: Path, step: int) -> Path:
+    """Where the checkpoint of a step goes; the names sort by step."""
+    return root / f"step-{step:010d}"
+
+
+def load(directory: Path) -> tuple[list[Groups], dict[str, Any]]:
+    """What `save` wrote, on the CPU: the groups of each worker, and the note.
+
+    Raises XMCBenchError where the folder is not a checkpoint.
+    """
+    try:
+        told = json.loads((directory / NOTE).read_text())
+        return [_read(directory / _file(rank)) for rank in range(told["workers"])], told["note"]
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise XMCBenchError(f"{directory}: not a readable checkpoint ({error}); delete it to start over") from error
+
+
+def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:
+    """The rows `ids_R` of a table whose rows lie in `parts`, with their ids; tensors without rows are alike in all."""
+    found_N, order_N = torch.cat([part[IDS] for part in parts]).sort()
+    rows_R = order_N[torch.searchsorted(found_N, ids_R)]
+    names = [name for name in parts[0] if name != IDS]
+    return {
+        name: torch.cat([part[name] for part in parts])[rows_R] if parts[0][name].ndim else parts[0][name]
+        for name in names
+    }
+
+
+def _file(rank: int) -> str:
+    return f"worker-{rank}.safetensors"
+
+
+def _write(path: Path, groups: Groups) -> None:
     flat = {
         f"{group}/{name}": tensor.detach().contiguous().clone()
         for group, tensors in groups.items()
         for name, tensor in tensors.items()
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_suffix(".partial")
+    save_file(flat, path)
+    _flush(path)
+
+
+def _read(path: Path) -> Groups:
+    groups: Groups = {}
+    with safe_open(path, framework="pt") as file:
+        for key in file.keys():  # noqa: SIM118 (no mapping)
+            group, _, name = key.partition("/")
+            groups.setdefault(group, {})[name] = file.get_tensor(key)
+    return groups
+
+
+def _flush(path: Path) -> None:
+    """Have the system write a file or folder to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        save_file(flat, partial, metadata={"note": json.dumps(note)})
-        with partial.open("rb") as written:
-            os.fsync(written.fileno())
-        partial.replace(path)
+        os.fsync(handle)
     finally:
-        partial.unlink(missing_ok=True)  # a disk that filled up needs the room
-
-
-def load(path: Path) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]]:
-    """What `save` wrote, on the CPU. Raises XMCBenchError where the file is not a checkpoint."""
-    groups: dict[str, dict[str, Tensor]] = {}
-    try:
-        with safe_open(path, framework="pt") as file:
-            note: dict[str, Any] = json.loads(file.metadata()["note"])
-            for key in file.keys():  # noqa: SIM118 (no mapping)
-                group, _, name = key.partition("/")
-                groups.setdefault(group, {})[name] = file.get_tensor(key)
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise XMCBenchError(f"{path}: not a readable checkpoint ({error}); delete it to start over") from error
-    return groups, note
+        os.close(handle)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -23,8 +23,9 @@ from torch import Tensor
 
 from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.method import derive_seed
-
-Encode = Callable[[Tensor, Tensor], Tensor]
+from xmcbench.models.embedding import upload, upload_texts
+from xmcbench.models.encoder import Encoder
+from xmcbench.training.activations import SavedBytes
 
 
 @dataclass(frozen=True)
@@ -39,70 +40,76 @@ class TextRows:
 class _MicroBatch:
     places: Tensor  # [M] rows of the batch's embeddings
     ids_MW: Tensor
-    mask_MW: Tensor
+    mask_MW: Tensor | None  # None where no text is padded
     seed: int
-    output_MD: Tensor | None  # with its graph, where that fits the memory budget
+    output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
 class GradientCache:
-    """Embeds batches through `encode(ids [M, W], mask [M, W]) -> [M, D]`.
+    """Embeds batches through an encoder, at most `micro_batch_tokens` padded tokens at once.
 
-    At most `graph_tokens` padded tokens keep their activations (but one micro-batch at a time always does).
+    Micro-batches keep their activations while these are at most `activation_bytes` (one at a time always does). What a
+    micro-batch keeps is counted, not estimated.
     """
 
     def __init__(
         self,
-        encode: Encode,
+        encoder: Encoder,
         *,
         device: torch.device,
-        pad_id: int,
         micro_batch_tokens: int,
-        graph_tokens: int,
+        activation_bytes: int,
         autocast: Callable[[], AbstractContextManager[object]],
     ) -> None:
-        self.encode = encode
+        self.encoder = encoder
         self.device = device
-        self.pad_id = pad_id
         self.micro_batch_tokens = micro_batch_tokens
-        self.graph_tokens = graph_tokens
+        self.activation_bytes = activation_bytes
         self.autocast = autocast
 
     def embed(self, parts: list[TextRows], seed: int) -> CachedEmbeddings:
-        """Embed the texts of all parts, one part after another."""
+        """Embed the texts of all parts, one part after another; there may be none."""
         lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
-        held, made = 0, []
-        leaf_ND: Tensor | None = None
-        for number, group in enumerate(micro_batches(lengths_N, self.micro_batch_tokens)):
-            ids, mask = _padded(parts, group, self.pad_id)
-            micro = _MicroBatch(
-                torch.from_numpy(group.copy()).to(self.device),
-                torch.from_numpy(ids).to(self.device, non_blocking=True),
-                torch.from_numpy(mask).to(self.device, non_blocking=True),
-                derive_seed(seed, number),
-                None,
-            )
-            held += ids.size
-            keep = held <= self.graph_tokens
-            output_MD = self._run(micro, with_graph=keep)
-            if leaf_ND is None:
-                leaf_ND = output_MD.new_empty((len(lengths_N), output_MD.shape[1]))
-            leaf_ND[micro.places] = output_MD.detach()
-            micro.output_MD = output_MD if keep else None
-            made.append(micro)
-        if leaf_ND is None:
-            raise ValueError("a batch needs at least one text")
+        groups = micro_batches(lengths_N, self.micro_batch_tokens)
+        micros = (self._micro_batch(parts, group, derive_seed(seed, i)) for i, group in enumerate(groups))
+        leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
+        made: list[_MicroBatch] = []
+        # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
+        # must not serve where one is kept: hence two contexts.
+        with self.autocast():
+            saved, coming = SavedBytes(self.encoder.parameters()), 0
+            while saved.total + coming <= self.activation_bytes and (micro := next(micros, None)):
+                before = saved.total
+                with saved:
+                    micro.output_MD = self._run(micro)
+                leaf_ND[micro.places] = micro.output_MD.detach()
+                made.append(micro)
+                # Texts get shorter, so the next micro-batch keeps about as much, or less.
+                coming = saved.total - before
+            if saved.total > self.activation_bytes:
+                made[-1].output_MD = None
+        with self.autocast(), torch.no_grad():
+            for micro in micros:
+                leaf_ND[micro.places] = self._run(micro)
+                made.append(micro)
         return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()))
 
-    def _run(self, micro: _MicroBatch, *, with_graph: bool) -> Tensor:
+    def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seed: int) -> _MicroBatch:
+        texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
+        return _MicroBatch(upload(group.copy(), self.device), *texts, seed)
+
+    def _run(self, micro: _MicroBatch) -> Tensor:
         torch.manual_seed(micro.seed)
-        with torch.set_grad_enabled(with_graph), self.autocast():
-            return self.encode(micro.ids_MW, micro.mask_MW)
+        output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
+        return output_MD
 
     def pull(self, micro: _MicroBatch, gradient_MD: Tensor) -> None:
         """Add to the parameters' gradients what one micro-batch owes."""
-        output_MD = micro.output_MD if micro.output_MD is not None else self._run(micro, with_graph=True)
-        micro.output_MD = None
-        output_MD.backward(gradient_MD.to(output_MD.dtype))  # type: ignore[no-untyped-call]
+        output_MD, micro.output_MD = micro.output_MD, None
+        if output_MD is None:
+            with self.autocast():
+                output_MD = self._run(micro)
+        output_MD.backward(gradient_MD)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,8 @@ class CachedEmbeddings:
 
     def backward(self) -> None:
         """Push the leaf's gradient into the encoder's parameters. Call once, after the loss's `backward`."""
+        if not self.micro:
+            return
         gradient_ND = self.embeddings.grad
         if gradient_ND is None:
             raise ValueError("no gradient at the embeddings: call the loss's backward first, and this one once")

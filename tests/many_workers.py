@@ -1,0 +1,48 @@
+"""Functions on several gloo processes at once: what a sharded equality needs.
+
+The processes are started once a test session and kept; a call costs a rendezvous, not an import of torch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+from xmcbench.workers import Workers, current_workers
+
+T = TypeVar("T")
+MOST = 4
+PATIENCE = timedelta(seconds=60)  # a collective that one worker left out must fail, not hang
+
+
+@cache
+def _processes() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(MOST, mp_context=multiprocessing.get_context("spawn"))
+
+
+def on_workers(size: int, function: Callable[..., T], *args: Any) -> list[T]:
+    """What `function(workers, *args)` returned on each of `size` workers; it and `args` are of modules."""
+    with tempfile.TemporaryDirectory() as directory:
+        meeting = f"file://{Path(directory) / 'meeting'}"
+        futures = [_processes().submit(_join, meeting, rank, size, function, args) for rank in range(size)]
+        return [future.result(PATIENCE.total_seconds() * 2) for future in futures]
+
+
+def _join(meeting: str, rank: int, size: int, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=PATIENCE)
+    try:
+        workers: Workers = current_workers()
+        assert (workers.rank, workers.size) == (rank, size)
+        return function(workers, *args)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,37 @@
+"""Floating-point operations, counted where they are done.
+
+A multiplication and an addition are two operations. What runs inside `counting` says with `add` what it did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass
+class Count:
+    """Operations so far. A backward pass may run in another thread: it keeps the count that its forward pass saw."""
+
+    flops: int = 0
+
+
+_current: ContextVar[Count | None] = ContextVar("_current", default=None)
+
+
+@contextmanager
+def counting() -> Iterator[Count]:
+    """Count the operations of the block."""
+    count = Count()
+    token = _current.set(count)
+    try:
+        yield count
+    finally:
+        _current.reset(token)
+
+
+def current() -> Count:
+    """The count of the innermost `counting` block; outside of any, one that nobody reads."""
+    return _current.get() or Count()

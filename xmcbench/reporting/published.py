@@ -1,0 +1,242 @@
+"""Figures that papers print, and users' own in the same form: YAML files read into flat rows.
+
+A file holds the tables of one paper. What is said at the top of the file holds for all its tables, what is said in a
+table for all its rows; the innermost word counts. `docs/published.md` explains every key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.located import Located, Steps, read
+from xmcbench.validation import Problems, validate
+
+SHIPPED = Path(__file__).parents[1] / "leaderboard" / "published"
+COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epoch_hours")
+
+
+def _as_number(value: Any) -> Any:
+    """Decimal numbers come from the reader as they are written: a figure keeps its zeros, a cost needs none."""
+    return float(value) if isinstance(value, str) and re.fullmatch(r"\d+\.\d*", value) else value
+
+
+def _like(pattern: str, example: str) -> AfterValidator:
+    """The whole text matches `pattern`; the example says to people what that means."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise ValueError(f"expected something like {example}")
+        return text
+
+    return AfterValidator(check)
+
+
+Figure = Annotated[Decimal, Field(ge=0, le=100)]
+Cost = Annotated[float, Field(gt=0), BeforeValidator(_as_number)]
+Devices = Annotated[str, _like(r"\d+ x [^+]+( \+ \d+ x [^+]+)*", "'4 x A100' or '1 x A100 + 2 x V100'")]
+Metric = Annotated[str, _like(r"[A-Za-z]+(@[1-9]\d*|-[1-9L])?", "'P@1' or 'ROUGE-L'")]
+Key = Annotated[str, _like(r"[a-z0-9][a-z0-9.-]*", "'dexml' or 'lee-2027'")]
+
+
+class RowFacts(BaseModel):
+    """What a row says beside its figures. None and the empty string: the paper does not say."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+
+    dataset: str = Field("", min_length=1, description="a name that `xmcbench datasets` lists")
+    track: Literal["supervised", "zero-shot"] = Field("supervised", description="whether training saw true pairs")
+    protocol: str = Field("", description="how evaluation differs from the dataset's own test split")
+    method: str = Field("", min_length=1, description="the same name in every paper")
+    variant: str = Field("", description="what tells the row from the method's others in its table")
+    as_printed: str = Field("", description="what the paper calls the row, where that is another name")
+    label_text: bool | None = Field(None, description="whether label texts are read")
+    classifier: bool | None = Field(None, description="whether a weight vector a label is used in prediction")
+    ensemble: int | None = Field(None, ge=1, description="learners whose predictions are joined")
+    extra_metadata: bool | None = Field(None, description="whether more than texts and targets is used")
+    encoder: str | None = Field(None, description="the pretrained encoder")
+    dimension: int | None = Field(None, ge=1, description="of the embeddings that are searched")
+    loss: str | None = Field(None, description="what is minimised")
+    batch_size: int | None = Field(None, ge=1, description="queries a step")
+    negatives: str | None = Field(None, description="where negatives come from")
+    negative_pool: int | None = Field(None, ge=0, description="labels a query is scored against in a step")
+    epochs: int | None = Field(None, ge=0, description="passes over the training queries")
+    hardware: Devices | None = Field(None, description="`4 x A100`; kinds are joined by ` + `")
+    training_hours: Cost | None = Field(None, description="wall clock")
+    inference_hours: Cost | None = Field(None, description="wall clock, for the test split")
+    memory_gb: Cost | None = Field(None, description="largest of a device")
+    batch_seconds: Cost | None = Field(None, description="a step")
+    epoch_hours: Cost | None = Field(None, description="a pass")
+    settings: dict[str, str | int | bool] = Field({}, description="anything else; added to those further out")
+    note: str = Field("", description="what a reader of the row has to know")
+
+    @property
+    def num_devices(self) -> int | None:
+        """Devices of all kinds in `hardware`."""
+        return sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", self.hardware))) if self.hardware else None
+
+
+class TableRow(RowFacts):
+    """A row as it stands in a file."""
+
+    figures: list[Figure | None] = Field(
+        [], description="a cell of each of `metrics`, as printed; null where there is none"
+    )
+    intervals: list[Figure | None] = Field([], description="half widths of 95 % confidence intervals, likewise")
+
+
+class PublishedTable(RowFacts):
+    """A table as it stands in a file, or the part of one that is about one dataset."""
+
+    table: int | str = Field(description="its number, or where else the figures stand")
+    metrics: list[Metric] = Field([], description="the columns of `figures`, each once")
+    unit: Literal["per cent", "fraction"] = Field("per cent", description="in which figures are printed")
+    rows: list[TableRow] = Field(min_length=1, description="a mapping each")
+
+    @field_validator("metrics")
+    @classmethod
+    def _once(cls, metrics: list[str]) -> list[str]:
+        if repeated := {name for name in metrics if metrics.count(name) > 1}:
+            raise ValueError(f"expected each metric once, not {', '.join(sorted(repeated))} again")
+        return metrics
+
+
+class PublishedFile(RowFacts):
+    """A file."""
+
+    paper: Key = Field(description="a short name of the source")
+    citation: str = Field(min_length=1, description="who, what, where, when")
+    url: str = Field("", description="where to read it")
+    tables: list[PublishedTable] = Field(min_length=1, description="a mapping each")
+
+
+class PublishedRow(RowFacts):
+    """One result that a paper prints, with all that is known about it."""
+
+    paper: str
+    table: str  # "Table 3"
+    citation: str
+    url: str
+    metrics: dict[str, float]  # fractions, as in a record; empty where only costs are printed
+    intervals: dict[str, float]  # half widths of 95 % confidence intervals, fractions
+    printed: dict[str, str]  # the figures in the paper's own digits
+    place: str  # file and line
+
+    @property
+    def key(self) -> tuple[str, str, str, str, str]:
+        """No two rows share it."""
+        return self.paper, self.table, self.dataset, self.method, self.variant
+
+    @property
+    def source(self) -> str:
+        """Where to look it up: ``dexml Table 3``."""
+        return f"{self.paper} {self.table}"
+
+    @property
+    def label(self) -> str:
+        """The name to show: method and variant."""
+        return f"{self.method} ({self.variant})" if self.variant else self.method
+
+
+def published_rows(*others: Path) -> tuple[PublishedRow, ...]:
+    """The rows that come with xmcbench, then those of `others`: files, or folders of `.yaml` files.
+
+    Raises `XMCBenchError` with a line for each mistake in a file, and where two files hold the same row.
+    """
+    rows: dict[tuple[str, ...], PublishedRow] = {}
+    for file in (file for path in (SHIPPED, *others) for file in _files(path)):
+        for row in read_published(file):
+            if row.key in rows:
+                name = f"{row.source}, {row.dataset}, {row.label}"
+                raise XMCBenchError(f"{row.place}: {name}: this row is at {rows[row.key].place} already")
+            rows[row.key] = row
+    return tuple(rows.values())
+
+
+def read_published(path: Path) -> tuple[PublishedRow, ...]:
+    """The rows of one file, in its order."""
+    located = read(path, exact=True)
+    problems = Problems(located)
+    file = validate(PublishedFile, located.data, (), {}, problems)
+    problems.check()
+    assert file is not None
+    rows = list(_rows(file, located, problems))
+    problems.check()
+    return tuple(rows)
+
+
+def _files(path: Path) -> Sequence[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.yaml"))
+    if not files:
+        raise XMCBenchError(f"{path}: found no .yaml file, expected published rows")
+    return files
+
+
+def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator[PublishedRow]:
+    places: dict[tuple[str, ...], str] = {}
+    for i, table in enumerate(file.tables):
+        for j, row in enumerate(table.rows):
+            steps: Steps = ("tables", i, "rows", j)
+            facts = _merged(file, table, row)
+            if not _complete(facts, table, row, steps, problems):
+                continue
+            scale = 100 if table.unit == "per cent" else 1
+            found = PublishedRow(
+                **facts,
+                paper=file.paper,
+                table=f"Table {table.table}" if isinstance(table.table, int) else table.table,
+                citation=file.citation,
+                url=file.url,
+                metrics={name: float(value / scale) for name, value in _cells(table, row.figures)},
+                intervals={name: float(value / scale) for name, value in _cells(table, row.intervals)},
+                printed={name: str(value) for name, value in _cells(table, row.figures)},
+                place=located.where(steps),
+            )
+            if found.key in places:
+                same = "the same paper, table, dataset, method and variant"
+                problems.add(steps, f"{same} as {places[found.key]}; expected a variant that tells them apart")
+            places[found.key] = found.place
+            yield found
+
+
+def _merged(file: PublishedFile, table: PublishedTable, row: TableRow) -> dict[str, Any]:
+    """The facts of a row: its own before its table's before its file's."""
+    merged: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    for level in (file, table, row):
+        merged |= {name: getattr(level, name) for name in level.model_fields_set & RowFacts.model_fields.keys()}
+        settings |= level.settings
+    return merged | {"settings": settings}
+
+
+def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps: Steps, problems: Problems) -> bool:
+    """Whether a row can be made; otherwise what is wrong or missing is noted."""
+    before, columns = len(problems), len(table.metrics)
+    for name in ("dataset", "method"):
+        if name not in facts:
+            problems.add(steps, f"missing key {name!r}: neither here nor in the table nor at the top")
+    for name, cells in (("figures", row.figures), ("intervals", row.intervals)):
+        if len(cells) != columns and (name == "figures" or cells):
+            problems.add((*steps, name), f"found {len(cells)} cells, expected {columns}, one of each metric")
+        for k, cell in enumerate(cells):
+            if table.unit == "fraction" and cell is not None and cell > 1:
+                problems.add((*steps, name, k), f"found {cell}, expected a fraction of at most 1")
+    measured = [
+        *(cell for cell in row.figures if cell is not None),
+        *(facts[cost] for cost in COSTS if facts.get(cost)),
+    ]
+    if not measured and len(problems) == before:
+        problems.add(steps, f"found neither a figure nor a cost, expected one (costs are {', '.join(COSTS)})")
+    return len(problems) == before
+
+
+def _cells(table: PublishedTable, cells: list[Decimal | None]) -> list[tuple[str, Decimal]]:
+    return [(name, cell) for name, cell in zip(table.metrics, cells, strict=False) if cell is not None]

@@ -1,0 +1,32 @@
+"""How much memory a forward pass leaves behind for its backward pass: counted, not estimated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class SavedBytes(saved_tensors_hooks):
+    """Counts what graphs made within this context keep alive, in `total` bytes; may be entered again to count on.
+
+    Parameters are there anyway and do not count; what several operations keep counts once. The graphs have to outlive
+    the count, because memory is told apart by its address.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        self.total = 0
+        self._seen = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        # A compiler would trace the count, and compile again whenever it has changed.
+        note: Any = torch.compiler.disable(self._note)  # type: ignore[no-untyped-call]
+        super().__init__(note, lambda tensor: tensor)
+
+    def _note(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in self._seen:
+            self._seen.add(storage.data_ptr())
+            self.total += storage.nbytes()
+        return tensor
