@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
 
-from xmcbench.models.encoder import Encoder
+from xmcbench.models.encoder import Encoder, EncoderConfig
 from xmcbench.models.word_table import WordTable
 
 WORDS = torch.tensor([[3, 1, 1, 0], [7, 3, 3, 3]])
@@ -40,10 +42,6 @@ def test_a_table_that_is_not_trained_gets_no_gradient() -> None:
 
 
 def test_an_encoder_has_one(small_encoder: str) -> None:
-    from pathlib import Path
-
-    from xmcbench.models.encoder import EncoderConfig
-
     encoder = Encoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
     assert isinstance(encoder.transformer.get_input_embeddings(), WordTable)
     assert "transformer.embeddings.word_embeddings.weight" in encoder.state_dict()

@@ -17,11 +17,12 @@ class SavedBytes(saved_tensors_hooks):
     the count, because memory is told apart by its address.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, compiled: bool = False) -> None:
         self.total = 0
         self._seen = {parameter.untyped_storage().data_ptr() for parameter in parameters}
-        # A compiler would trace the count, and compile again whenever it has changed.
-        note: Any = torch.compiler.disable(self._note)  # type: ignore[no-untyped-call]
+        note: Any = self._note
+        if compiled:  # the compiler would trace the count, and compile again whenever it has changed
+            note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
         super().__init__(note, lambda tensor: tensor)
 
     def _note(self, tensor: Tensor) -> Tensor:

@@ -77,7 +77,7 @@ class GradientCache:
         # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
         # must not serve where one is kept: hence two contexts.
         with self.autocast():
-            saved, coming = SavedBytes(self.encoder.parameters()), 0
+            saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0
             while saved.total + coming <= self.activation_bytes and (micro := next(micros, None)):
                 before = saved.total
                 with saved:
