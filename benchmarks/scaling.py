@@ -81,8 +81,8 @@ def make_trainer(case: Case, root: Path) -> Any:
         DEXML.Config(encoder=encoder, negatives="all", batch_size=case.batch, precision=case.precision)  # type: ignore[arg-type]
     )
     run = Run(seed=0, budget=Budget(steps=10**9), ledger=Ledger(), checkpoint=root / "checkpoint", cache=root / "cache")
-    method.prepare(TrainingData(card, VOCABULARY_TEXTS, targets, VOCABULARY_TEXTS, nothing), run)
-    train = TrainingData(card, VOCABULARY_TEXTS, targets, VOCABULARY_TEXTS, nothing)
+    train = TrainingData(card, VOCABULARY_TEXTS, targets, ["alpha"] * case.labels, nothing)
+    method.prepare(train, run)
     return Trainer(method, train, random_tokens(queries, rng), random_tokens(case.labels, rng), run)
 
 
