@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fakes import install_fakes
 from fakes.bench import Bench
+
+from xmcbench.plugins import registry
 
 SHARED = Path(__file__).parents[2] / "shared"
 
@@ -23,13 +26,14 @@ def shared() -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     """A place to run suites in, with the plugin of fake methods installed."""
     site = tmp_path / "site"
     site.mkdir()
     install_fakes(site, monkeypatch)
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
-    return Bench(tmp_path)
+    yield Bench(tmp_path)
+    registry.cache_clear()
 
 
 def skipped_for_shared(config: pytest.Config) -> list[str]:

@@ -15,12 +15,12 @@ import typer
 from fakes import install
 from fakes.bench import Bench
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from xmcbench import DualEncoder, EmbeddingMethod, Method, hookspecs
+from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, hookspecs
 from xmcbench.cli import app
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
-from xmcbench.models.encoder import EncoderConfig
 from xmcbench.plugins import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
 from xmcbench.record import Status
 from xmcbench.suite import load_suite
@@ -177,9 +177,17 @@ def stated(cell: str) -> Any:
 
 
 def defaults(config: type[BaseModel]) -> dict[str, Any]:
-    """Each setting's default; that of a nested model is its name."""
-    values = {name: field.get_default(call_default_factory=True) for name, field in config.model_fields.items()}
-    return {name: value.name if isinstance(value, EncoderConfig) else value for name, value in values.items()}
+    """Each setting's default; that of an encoder is its name, that of a table what differs from a table's own."""
+
+    def stands_for(field: FieldInfo) -> Any:
+        if field.is_required():
+            return "required"
+        value = field.get_default(call_default_factory=True)
+        if isinstance(value, EncoderConfig):
+            return value.name
+        return value.model_dump(exclude_defaults=True) if isinstance(value, TableConfig) else value
+
+    return {name: stands_for(field) for name, field in config.model_fields.items()}
 
 
 BUILT_IN = [each.thing for each in Registry().all("method") if each.origin.distribution == "xmcbench"]
@@ -193,9 +201,10 @@ def test_every_setting_of_a_method_is_documented_with_its_default(method: type[M
     assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(method.Config)
 
 
-def test_every_setting_of_the_encoder_is_documented_with_its_default() -> None:
-    table = rows(section("docs/methods.md", "The encoder"))
-    assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(EncoderConfig)
+@pytest.mark.parametrize(("title", "config"), [("The encoder", EncoderConfig), ("A label table", TableConfig)])
+def test_every_setting_of_a_part_is_documented_with_its_default(title: str, config: type[BaseModel]) -> None:
+    table = rows(section("docs/methods.md", title))
+    assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(config)
 
 
 # References -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from xmcbench.evaluation.ranking import rank
     from xmcbench.hookspecs import hookimpl
     from xmcbench.method import Method, MethodInfo, Progress, Run
+    from xmcbench.models.encoder import EncoderConfig
     from xmcbench.models.label_table import LabelTable, TableConfig
+    from xmcbench.plugins import registry
     from xmcbench.predictions import Predictions
 
 _HOME = {
@@ -27,6 +29,7 @@ _HOME = {
     "DatasetCard": "xmcbench.data.dataset",
     "DualEncoder": "xmcbench.dual_encoder",
     "EmbeddingMethod": "xmcbench.embedding_method",
+    "EncoderConfig": "xmcbench.models.encoder",
     "LabelTable": "xmcbench.models.label_table",
     "Ledger": "xmcbench.budget",
     "Method": "xmcbench.method",
@@ -42,6 +45,7 @@ _HOME = {
     "XMCBenchError": "xmcbench.errors",
     "hookimpl": "xmcbench.hookspecs",
     "rank": "xmcbench.evaluation.ranking",
+    "registry": "xmcbench.plugins",
 }
 _MODULES = ("data", "evaluation", "losses", "models", "sampling", "search")
 
@@ -51,6 +55,7 @@ __all__ = [
     "DatasetCard",
     "DualEncoder",
     "EmbeddingMethod",
+    "EncoderConfig",
     "LabelTable",
     "Ledger",
     "Method",
@@ -70,6 +75,7 @@ __all__ = [
     "losses",
     "models",
     "rank",
+    "registry",
     "sampling",
     "search",
 ]

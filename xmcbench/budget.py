@@ -103,6 +103,14 @@ class Ledger:
         """How much of the limit named `limit` is spent."""
         return float(getattr(self, limit))
 
+    @contextmanager
+    def step(self, budget: Budget) -> Iterator[None]:
+        """Note what the block, one step, takes of each limit: by the largest step a trial may overrun."""
+        before = {name: self.spent(name) for name in budget.limits()}
+        yield
+        for name, spent in before.items():
+            self.largest_step[name] = max(self.spent(name) - spent, self.largest_step.get(name, 0.0))
+
     def fraction(self, budget: Budget) -> float:
         """The share of the budget spent: that of the limit nearest to its end. 1 or more means stop."""
         return max(self.spent(name) / limit for name, limit in budget.limits().items())

@@ -5,6 +5,8 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -15,18 +17,25 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from xmcbench.budget import Ledger
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.data.tokens import Tokens
+from xmcbench.files import atomic_write
+from xmcbench.flops import counting
 from xmcbench.method import Method, Run, derive_seed
 from xmcbench.models.embedding import Precision, embed_all, evaluating
 from xmcbench.models.encoder import Encoder, EncoderConfig
 from xmcbench.models.label_table import LabelTable
+from xmcbench.models.sentence_layout import write_sentence_layout
 from xmcbench.predictions import Predictions
+from xmcbench.sampling.sampler import Embeddings
 from xmcbench.sampling.sharding import Shard
 from xmcbench.search.index import Backend, build_index
+from xmcbench.training import checkpoint
 from xmcbench.workers import current_workers
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
+GROUPS = "label_groups.npy"  # beside the checkpoints
 
 
 def default_device() -> torch.device:
@@ -82,28 +91,65 @@ class DualEncoder(Method):
         """What is scored for the labels `label_ids` [S], all of them this worker's, from their embeddings."""
         return embeddings_SD
 
-    def label_groups(self, train: TrainingData) -> np.ndarray | None:  # noqa: ARG002
+    def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        """What a sampler sees of a query when it looks for neighbours: what is scored, by default."""
+        return self.query_vectors(embeddings_ND)
+
+    def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        """What a sampler sees of the labels `label_ids` [S] when it looks for neighbours."""
+        return self.label_vectors(embeddings_SD, label_ids)
+
+    def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] labels with the same number lie with one worker; None, the default, puts no label with another.
 
-        For a method whose labels share vectors.
+        For a method whose labels share vectors; it finds them in `shard.groups_L`. `embeddings` are those of the
+        encoder before training. Called on every worker, and not again when a run is resumed.
         """
         return None
 
     def prepare(self, train: TrainingData, run: Run) -> tuple[Tokens, Tokens]:
         """Build encoder and modules; return the tokenised training queries and labels."""
-        self.shard = Shard(train.num_labels, current_workers(), self.label_groups(train))
-        seed = derive_seed(run.seed, "weights")
+        workers, seed = current_workers(), derive_seed(run.seed, "weights")
         self.encoder = Encoder.build(self.config.encoder, train.texts, seed, run.cache).to(default_device())
-        torch.manual_seed(seed)
-        self.modules = self.build_modules(train).to(default_device())
-        held = sum(table.weight.numel() for table in self.tables().values())
-        self.table_values = int(self.shard.workers.sum(torch.tensor(held, device=default_device())))
         self.query_length = self.config.max_query_length or train.card.max_length
         label_length = self.config.max_label_length or train.card.max_label_length
         self.encoder.check_length(max(self.query_length, label_length))
         tokenizer = self.encoder.tokenizer
         queries = tokenizer.tokens(train.texts, self.query_length, run.cache)
-        return queries, tokenizer.tokens(train.label_texts, label_length, run.cache)
+        labels = tokenizer.tokens(train.label_texts, label_length, run.cache)
+        # Which labels lie together may depend on embeddings, which each worker makes of some of them.
+        self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
+        torch.manual_seed(seed)
+        groups_L = self._groups(train, self.embeddings(queries, labels, run.ledger), run)
+        self.shard = Shard(train.num_labels, workers, groups_L)
+        torch.manual_seed(seed)
+        self.modules = self.build_modules(train).to(default_device())
+        held = sum(table.weight.numel() for table in self.tables().values() if table.learns)
+        self.table_values = int(workers.sum(torch.tensor(held, device=default_device())))
+        return queries, labels
+
+    def _groups(self, train: TrainingData, embeddings: Embeddings, run: Run) -> np.ndarray | None:
+        """What `label_groups` says; in a resumed run, on however many workers, what it said at first.
+
+        Embeddings depend on the number of workers by rounding, and so might the groups: the table rows of a
+        checkpoint lie by what it said at first. Where workers disagree, worker 0 is right.
+        """
+        kept = run.checkpoint / GROUPS
+        if kept.exists() and checkpoint.newest(run.checkpoint):
+            found: np.ndarray = np.load(kept, allow_pickle=False)
+            return found
+        with counting() as scored:
+            groups_L = self.label_groups(train, embeddings)
+        if groups_L is None:
+            return None
+        run.ledger.scoring_flops += scored.flops
+        workers = self.shard.workers
+        mine_L = torch.from_numpy(groups_L.astype(np.int64)).to(default_device())
+        agreed_L: np.ndarray = workers.max(mine_L if workers.rank == 0 else torch.zeros_like(mine_L)).cpu().numpy()
+        if workers.rank == 0:
+            with atomic_write(kept) as file:
+                np.save(file, agreed_L, allow_pickle=False)
+        return agreed_L
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[N, D] embeddings of tokenised texts, dropout off."""
@@ -112,26 +158,63 @@ class DualEncoder(Method):
             self.encoder, tokens, precision=settings.precision, micro_batch_tokens=settings.micro_batch_size
         )
 
+    def embeddings(self, queries: Tokens, labels: Tokens, ledger: Ledger, *, mining: bool = False) -> Embeddings:
+        """Those of all texts as the encoder gives them, or with `mining` what samplers see; charged when asked for.
+
+        The encoder gives label texts' embeddings to a method too that does not encode them in training.
+        """
+
+        def charged(vectors: Callable[[Tokens], Tensor], tokens: Tokens, encodes: bool) -> Tensor:
+            if encodes:
+                ledger.encoder_tokens += int(tokens.lengths.sum())
+                ledger.encoder_flops += self.encoder.flops(tokens.lengths)
+            return vectors(tokens)
+
+        of_queries = partial(self._of_queries, lambda embeddings_ND: embeddings_ND)
+        of_labels = partial(self._of_labels, lambda embeddings_SD, _: embeddings_SD, encodes=True)
+        if mining:
+            of_queries = partial(self.all_query_vectors, mining=True)
+            of_labels = partial(self.all_label_vectors, mining=True)
+        return Embeddings(
+            queries=partial(charged, of_queries, queries, True),
+            labels=partial(charged, of_labels, labels, self.encodes_labels or not mining),
+            workers=self.shard.workers,
+            stage=ledger.stage,
+        )
+
+    def all_query_vectors(self, tokens: Tokens, *, mining: bool = False) -> Tensor:
+        """[N, D] vectors of the training queries, on every worker; each embeds its share.
+
+        They are what is scored, or with `mining` what samplers see.
+        """
+        return self._of_queries(self.mining_query_vectors if mining else self.query_vectors, tokens)
+
+    def all_label_vectors(self, tokens: Tokens, *, mining: bool = False) -> Tensor:
+        """[L, D] vectors of all labels, on every worker; each embeds the labels it holds.
+
+        They are what is scored, or with `mining` what samplers see.
+        """
+        vectors = self.mining_label_vectors if mining else self.label_vectors
+        return self._of_labels(vectors, tokens, encodes=self.encodes_labels)
+
     @torch.inference_mode()
-    def all_query_vectors(self, tokens: Tokens) -> Tensor:
-        """[N, D] vectors of the training queries, on every worker; each embeds its share."""
+    def _of_queries(self, vectors: Callable[[Tensor], Tensor], tokens: Tokens) -> Tensor:
         workers = self.shard.workers
         places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
         with evaluating(self.modules):
-            mine = self.query_vectors(self.embed(tokens.take(places[workers.rank])))
+            mine = vectors(self.embed(tokens.take(places[workers.rank])))
         return _in_order(workers.gather(mine), np.concatenate(places))
 
     @torch.inference_mode()
-    def all_label_vectors(self, tokens: Tokens) -> Tensor:
-        """[L, D] vectors of all labels, on every worker; each embeds the labels it holds."""
+    def _of_labels(self, vectors: Callable[[Tensor, np.ndarray], Tensor], tokens: Tokens, *, encodes: bool) -> Tensor:
         shard = self.shard
         with evaluating(self.modules):
             mine_SD = (
                 self.embed(tokens.take(shard.label_ids))
-                if self.encodes_labels
+                if encodes
                 else torch.empty(len(shard.label_ids), 0, device=default_device())
             )
-            mine = self.label_vectors(mine_SD, shard.label_ids)
+            mine = vectors(mine_SD, shard.label_ids)
         return _in_order(shard.workers.gather(mine), shard.everyone())
 
     def predict(self, texts: Texts, k: int) -> Predictions:
@@ -154,8 +237,17 @@ class DualEncoder(Method):
         trained = sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
         return trained + self.table_values
 
+    @property
+    def encoder_alone_scores(self) -> bool:
+        """Whether a score is the inner product of two embeddings as they are: nothing is made of them first."""
+        kind = type(self)
+        as_they_are = (kind.query_vectors, kind.label_vectors) == (DualEncoder.query_vectors, DualEncoder.label_vectors)
+        return as_they_are and self.encodes_labels and not self.module_tensors() and not self.tables()
+
     def save(self, directory: Path) -> None:
         self.encoder.save(directory)
+        if self.encoder_alone_scores:
+            write_sentence_layout(directory, self.encoder.config, self.encoder.dimension, self.query_length)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         tensors["index"] = self.index_LD.contiguous()
         save_file(tensors, directory / VECTORS, metadata={"query_length": str(self.query_length)})

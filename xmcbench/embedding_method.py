@@ -14,7 +14,7 @@ from torch import Tensor
 from xmcbench.data.dataset import TrainingData
 from xmcbench.dual_encoder import DualEncoder
 from xmcbench.method import Run
-from xmcbench.sampling.sampler import Batch, Sampler
+from xmcbench.sampling.sampler import Batch, Embeddings, Sampler
 
 
 class EmbeddingMethod(DualEncoder):
@@ -39,6 +39,10 @@ class EmbeddingMethod(DualEncoder):
 
     config: EmbeddingMethod.Config
 
+    def training_data(self, train: TrainingData) -> TrainingData:
+        """What is trained on: `train`, unless the method adds to it. Labels stay as they are."""
+        return train
+
     @abstractmethod
     def sampler(self, train: TrainingData, seed: int) -> Sampler:
         """Which queries make a batch, and which labels they are scored against."""
@@ -47,8 +51,17 @@ class EmbeddingMethod(DualEncoder):
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
         """Scalar loss of the embeddings of a batch's queries and pool. `batch.positives` is on their device."""
 
-    def after_step(self, batch: Batch) -> None:
-        """Called after each step, for what a method keeps beside what is trained. Nothing by default."""
+    def begin(self, embeddings: Embeddings) -> None:
+        """Called before the first step with the encoder's embeddings of everything; what they cost is charged.
+
+        Not when a run is resumed: what is made here goes into modules and tables, which checkpoints hold.
+        """
+
+    def after_step(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
+        """Called after each step, for what a method keeps beside what is trained, with the step's embeddings, detached.
+
+        Like those of `loss` they are of all queries, and of the labels that this worker holds.
+        """
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW: decay on matrices only, the learning rate in `lr`."""
@@ -64,6 +77,7 @@ class EmbeddingMethod(DualEncoder):
         from xmcbench.training.trainer import Trainer  # which knows this class
 
         with run.ledger.stage("prepare"):
+            train = self.training_data(train)
             queries, labels = self.prepare(train, run)
             trainer = Trainer(self, train, queries, labels, run)
         trainer.train()

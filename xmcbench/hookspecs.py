@@ -17,8 +17,8 @@ def register_methods(register: Callable[[type[Any]], None]) -> None:
 
 
 @hookspec
-def register_samplers(register: Callable[[type[Any]], None]) -> None:
-    """Register subclasses of `xmcbench.sampling.Sampler`."""
+def register_samplers(register: Callable[[Any], None]) -> None:
+    """Register a `Recipe` of `xmcbench.sampling`, or a subclass of its `Sampler`: what makes a named sampler."""
 
 
 @hookspec

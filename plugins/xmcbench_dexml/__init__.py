@@ -16,6 +16,7 @@ ONLY_WITH = {
     "shortlist": ("negatives", "hard"),
     "refresh_start": ("negatives", "hard"),
     "refresh_every": ("negatives", "hard"),
+    "cached_negatives": ("negatives", "embedding-cache"),
     "k": ("loss", "soft-top-k"),
     "alpha": ("loss", "soft-top-k"),
 }
@@ -26,13 +27,15 @@ class DEXML(EmbeddingMethod):
 
     name = "dexml"
     info = MethodInfo(
-        summary="dual encoder, decoupled softmax, in-batch / hard / all negatives",
+        summary="dual encoder, decoupled softmax, in-batch / hard / embedding-cache / all negatives",
         citation="Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024",
         needs=("label texts",),
     )
 
     class Config(EmbeddingMethod.Config):
-        negatives: Literal["in-batch", "hard", "all"] = Field("hard", description="where the label pool comes from")
+        negatives: Literal["in-batch", "hard", "embedding-cache", "all"] = Field(
+            "hard", description="where the label pool comes from"
+        )
         loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
         positives: Literal["all", "one"] = Field("all", description="positives in the loss: Eq. 5, or one drawn")
         temperature: float = Field(0.05, gt=0)
@@ -41,6 +44,7 @@ class DEXML(EmbeddingMethod):
         shortlist: int = Field(100, gt=0, description="nearest labels mined for each query")
         refresh_start: int = Field(5, ge=0, description="first epoch with hard negatives")
         refresh_every: int = Field(5, gt=0, description="epochs a shortlist serves")
+        cached_negatives: int = Field(1024, gt=0, description="labels a step adds, by the gradients of their cache")
         k: int = Field(5, gt=0, description="k of the soft top-k loss")
         alpha: float = Field(2.0, gt=0, description="steepness of the soft top-k operator")
 
@@ -56,21 +60,18 @@ class DEXML(EmbeddingMethod):
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
-        common: dict[str, Any] = {"batch_size": settings.batch_size, "seed": seed}
+        negatives: list[sampling.Negatives] = []
         match settings.negatives:
             case "all":
-                return sampling.AllLabels(train, **common)
-            case "in-batch":
-                return sampling.InBatch(train, **common, positives_per_query=settings.positives_per_query)
-        return sampling.HardNegatives(
-            train,
-            **common,
-            positives_per_query=settings.positives_per_query,
-            negatives_per_query=settings.negatives_per_query,
-            shortlist=settings.shortlist,
-            start=settings.refresh_start,
-            every=settings.refresh_every,
-        )
+                negatives = [sampling.Everything()]
+            case "embedding-cache":
+                negatives = [sampling.Cached(settings.cached_negatives, self.loss)]
+            case "hard":
+                timing = {"start": settings.refresh_start, "every": settings.refresh_every}
+                negatives = [sampling.Nearest(settings.negatives_per_query, settings.shortlist, **timing)]
+        drawn = sampling.Draw(settings.positives_per_query)
+        size = settings.batch_size
+        return sampling.Sampler(train, batch_size=size, seed=seed, positives=drawn, negatives=negatives)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         settings, positives = self.config, batch.positives

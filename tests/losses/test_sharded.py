@@ -13,6 +13,7 @@ import torch
 from many_workers import on_workers
 from torch import Tensor
 
+from xmcbench import losses
 from xmcbench.losses import Positives, score_sums
 from xmcbench.workers import Workers
 
@@ -80,6 +81,24 @@ def test_loss_and_every_gradient_equal_one_workers(sizes: list[int]) -> None:
         np.testing.assert_allclose(sum(each[0] for each in found), value, **near)
         np.testing.assert_allclose(sum(each[1] for each in found), of_queries, **near)
         np.testing.assert_allclose(np.concatenate([each[2] for each in found]), of_labels, **near)
+
+
+def hard(workers: Workers, sizes: list[int]) -> set[tuple[int, int]]:
+    """The hardest pairs that one worker holds, by the labels' numbers in the whole pool."""
+    queries, labels = embeddings((B, S), dimensions=D)
+    stop = sum(sizes[: workers.rank + 1])
+    start = stop - sizes[workers.rank]
+    positives = share(reference.positives_of(truth_for(sizes)), start, stop, workers)
+    found = losses.hardest_pairs(queries, labels[start:stop], positives, 3)
+    return set(zip(found.rows_P.tolist(), (found.columns_P + start).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("sizes", SHARDS.values(), ids=SHARDS)
+def test_workers_hold_the_hardest_pairs_of_one(sizes: list[int]) -> None:
+    queries, labels = embeddings((B, S), dimensions=D)
+    whole = losses.hardest_pairs(queries, labels, reference.positives_of(truth_for(sizes)), 3)
+    wanted = sorted(zip(whole.rows_P.tolist(), whole.columns_P.tolist(), strict=True))
+    assert sorted(pair for part in on_workers(len(sizes), hard, sizes) for pair in part) == wanted
 
 
 def test_the_last_label_of_each_shard_is_a_positive_of_some_query() -> None:

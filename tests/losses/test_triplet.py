@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xmcbench.losses import DynamicMargin, Positives, triplet
+from xmcbench.losses import DynamicMargin, Positives, hardest_pairs, pair_scores, score_sums, triplet
 from xmcbench.losses.triplet import hardest_negatives
 
 GENTLE = DynamicMargin(0.1, 0.3)
@@ -102,3 +102,24 @@ def test_without_a_violator_there_is_nothing_to_learn(bystanders: str) -> None:
     assert loss.item() == 0
     assert labels.grad is not None
     assert not labels.grad.any()
+
+
+def test_hardest_pairs_are_those_of_the_hardest_scores() -> None:
+    queries, labels = line(0.5, 0.1, 0.4, 0.9, 0.2)
+    for count, wanted in ((1, [2]), (2, [2, 4]), (9, [1, 2, 4])):
+        found = hardest_pairs(queries, labels, FIRST, count)
+        assert sorted(found.columns_P.tolist()) == wanted
+        assert (found.rows_P.tolist(), found.sampled_B.tolist()) == ([0] * len(wanted), [-1])
+
+
+@pytest.mark.parametrize("chunk", [1, 4, 1 << 21])
+def test_pair_scores_and_their_gradients_are_those_of_the_products(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(score_sums.CHUNK_SCORES, "cpu", chunk)
+    generator = torch.Generator().manual_seed(0)
+    queries, labels = (torch.randn(n, 3, generator=generator, dtype=torch.float64).requires_grad_() for n in (2, 5))
+    pairs = Positives(torch.tensor([0, 0, 1]), torch.tensor([4, 0, 4]), torch.tensor([-1, -1]), 5)
+    ours, wanted = pair_scores(queries, labels, pairs), (queries @ labels.T)[pairs.rows_P, pairs.columns_P]
+    torch.testing.assert_close(ours, wanted)
+    weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+    both = [torch.autograd.grad(scores @ weights, (queries, labels)) for scores in (ours, wanted)]
+    torch.testing.assert_close(both[0], both[1])

@@ -94,6 +94,16 @@ def test_all_rows_every_step_is_the_dense_optimiser(
     torch.testing.assert_close(ours.weight, dense.detach(), rtol=1e-5, atol=1e-6)
 
 
+def test_rows_that_the_method_writes_do_not_learn() -> None:
+    made = table({"optimizer": "none"})
+    before = made.weight.clone()
+    assert not made.learns
+    assert not made(torch.tensor([1, 2])).requires_grad
+    made.step(RATE)
+    assert torch.equal(made.weight, before)
+    assert made.state_dict().keys() == {"weight", "updates"}
+
+
 @pytest.mark.parametrize("config", EVERY)
 def test_rows_that_are_not_touched_keep_every_bit(config: dict[str, Any]) -> None:
     made = train(table(config), range(5))

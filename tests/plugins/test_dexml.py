@@ -34,12 +34,20 @@ def pool_size(sampler: sampling.Sampler) -> int:
     return len(sampler.batch(0, 0).label_ids)
 
 
+def part(sampler: sampling.Sampler, kind: type[Any]) -> Any:
+    """The one source of negatives, which is of this kind."""
+    (found,) = sampler.negatives
+    assert type(found) is kind
+    return found
+
+
 def test_negatives_choose_the_sampler(data: TrainingData) -> None:
-    kinds = {"in-batch": sampling.InBatch, "hard": sampling.HardNegatives, "all": sampling.AllLabels}
+    kinds = {"hard": sampling.Nearest, "embedding-cache": sampling.Cached, "all": sampling.Everything}
     for negatives, kind in kinds.items():
         sampler = dexml(negatives=negatives).sampler(data, 7)
-        assert type(sampler) is kind
+        part(sampler, kind)
         assert (sampler.batch_size, sampler.seed) == (20, 7)
+    assert dexml(negatives="in-batch").sampler(data, 7).negatives == ()
     assert pool_size(dexml(negatives="all").sampler(data, 0)) == LABELS
 
 
@@ -51,13 +59,34 @@ def test_settings_of_the_pool_change_the_pool(data: TrainingData) -> None:
     few, many = (pool_size(refreshed(data, negatives_per_query=n, batch_size=5)) for n in (1, 5))
     assert few < many
     for shortlist in (3, 9):
-        sampler = refreshed(data, shortlist=shortlist)
-        assert isinstance(sampler, sampling.HardNegatives)
-        assert sampler.nearest_NK is not None
-        assert sampler.nearest_NK.shape[1] == shortlist
-    sampler = dexml(negatives="hard", refresh_start=3, refresh_every=4).sampler(data, 0)
-    assert isinstance(sampler, sampling.HardNegatives)
-    assert (sampler.start, sampler.every) == (3, 4)
+        nearest_NK = part(refreshed(data, shortlist=shortlist), sampling.Nearest).nearest_NK
+        assert nearest_NK is not None
+        assert nearest_NK.shape[1] == shortlist
+    nearest = part(dexml(negatives="hard", refresh_start=3, refresh_every=4).sampler(data, 0), sampling.Nearest)
+    assert (nearest.start, nearest.every) == (3, 4)
+
+
+def test_the_cache_adds_the_labels_that_the_methods_own_loss_pulls_most(data: TrainingData) -> None:
+    """By `loss`, `temperature` and all: the gradients are those of the full loss, computed here."""
+    vectors = [torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)).half().float() for rows in (60, 40)]
+    pools = set()
+    for changes in ({}, {"loss": "bce", "temperature": 1.0}, {"loss": "soft-top-k", "k": 2}, {"cached_negatives": 9}):
+        method = dexml(**({"negatives": "embedding-cache", "cached_negatives": 4, "batch_size": 5} | changes))
+        sampler = method.sampler(data, 0)
+        sampler.refresh(0, sampling.Embeddings(lambda: vectors[0], lambda: vectors[1]))
+        batch = sampler.batch(0, 0)
+        queries, labels = vectors[0][batch.query_ids], vectors[1].clone().requires_grad_()
+        whole = dexml(negatives="all", batch_size=5).sampler(data, 0).batch(0, 0)
+        assert np.array_equal(whole.query_ids, batch.query_ids)
+        method.loss(queries, labels, whole).backward()
+        assert labels.grad is not None
+        lengths = labels.grad.norm(dim=1)
+        lengths[batch.label_ids] = -1
+        wanted = lengths.topk(method.config.cached_negatives).indices
+        pool = sampler.harder(batch, queries, vectors[1][batch.label_ids])
+        assert set(pool) - set(batch.label_ids) == set(wanted.tolist())
+        pools.add(tuple(pool))
+    assert len(pools) == 4
 
 
 def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
@@ -92,17 +121,21 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
 @pytest.mark.parametrize(
     ("settings", "unused"),
     [
-        ({"negatives": "hard"}, {"k", "alpha"}),
-        ({"negatives": "hard", "loss": "soft-top-k"}, set()),
+        ({"negatives": "hard"}, {"k", "alpha", "cached_negatives"}),
+        ({"negatives": "hard", "loss": "soft-top-k"}, {"cached_negatives"}),
         (
             {"negatives": "in-batch"},
+            {"k", "alpha", "cached_negatives", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"},
+        ),
+        (
+            {"negatives": "embedding-cache"},
             {"k", "alpha", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"},
         ),
         (
             {"negatives": "all", "loss": "bce"},
             {
                 *("k", "alpha", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"),
-                *("positives_per_query", "positives"),
+                *("positives_per_query", "positives", "cached_negatives"),
             },
         ),
     ],
@@ -123,6 +156,7 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
     [
         ("small", "in-batch", "softmax"),
         ("small", "hard", "decoupled-softmax"),
+        ("small", "embedding-cache", "decoupled-softmax"),
         ("small", "all", "soft-top-k"),
         ("tiny", "hard", "decoupled-softmax"),
     ],
@@ -135,6 +169,7 @@ def test_it_memorises_random_pairs(
     train = dataset.training_data()
     name, rate, steps = ("tiny", 1e-3, 15) if encoder == "tiny" else (save_small_encoder(tmp_path, train), 3e-3, 60)
     settings = {"refresh_start": 2, "refresh_every": 4} if negatives == "hard" else {}
+    settings |= {"cached_negatives": 10} if negatives == "embedding-cache" else {}
     method = dexml(
         **settings,
         encoder={"name": name, "hidden_dropout": 0.0},

@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 from toy import toy_data
 
-from xmcbench.sampling import Batch, InBatch
+from xmcbench.sampling import Batch, Sampler
 from xmcbench.sampling.prefetch import Prefetch
 
 
-class Counted(InBatch):
-    """An `InBatch` that notes which batches were made."""
+class Counted(Sampler):
+    """A `Sampler` that notes which batches were made."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -34,7 +34,7 @@ def test_batches_are_the_samplers_and_each_is_made_once() -> None:
 
 
 def test_any_batch_may_be_asked_for() -> None:
-    sampler = InBatch(toy_data(), batch_size=20, seed=1)
+    sampler = Sampler(toy_data(), batch_size=20, seed=1)
     prefetch = Prefetch(sampler)
     for place in [(0, 1), (0, 0), (3, 2)]:
         assert np.array_equal(prefetch.batch(*place).query_ids, sampler.batch(*place).query_ids)

@@ -18,7 +18,9 @@ from toy import LABELS, QUERIES, UNLABELLED, toy_data
 from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench.sampling import AllLabels, Batch, Embeddings, HardNegatives, InBatch, Sampler
+from xmcbench.evaluation import inverse_propensity
+from xmcbench.sampling import Batch, Clusters, Draw, Embeddings, Everything, Nearest, Sampler
+from xmcbench.sampling.builtin import RECIPES
 
 DATA = toy_data(ignored=2)
 DENSE = DATA.targets.toarray() > 0
@@ -27,22 +29,36 @@ VECTORS = [torch.randn(rows, 5, generator=torch.Generator().manual_seed(rows)) f
 SEEN = Embeddings(lambda: VECTORS[0], lambda: VECTORS[1])
 
 
-def in_batch(data: TrainingData = DATA, **changes: Any) -> InBatch:
-    return InBatch(data, **({"batch_size": 16, "seed": 3} | changes))
+def in_batch(data: TrainingData = DATA, *, count: int | None = 1, **changes: Any) -> Sampler:
+    return Sampler(data, **({"batch_size": 16, "seed": 3, "positives": Draw(count)} | changes))
 
 
-def hard(data: TrainingData = DATA, **changes: Any) -> HardNegatives:
-    """A hard-negative sampler that has seen the embeddings."""
-    sampler = HardNegatives(data, **({"batch_size": 16, "seed": 3, "start": 0, "shortlist": 10} | changes))
+def hard(data: TrainingData = DATA, *, per_query: int = 1, shortlist: int = 10, **changes: Any) -> Sampler:
+    """A sampler with hard negatives that has seen the embeddings."""
+    sampler = in_batch(data, negatives=[Nearest(per_query, shortlist, start=0)], **changes)
     sampler.refresh(0, Embeddings(lambda: VECTORS[0][: len(data.texts)], lambda: VECTORS[1]))
     return sampler
 
 
-def all_labels(data: TrainingData = DATA, **changes: Any) -> AllLabels:
-    return AllLabels(data, **({"batch_size": 16, "seed": 3} | changes))
+def all_labels(data: TrainingData = DATA, **changes: Any) -> Sampler:
+    return in_batch(data, negatives=[Everything()], **changes)
 
 
-MAKERS = [in_batch, hard, all_labels]
+def clustered(data: TrainingData = DATA, **changes: Any) -> Sampler:
+    """A sampler with hard negatives whose queries are clustered."""
+    order, negatives = Clusters(4, start=0, vectors="fresh"), [Nearest(shortlist=10, start=0)]
+    sampler = in_batch(data, order=order, negatives=negatives, **changes)
+    sampler.refresh(0, Embeddings(lambda: VECTORS[0][: len(data.texts)], lambda: VECTORS[1]))
+    return sampler
+
+
+def nearest(sampler: Sampler) -> Nearest:
+    (found,) = sampler.negatives
+    assert isinstance(found, Nearest)
+    return found
+
+
+MAKERS = [in_batch, hard, all_labels, clustered]
 Make = Callable[..., Sampler]
 
 
@@ -60,8 +76,7 @@ def same(one: Batch, other: Batch) -> bool:
 def test_every_true_pair_of_the_pool_is_marked_and_no_other(
     make: Make, size: int, seed: int, epoch: int, drawn: int
 ) -> None:
-    several = {} if make is all_labels else {"positives_per_query": drawn}
-    sampler = make(batch_size=size, seed=seed, **several)
+    sampler = make(batch_size=size, seed=seed, count=drawn)
     for index in range(sampler.num_batches(epoch)):
         batch = sampler.batch(epoch, index)
         pool, positives = batch.label_ids, batch.positives
@@ -107,35 +122,63 @@ def test_the_sampled_positive_is_about_uniform() -> None:
     assert min(drawn.values()) > 0.7 * 400 / len(drawn)
 
 
-@given(wanted=st.integers(1, 6), seed=st.integers(0, 100))
-def test_positives_are_drawn_without_replacement(wanted: int, seed: int) -> None:
-    for query in range(QUERIES):
+@pytest.mark.parametrize("by", ["uniform", "propensity"])
+@given(wanted=st.one_of(st.none(), st.integers(1, 6)), seed=st.integers(0, 100))
+def test_positives_are_drawn_up_to_a_number_without_replacement(by: Any, wanted: int | None, seed: int) -> None:
+    draw = in_batch(positives=Draw(wanted, by)).drawn
+    queries = np.random.default_rng(seed).permutation(QUERIES)[:20]
+    drawn, ends = draw.labels(queries, np.random.default_rng(seed)), 0
+    for query in queries:
         true = np.flatnonzero(DENSE[query])
-        drawn = in_batch(positives_per_query=wanted).drawn_positives(np.array([query]), np.random.default_rng(seed))
-        assert len(drawn) == len(set(drawn.tolist())) == min(wanted, len(true))
-        assert set(drawn) <= set(true)
+        starts, ends = ends, ends + (len(true) if wanted is None else min(wanted, len(true)))
+        assert len(set(drawn[starts:ends])) == ends - starts
+        assert set(drawn[starts:ends]) <= set(true)
+    assert ends == len(drawn)
 
 
-def test_each_positive_is_drawn_as_often() -> None:
-    query, rng = int(np.argmax(DENSE.sum(1))), np.random.default_rng(0)
-    counts = Counter(int(in_batch().drawn_positives(np.array([query]), rng)[0]) for _ in range(400))
-    assert set(counts) == set(np.flatnonzero(DENSE[query]))
-    assert min(counts.values()) > 0.7 * 400 / len(counts)
+@pytest.mark.parametrize("by", ["uniform", "propensity"])
+def test_positives_are_drawn_as_often_as_their_weights_say(by: Any) -> None:
+    card = DATA.card.model_copy(update={"propensity_a": 2.0, "propensity_b": 0.1})  # weights far apart
+    sampler = in_batch(replace(DATA, card=card), positives=Draw(1, by))
+    weights_L = inverse_propensity(DATA.targets, 2.0, 0.1) if by == "propensity" else np.ones(LABELS)
+    query = int(np.argmax(DENSE.sum(1)))
+    true = np.flatnonzero(DENSE[query])
+    drawn = sampler.drawn.labels(np.full(20_000, query), np.random.default_rng(0))
+    found = np.bincount(drawn, minlength=LABELS)[true] / len(drawn)
+    np.testing.assert_allclose(found, weights_L[true] / weights_L[true].sum(), atol=0.012)
+
+
+def test_a_second_draw_weighs_what_the_first_left() -> None:
+    """Two of three labels are drawn: each as often as the orders in which it is among the first two are likely."""
+    sampler = in_batch(positives=Draw(2, "propensity"))
+    query = int(np.flatnonzero(DENSE.sum(1) == 3)[0])
+    sampler.drawn.weights_L = np.ones(LABELS)
+    true, weights = np.flatnonzero(DENSE[query]), np.array([1.0, 2.0, 5.0]) / 8
+    sampler.drawn.weights_L[true] = weights
+    drawn = sampler.drawn.labels(np.full(20_000, query), np.random.default_rng(0))
+    both = [weights[i] * weights[j] / (1 - weights[i]) for i in range(3) for j in range(3) if i != j]
+    wanted = [
+        sum(both[0:2]) + both[2] + both[4],
+        sum(both[2:4]) + both[0] + both[5],
+        sum(both[4:6]) + both[1] + both[3],
+    ]
+    np.testing.assert_allclose(np.bincount(drawn, minlength=LABELS)[true] / 20_000, wanted, atol=0.012)
 
 
 def test_the_shortlist_holds_the_nearest_that_are_neither_true_nor_ignored() -> None:
-    nearest = hard().nearest_NK
-    assert nearest is not None
+    nearest_NK = nearest(hard()).nearest_NK
+    assert nearest_NK is not None
     scores = (VECTORS[0] @ VECTORS[1].T).numpy()
     for query in range(QUERIES):
         allowed = [j for j in np.argsort(-scores[query]) if not DENSE[query, j] and not IGNORED[query, j]]
-        assert nearest[query].tolist() == allowed[:10]
+        assert nearest_NK[query].tolist() == allowed[:10]
 
 
 def test_a_shortlist_is_padded_where_labels_run_out() -> None:
-    sampler = hard(shortlist=1000, negatives_per_query=1000)
-    assert sampler.nearest_NK is not None
-    assert (sampler.nearest_NK >= 0).sum(1).tolist() == (~DENSE & ~IGNORED).sum(1).tolist()
+    sampler = hard(shortlist=1000, per_query=1000)
+    nearest_NK = nearest(sampler).nearest_NK
+    assert nearest_NK is not None
+    assert (nearest_NK >= 0).sum(1).tolist() == (~DENSE & ~IGNORED).sum(1).tolist()
     batch = sampler.batch(0, 0)
     free = (~DENSE & ~IGNORED)[batch.query_ids].any(0)
     assert set(np.flatnonzero(free)) <= set(batch.label_ids.tolist())
@@ -144,19 +187,20 @@ def test_a_shortlist_is_padded_where_labels_run_out() -> None:
 @settings(max_examples=20)
 @given(wanted=st.integers(1, 12), seed=st.integers(0, 50))
 def test_negatives_are_drawn_without_replacement_from_the_shortlist(wanted: int, seed: int) -> None:
-    sampler = hard(negatives_per_query=wanted)
-    assert sampler.nearest_NK is not None
+    sampler = hard(per_query=wanted)
+    nearest_NK = nearest(sampler).nearest_NK
+    assert nearest_NK is not None
     for query in sampler.query_ids:
         pool = sampler.pool(np.array([query]), np.random.default_rng(seed))
         negatives = [label for label in pool if not DENSE[query, label]]
         assert len(negatives) == min(wanted, 10)
-        assert set(negatives) <= set(sampler.nearest_NK[query].tolist())
+        assert set(negatives) <= set(nearest_NK[query].tolist())
         assert len(pool) == len(negatives) + 1
 
 
 def test_start_and_every_say_when_the_shortlist_is_made() -> None:
     asked: list[int] = []
-    sampler = HardNegatives(DATA, batch_size=16, seed=3, start=2, every=3)
+    sampler = in_batch(negatives=[Nearest(start=2, every=3)])
     plain = in_batch()
     for epoch in range(10):
 
@@ -166,21 +210,64 @@ def test_start_and_every_say_when_the_shortlist_is_made() -> None:
 
         sampler.refresh(epoch, Embeddings(queries, lambda: VECTORS[1]))
         if epoch < 2:
-            assert sampler.nearest_NK is None
+            assert nearest(sampler).nearest_NK is None
             assert len(sampler.batch(epoch, 0).label_ids) <= 16
     assert asked == [2, 5, 8]
     plain.refresh(5, Embeddings(lambda: pytest.fail("in-batch asks for nothing"), lambda: VECTORS[1]))
 
 
-def test_a_state_goes_round() -> None:
-    assert HardNegatives(DATA, batch_size=16, seed=3).state() == {}
-    first = hard()
-    second = HardNegatives(DATA, batch_size=16, seed=3, start=0, shortlist=10)
+@pytest.mark.parametrize("make", [hard, clustered])
+def test_a_state_goes_round(make: Make) -> None:
+    first = make()
+    parts = {"negatives": [Nearest(shortlist=10, start=0)]}
+    second = in_batch(**parts, order=Clusters(4, start=0, vectors="fresh")) if make is clustered else in_batch(**parts)
+    assert second.state() == {}
     assert not same(first.batch(0, 0), second.batch(0, 0))
     second.load_state(first.state())
     assert all(same(first.batch(1, index), second.batch(1, index)) for index in range(first.num_batches(1)))
     second.load_state({})
-    assert second.nearest_NK is None
+    assert nearest(second).nearest_NK is None
+    assert second.state() == {}
+
+
+def test_each_source_of_negatives_adds_its_own() -> None:
+    """As UniDEC has them, clusters and explicit negatives together."""
+    sampler, plain = clustered(), in_batch()
+    nearest_NK = nearest(sampler).nearest_NK
+    assert nearest_NK is not None
+    for index in range(sampler.num_batches(0)):
+        batch = sampler.batch(0, index)
+        drawn = plain.drawn.labels(batch.query_ids, sampler.rng("batch", 0, index))
+        assert set(drawn) < set(batch.label_ids)
+        assert set(batch.label_ids) - set(drawn) <= set(nearest_NK[batch.query_ids].ravel())
+
+
+def test_a_part_serves_one_sampler() -> None:
+    part = Nearest()
+    in_batch(negatives=[part])
+    with pytest.raises(ValueError, match="this Nearest is part of a sampler already"):
+        in_batch(negatives=[part])
+
+
+@given(seed=st.integers(0, 99), added=st.integers(0, LABELS))
+def test_a_wider_pool_has_its_true_pairs_and_the_sampled_ones_of_before(seed: int, added: int) -> None:
+    sampler = in_batch(seed=seed)
+    batch = sampler.batch(0, 0)
+    more = np.random.default_rng(seed).permutation(LABELS)[:added]
+    wide = sampler.widened(batch, np.union1d(batch.label_ids, more))
+    marked = np.zeros((len(batch.query_ids), len(wide.label_ids)), int)
+    np.add.at(marked, (wide.positives.rows_P.numpy(), wide.positives.columns_P.numpy()), 1)
+    assert np.array_equal(marked, DENSE[np.ix_(wide.query_ids, wide.label_ids)])
+    sampled = [(each.label_ids[each.positives.columns_P], each.positives.sampled_B) for each in (batch, wide)]
+    assert np.array_equal(*(labels[pairs] for labels, pairs in sampled))
+    assert torch.equal(wide.positives.rows_P[wide.positives.sampled_B], torch.arange(len(batch.query_ids)))
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.name for recipe in RECIPES])
+def test_a_named_sampler_makes_batches_of_its_own_parts(recipe: Any) -> None:
+    one, other = (recipe(DATA, batch_size=16, seed=3) for _ in range(2))
+    assert same(one.batch(0, 0), other.batch(0, 0))
+    assert not set(map(id, one.parts)) & set(map(id, other.parts))
 
 
 def test_all_labels_are_in_the_pool() -> None:

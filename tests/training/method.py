@@ -22,7 +22,7 @@ class Toy(EmbeddingMethod):
     info = MethodInfo(summary="a method for tests")
 
     class Config(EmbeddingMethod.Config):
-        negatives: Literal["in-batch", "hard", "all"] = "in-batch"
+        negatives: Literal["in-batch", "hard", "all", "clustered", "fresh", "cached"] = "in-batch"
         head_dropout: float = 0.0
         blow_up_at: int = -1  # the call of `loss` that answers with NaN
         classifier: bool = False  # a row a label beside the label's text
@@ -31,13 +31,16 @@ class Toy(EmbeddingMethod):
     calls = 0
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
-        common: dict[str, Any] = {"batch_size": self.config.batch_size, "seed": seed}
-        match self.config.negatives:
-            case "all":
-                return sampling.AllLabels(train, **common)
-            case "in-batch":
-                return sampling.InBatch(train, **common)
-        return sampling.HardNegatives(train, **common, shortlist=8, start=1, every=1)
+        parts: dict[str, dict[str, Any]] = {
+            "in-batch": {},
+            "hard": {"negatives": [sampling.Nearest(shortlist=8, start=1, every=1)]},
+            "all": {"negatives": [sampling.Everything()]},
+            "clustered": {"order": sampling.Clusters(size=4, start=1, every=1, growth=(2,))},
+            "fresh": {"order": sampling.Clusters(size=4, start=1, every=1, vectors="fresh")},
+            "cached": {"negatives": [sampling.Cached(5)]},
+        }
+        common = {"batch_size": self.config.batch_size, "seed": seed}
+        return sampling.Sampler(train, **common, **parts[self.config.negatives])
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         size = self.encoder.dimension

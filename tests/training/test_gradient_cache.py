@@ -178,3 +178,14 @@ def test_a_compiled_encoder_draws_as_torch_does(small_encoder: str, monkeypatch:
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: asked.append((module, how["options"])))
     encoder = Encoder.load(EncoderConfig(name=small_encoder, compile=True), Path(small_encoder))
     assert asked == [(encoder.transformer, {"fallback_random": True})]
+
+
+def test_what_another_part_of_the_step_keeps_takes_from_the_room(small_encoder: str, data: TrainingData) -> None:
+    cache = make_cache(make_encoder(small_encoder, 0.0), activation_bytes=SOME_BYTES)
+    queries, labels = texts(cache.encoder, data)
+
+    def kept(kept_bytes: int) -> int:
+        cached = cache.embed([TextRows(queries, QUERY_ROWS), TextRows(labels, LABEL_ROWS)], 0, kept_bytes)
+        return sum(micro.output_MD is not None for micro in cached.micro)
+
+    assert kept(0) > kept(SOME_BYTES // 2) > kept(2 * SOME_BYTES) == 0

@@ -23,6 +23,10 @@ DATA = toy_data(ignored=1)
 CASES: dict[str, dict[str, Any]] = {
     "in-batch": {"negatives": "in-batch"},
     "hard, clipped": {"negatives": "hard", "clip_norm": 0.5},
+    "clusters of a bank": {"negatives": "clustered"},
+    "clusters of fresh vectors": {"negatives": "fresh"},
+    "embedding cache": {"negatives": "cached"},
+    "embedding cache, a table": {"negatives": "cached", "classifier": True},
     "all labels, a table": {"negatives": "all", "classifier": True, "clip_norm": 1.0},
     "batches of 2, a table": {"negatives": "in-batch", "classifier": True, "batch_size": 2},  # empty shards
 }

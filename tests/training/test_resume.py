@@ -23,6 +23,10 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "in-batch, tokens": ({"negatives": "in-batch"}, {"encoder_tokens": 2500}),
     "all labels, no dropout": ({"negatives": "all", "dropout": 0.0}, {"steps": 8}),
     "hard, epochs": ({"negatives": "hard"}, {"epochs": 3.2}),  # refreshed before epochs 1, 2 and 3: steps 3, 6, 9
+    "clusters of a bank": ({"negatives": "clustered"}, {"steps": 10}),  # before epochs 1, 2 and 3
+    "clusters of fresh vectors": ({"negatives": "fresh"}, {"steps": 8}),
+    "embedding cache": ({"negatives": "cached"}, {"steps": 8}),
+    "embedding cache, second passes": ({"negatives": "cached", "activation_gib": 0.0}, {"steps": 8}),
     "hard, second passes": ({"negatives": "hard", "activation_gib": 0.0}, {"steps": 8}),
 }
 

@@ -32,9 +32,9 @@ class Watched(Toy):
         self.batches.append((batch.query_ids, batch.label_ids))
         return super().loss(queries_BD, labels_SD, batch)
 
-    def all_query_vectors(self, tokens: Any) -> torch.Tensor:
-        self.mined += 1
-        return super().all_query_vectors(tokens)
+    def all_query_vectors(self, tokens: Any, *, mining: bool = False) -> torch.Tensor:
+        self.mined += mining
+        return super().all_query_vectors(tokens, mining=mining)
 
 
 def watched(encoder: str, **settings: Any) -> Watched:
@@ -105,6 +105,30 @@ def test_mining_is_charged(small_encoder: str, data: TrainingData, tmp_path: Pat
     mined = 2 * 2 * QUERIES * LABELS * size
     assert run.ledger.scoring_flops == mined + sum(scoring_flops(*batch, size) for batch in method.batches)
     assert run.ledger.over(run.budget) == {}
+
+
+def test_labels_that_a_step_adds_are_embedded_trained_on_and_charged(
+    small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    method, plain = watched(small_encoder, negatives="cached"), watched(small_encoder)
+    ledger, _ = (fit(each, data, tmp_path / each.config.negatives, {"steps": 4}).ledger for each in (method, plain))
+    for (queries, labels), (same_queries, drawn) in zip(method.batches, plain.batches, strict=True):
+        assert np.array_equal(queries, same_queries)
+        assert len(np.setdiff1d(labels, drawn)) == len(labels) - len(drawn) == 5
+    labels = method.encoder.tokenizer.tokens(data.label_texts, data.card.max_label_length)
+    assert ledger.encoder_tokens == sum(step_tokens(method, data)) + int(labels.lengths.sum())
+    assert ledger.stage_seconds["mine"] > 0
+
+
+def test_clusters_of_a_bank_cost_no_tokens_and_fresh_ones_a_pass(
+    small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    for negatives, passes in (("clustered", 0), ("fresh", 2)):
+        method = watched(small_encoder, negatives=negatives)
+        ledger = fit(method, data, tmp_path / negatives, {"epochs": 3}).ledger
+        queries = method.encoder.tokenizer.tokens(data.texts, data.card.max_length)
+        assert ledger.encoder_tokens == sum(step_tokens(method, data)) + passes * int(queries.lengths.sum())
+        assert ledger.stage_seconds["cluster"] > 0
 
 
 def scoring_flops(queries: np.ndarray, labels: np.ndarray, size: int) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from xmcbench.cli import datasets, leaderboard, methods, rescore, run
+from xmcbench.cli import datasets, leaderboard, methods, predict, rescore, run
 from xmcbench.errors import XMCBenchError
 
 USER_ERROR = 2  # exit code: a problem the user can mend
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("rescore")(rescore.rescore)
+app.command("predict")(predict.predict)
 app.command("methods")(methods.methods)
 app.add_typer(datasets.app, name="datasets")
 

@@ -35,10 +35,22 @@ from xmcbench.predictions import STORED, Predictions
 from xmcbench.provenance import provenance
 from xmcbench.record import Failure, Record, Status
 from xmcbench.store import Store
+from xmcbench.trial import Trial
 
 
 def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def method_of(trial: Trial) -> Method:
+    """The trial's method with its settings, not fitted. Raises XMCBenchError where the installed one is another."""
+    found = registry().method(trial.method, trial.distribution)
+    if (found.origin.distribution, found.origin.version) != (trial.distribution, trial.version):
+        raise XMCBenchError(
+            f"method {trial.method!r} is of {found.origin}, expected {trial.distribution} {trial.version}"
+        )
+    method: Method = found.thing(found.thing.Config.model_validate(trial.config))
+    return method
 
 
 @dataclass
@@ -56,7 +68,7 @@ class Attempt:
         """Carry the trial out and keep its predictions, model and record. Raises what the method raises."""
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
-        method = self._method()
+        method = method_of(trial)
         # The dataset is let go at once and read again to score: no test target is in the process until then.
         self._fit(method, self._dataset().training_data(), directory)
         self.stage = "predict"
@@ -114,16 +126,6 @@ class Attempt:
         if dataset.card.content_hash != trial.dataset_hash:
             raise XMCBenchError(f"{trial.dataset} changed on disk since the run was planned; run it again")
         return dataset
-
-    def _method(self) -> Method:
-        trial = self.job.trial
-        found = registry().method(trial.method, trial.distribution)
-        if (found.origin.distribution, found.origin.version) != (trial.distribution, trial.version):
-            raise XMCBenchError(
-                f"method {trial.method!r} is of {found.origin}, expected {trial.distribution} {trial.version}"
-            )
-        method: Method = found.thing(found.thing.Config.model_validate(trial.config))
-        return method
 
     def _fit(self, method: Method, train: TrainingData, directory: Path) -> None:
         trial = self.job.trial

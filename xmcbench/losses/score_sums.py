@@ -198,6 +198,35 @@ def log_sum_exp(
     return found
 
 
+class _PairScores(Function):
+    """The scores of the pairs, and of no other."""
+
+    @staticmethod
+    def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
+        scores = Scores(queries_BD, labels_SD, pairs, 1.0)
+        scores_P = scores.new_pairs()
+        for start in scores.starts:
+            here, places = scores.pairs(start)
+            scores_P[here] = scores.chunk(start)[places]
+        scores.remember(ctx)
+        return scores_P
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+        scores = Scores.of(ctx)
+
+        def nothing(start: int) -> Tensor:
+            return scores.new_rows(0.0, min(scores.width, scores.starts.stop - start))
+
+        return *scores.pull(nothing, grads[0]), None
+
+
+def pair_scores(queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
+    """[P] inner products of the pairs, whatever they stand for; a chunk of labels at a time, as every other score."""
+    scores_P: Tensor = _PairScores.apply(queries_BD, labels_SD, pairs)  # type: ignore[no-untyped-call]
+    return scores_P
+
+
 def cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
     """Scalar: binary cross-entropies summed over this worker's pool, averaged over the B queries."""
     mean: Tensor = _CrossEntropy.apply(queries_BD, labels_SD, positives, temperature)  # type: ignore[no-untyped-call]

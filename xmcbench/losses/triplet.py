@@ -12,7 +12,7 @@ dimensions, H hardest negatives, K picked of a chunk.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -44,12 +44,13 @@ class DynamicMargin:
 
 
 class _Hardest(Function):
-    """The `count` largest scores of each row's negatives, -inf where there are fewer. And the positives' scores."""
+    """The `count` largest scores of each row's negatives, -inf where there are fewer; the positives' scores; where the
+    largest are."""
 
     @staticmethod
     def forward(
         ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
         scores = Scores(queries_BD, labels_SD, positives, 1.0)
         best_BH, scores_P = scores.new_rows(-torch.inf, count), scores.new_pairs()
         columns_BH = torch.zeros_like(best_BH, dtype=torch.int64)
@@ -61,7 +62,8 @@ class _Hardest(Function):
             best_BH, kept_BH = torch.cat([best_BH, new_BK], 1).topk(count, dim=1)
             columns_BH = torch.cat([columns_BH, columns_BK + start], 1).gather(1, kept_BH)
         scores.remember(ctx, best_BH, columns_BH)
-        return best_BH, scores_P
+        ctx.mark_non_differentiable(columns_BH)
+        return best_BH, scores_P, columns_BH
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
@@ -78,14 +80,32 @@ class _Hardest(Function):
         return *scores.pull(scatter, grads[1]), None, None
 
 
+def _hardest(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
+    return found
+
+
 def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
     """[B, H] scores of each query's `count` hardest negatives among the labels of all workers, best first.
 
     Every worker gets them. A query with fewer negatives has -inf for the others, which has no gradient. And [P] the
     scores of this worker's positive pairs.
     """
-    own_BH, scores_P = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
+    own_BH, scores_P, _ = _hardest(queries_BD, labels_SD, positives, count)
     return positives.workers.gather(own_BH.T).T.topk(count, dim=1).values, scores_P
+
+
+@torch.no_grad()
+def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
+    """Each query's `count` hardest negatives among the labels of all workers: the pairs that this worker holds.
+
+    They are given as a truth of their own, for `pair_scores`; no pair of it is sampled.
+    """
+    own_BH, _, columns_BH = _hardest(queries_BD, labels_SD, positives, count)
+    floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
+    rows_P, places_P = ((own_BH >= floor_B1) & (own_BH > -torch.inf)).nonzero(as_tuple=True)
+    none_B = torch.full_like(positives.sampled_B, -1)
+    return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], sampled_B=none_B)
 
 
 def triplet(

@@ -32,7 +32,7 @@ class TableConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    optimizer: Literal["adam", "sgd"] = "adam"
+    optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.0, ge=0, description="of the rows a step touches; sgd adds it to the gradient")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd; 0 keeps no state")
@@ -50,7 +50,7 @@ class TableConfig(BaseModel):
     def build_optimizer(self) -> RowOptimizer:
         if self.optimizer == "adam":
             return RowAdam(self.weight_decay)
-        return MomentumSGD(self.momentum, self.weight_decay)
+        return MomentumSGD(self.momentum, self.weight_decay)  # which keeps no state for what does not learn
 
 
 class LabelTable(nn.Module):
@@ -98,6 +98,11 @@ class LabelTable(nn.Module):
     def num_rows(self) -> int:
         return self.weight.shape[0]
 
+    @property
+    def learns(self) -> bool:
+        """Whether rows that are asked for collect a gradient."""
+        return self.config.optimizer != "none"
+
     def rows_of(self, ids_S: Tensor) -> Tensor:
         """Where the rows with these numbers lie, int64 [S]. Raises IndexError where this worker has not all of them."""
         ids_S = ids_S.to(self.row_ids.device)
@@ -132,7 +137,7 @@ class LabelTable(nn.Module):
         else:
             rows_S = rows_S.to(self.weight.device)
             leaf = self.weight.index_select(0, rows_S).float()
-        if torch.is_grad_enabled():
+        if self.learns and torch.is_grad_enabled():
             self._leaves.append((rows_S, leaf.requires_grad_()))
             self._combined = None
         return leaf

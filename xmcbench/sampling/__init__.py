@@ -1,6 +1,24 @@
 """Samplers: which queries make a batch, and which labels they are scored against."""
 
-from xmcbench.sampling.builtin import AllLabels, HardNegatives, InBatch
+from xmcbench.sampling.builtin import Recipe
+from xmcbench.sampling.cached import Cached
+from xmcbench.sampling.clustering import balanced_clusters
+from xmcbench.sampling.clusters import Clusters
+from xmcbench.sampling.parts import Draw, Everything, Nearest, Negatives, Order, Shuffled
 from xmcbench.sampling.sampler import Batch, Embeddings, Sampler
 
-__all__ = ["AllLabels", "Batch", "Embeddings", "HardNegatives", "InBatch", "Sampler"]
+__all__ = [
+    "Batch",
+    "Cached",
+    "Clusters",
+    "Draw",
+    "Embeddings",
+    "Everything",
+    "Nearest",
+    "Negatives",
+    "Order",
+    "Recipe",
+    "Sampler",
+    "Shuffled",
+    "balanced_clusters",
+]

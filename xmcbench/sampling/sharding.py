@@ -25,6 +25,7 @@ class Shard:
         self.workers = workers
         self.num_labels = num_labels
         groups_L = np.arange(num_labels) if groups_L is None else groups_L
+        self.groups_L = groups_L
         self.owner_L = groups_L % workers.size
         self.mine_L = self.owner_L == workers.rank
         self.label_ids = np.flatnonzero(self.mine_L)

@@ -67,18 +67,22 @@ class GradientCache:
         self.activation_bytes = activation_bytes
         self.autocast = autocast
 
-    def embed(self, parts: list[TextRows], seed: int) -> CachedEmbeddings:
-        """Embed the texts of all parts, one part after another; there may be none."""
+    def embed(self, parts: list[TextRows], seed: int, kept_bytes: int = 0) -> CachedEmbeddings:
+        """Embed the texts of all parts, one part after another; there may be none.
+
+        `kept_bytes` of activations are there already, from other texts of the step.
+        """
         lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
         groups = micro_batches(lengths_N, self.micro_batch_tokens)
         micros = (self._micro_batch(parts, group, derive_seed(seed, i)) for i, group in enumerate(groups))
         leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
         made: list[_MicroBatch] = []
+        room = max(0, self.activation_bytes - kept_bytes)
         # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
         # must not serve where one is kept: hence two contexts.
         with self.autocast():
             saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0
-            while saved.total + coming <= self.activation_bytes and (micro := next(micros, None)):
+            while saved.total + coming <= room and (micro := next(micros, None)):
                 before = saved.total
                 with saved:
                     micro.output_MD = self._run(micro)
@@ -86,13 +90,13 @@ class GradientCache:
                 made.append(micro)
                 # Texts get shorter, so the next micro-batch keeps about as much, or less.
                 coming = saved.total - before
-            if saved.total > self.activation_bytes:
+            if saved.total > room:
                 made[-1].output_MD = None
         with self.autocast(), torch.no_grad():
             for micro in micros:
                 leaf_ND[micro.places] = self._run(micro)
                 made.append(micro)
-        return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()))
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()), saved.total)
 
     def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seed: int) -> _MicroBatch:
         texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
@@ -114,12 +118,16 @@ class GradientCache:
 
 @dataclass(frozen=True)
 class CachedEmbeddings:
-    """`embeddings` [N, D], a leaf; `tokens` real tokens were encoded for it. Bound to its own forward pass."""
+    """`embeddings` [N, D], a leaf; `tokens` real tokens were encoded for it and at most `kept_bytes` kept.
+
+    Bound to its own forward pass.
+    """
 
     cache: GradientCache
     embeddings: Tensor
     micro: list[_MicroBatch]
     tokens: int
+    kept_bytes: int
 
     def backward(self) -> None:
         """Push the leaf's gradient into the encoder's parameters. Call once, after the loss's `backward`."""

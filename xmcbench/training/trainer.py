@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -28,17 +29,28 @@ from xmcbench.embedding_method import EmbeddingMethod
 from xmcbench.errors import XMCBenchError
 from xmcbench.flops import counting
 from xmcbench.method import Progress, Run, derive_seed
-from xmcbench.models.embedding import autocast
+from xmcbench.models.embedding import autocast, evaluating
 from xmcbench.sampling.prefetch import Prefetch
-from xmcbench.sampling.sampler import Batch, Embeddings
+from xmcbench.sampling.sampler import Batch
 from xmcbench.training import checkpoint
-from xmcbench.training.gradient_cache import GradientCache, TextRows
+from xmcbench.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
 from xmcbench.training.schedule import warmup_linear
 from xmcbench.training.update import Update
 
 CHECKPOINT_SECONDS = 60.0  # what a kill can cost, at most, beside the step in flight
 KEPT = 2  # checkpoints: the newest, and the one before
 SELECTION_K = 100
+
+
+@dataclass(frozen=True)
+class _Embedded:
+    """A batch, this worker's share of it, the embeddings of all queries and of the share's labels."""
+
+    whole: Batch
+    batch: Batch
+    queries_BD: Tensor
+    labels_SD: Tensor
+    cached: tuple[CachedEmbeddings, ...]
 
 
 class NonFiniteLossError(XMCBenchError):
@@ -76,15 +88,15 @@ class Trainer:
 
     def train(self) -> None:
         """Spend the budget; leave the method with the chosen weights."""
-        self._restore()
+        if not self._restore():
+            self._begin()
         ledger, budget = self.run.ledger, self.run.budget
         while (fraction := self._agreed(ledger.fraction(budget))) < 1:
-            before = {name: ledger.spent(name) for name in budget.limits()}
-            if self.index == 0:
-                self._refresh()
-            with ledger.stage("train"):
-                figures = self._step(fraction)
-            self._note_step(before)
+            with ledger.step(budget):
+                if self.index == 0:
+                    self._refresh()
+                with ledger.stage("train"):
+                    figures = self._step(fraction)
             self.run.report(Progress("train", min(1.0, ledger.fraction(budget)), {**figures, "step": ledger.steps}))
             self._look()
             if self._agreed(time.monotonic() - self.last_kept) > CHECKPOINT_SECONDS:
@@ -104,33 +116,70 @@ class Trainer:
 
     def _step(self, fraction: float) -> dict[str, float]:
         method, ledger = self.method, self.run.ledger
-        whole = self.batches.batch(self.epoch, self.index)
-        batch = self.shard.share(whole)
-        batch = replace(batch, positives=batch.positives.to(self.device))
         method.encoder.train()
         method.modules.train()
-        mine = [TextRows(self.queries, batch.query_ids[self.shard.queries(len(batch.query_ids))])]
-        if method.encodes_labels:
-            mine.append(TextRows(self.labels, batch.label_ids))
-        cached = self.cache.embed(mine, derive_seed(self.run.seed, "dropout", ledger.steps, self.workers.rank))
         with counting() as scored:
-            value = self._loss(cached.embeddings, len(mine[0].rows), batch)
-        cached.backward()
-        self._charge(whole, scored.flops)
+            step = self._embedded(self.batches.batch(self.epoch, self.index))
+            value = self._loss(step.queries_BD, step.labels_SD, step.batch)
+        for cached in step.cached:
+            cached.backward()
+        self._charge(step.whole, scored.flops)
         # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
         middle = (fraction + min(1.0, self._agreed(ledger.fraction(self.run.budget)))) / 2
         norm = self.update.step(warmup_linear(middle, method.config.warmup))
         self._check(norm, "norm of the gradient")
         with torch.no_grad():
-            method.after_step(batch)
+            if self.sampler.watches:
+                self.sampler.observe(step.whole, *self._shown(step))
+            method.after_step(step.batch, step.queries_BD.detach(), step.labels_SD.detach())
         return {"loss": value, "gradient": norm}
 
-    def _loss(self, embeddings: Tensor, queries: int, batch: Batch) -> float:
+    def _embedded(self, whole: Batch) -> _Embedded:
+        """The batch through the encoder; where the sampler then adds labels to it, these too."""
+        batch = self.shard.share(whole)
+        seed = partial(derive_seed, self.run.seed, "dropout", self.run.ledger.steps, self.workers.rank)
+        texts = [TextRows(self.queries, batch.query_ids[self.shard.queries(len(batch.query_ids))])]
+        if self.method.encodes_labels:
+            texts.append(TextRows(self.labels, batch.label_ids))
+        cached = self.cache.embed(texts, seed())
+        queries_BD = self.workers.gather(cached.embeddings[: len(texts[0].rows)])
+        labels_SD = cached.embeddings[len(texts[0].rows) :]
+        step = _Embedded(whole, batch, queries_BD, labels_SD, (cached,))
+        if self.sampler.adds:
+            with self.run.ledger.stage("mine"):
+                pool = self.sampler.harder(whole, *self._shown(step))
+            step = self._widened(step, pool, seed("added"))
+        return replace(step, batch=replace(step.batch, positives=step.batch.positives.to(self.device)))
+
+    def _widened(self, step: _Embedded, label_ids: np.ndarray, seed: int) -> _Embedded:
+        """The same with the larger pool `label_ids`, whose other labels are embedded."""
+        whole = self.sampler.widened(step.whole, label_ids)
+        batch = self.shard.share(whole)
+        if not self.method.encodes_labels:
+            return replace(step, whole=whole, batch=batch)
+        more = np.setdiff1d(batch.label_ids, step.batch.label_ids)
+        added = self.cache.embed([TextRows(self.labels, more)], seed, step.cached[0].kept_bytes)
+        by_id = np.argsort(np.concatenate((step.batch.label_ids, more)))
+        labels_SD = torch.cat((step.labels_SD, added.embeddings))[torch.from_numpy(by_id).to(self.device)]
+        return replace(step, whole=whole, batch=batch, labels_SD=labels_SD, cached=(*step.cached, added))
+
+    @torch.no_grad()
+    def _shown(self, step: _Embedded) -> tuple[Tensor, Tensor]:
+        """What the sampler sees of a step: the vectors of all queries and of all labels of the pool."""
+        method, ids = self.method, step.batch.label_ids
+        labels_SD = step.labels_SD.detach() if method.encodes_labels else step.labels_SD.new_empty(len(ids), 0)
+        with evaluating(method.modules):
+            queries_BD = method.mining_query_vectors(step.queries_BD.detach())
+            labels_SD = method.mining_label_vectors(labels_SD, ids)
+        by_worker = np.argsort(self.shard.owner_L[step.whole.label_ids], kind="stable")
+        places = torch.from_numpy(np.argsort(by_worker)).to(self.device)
+        return queries_BD, self.workers.gather(labels_SD)[places]
+
+    def _loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> float:
         """The loss over all workers, after its backward pass."""
         # Every worker draws alike: what they all do to the queries must agree.
         torch.manual_seed(derive_seed(self.run.seed, "loss", self.run.ledger.steps))
-        queries_BD = self.workers.gather(embeddings[:queries])
-        part = self.method.loss(queries_BD, embeddings[queries:], batch)
+        part = self.method.loss(queries_BD, labels_SD, batch)
         value = float(self.workers.sum(part.detach().double()))
         self._check(value, "loss")
         part.backward()  # type: ignore[no-untyped-call]
@@ -159,30 +208,24 @@ class Trainer:
         if self.index == batches:
             self.epoch, self.index = self.epoch + 1, 0
 
+    def _begin(self) -> None:
+        """Let the method look at the embeddings before training; what it asks for is charged."""
+        embeddings = self.method.embeddings(self.queries, self.labels, self.run.ledger)
+        with self._looking("prepare"), torch.no_grad():
+            self.method.begin(embeddings)
+
     def _refresh(self) -> None:
-        """Let the sampler look at the current embeddings; what it asks for is charged."""
-        ledger, method = self.run.ledger, self.method
-
-        def charged(vectors: Callable[[Tokens], Tensor], tokens: Tokens, encodes: bool) -> Tensor:
-            if encodes:
-                ledger.encoder_tokens += int(tokens.lengths.sum())
-                ledger.encoder_flops += method.encoder.flops(tokens.lengths)
-            return vectors(tokens)
-
-        embeddings = Embeddings(
-            queries=partial(charged, method.all_query_vectors, self.queries, True),
-            labels=partial(charged, method.all_label_vectors, self.labels, method.encodes_labels),
-            workers=self.workers,
-        )
-        with ledger.stage("mine"), counting() as scored:
+        """Let the sampler look at the current vectors; what it asks for is charged."""
+        embeddings = self.method.embeddings(self.queries, self.labels, self.run.ledger, mining=True)
+        with self._looking("mine"):
             self.sampler.refresh(self.epoch, embeddings)
-        ledger.scoring_flops += int(self.workers.sum(torch.tensor(scored.flops, device=self.device)))
 
-    def _note_step(self, before: dict[str, float]) -> None:
+    @contextmanager
+    def _looking(self, stage: str) -> Iterator[None]:
         ledger = self.run.ledger
-        for name, spent in before.items():
-            taken = ledger.spent(name) - spent
-            ledger.largest_step[name] = max(taken, ledger.largest_step.get(name, 0.0))
+        with ledger.stage(stage), counting() as scored:
+            yield
+        ledger.scoring_flops += int(self.workers.sum(torch.tensor(scored.flops, device=self.device)))
 
     def _look(self) -> None:
         """Evaluate on the selection split where an evaluation is due; keep the weights if they are the best."""
@@ -227,10 +270,11 @@ class Trainer:
             self.kept_step = ledger.steps
         self.last_kept = time.monotonic()
 
-    def _restore(self) -> None:
+    def _restore(self) -> bool:
+        """Go on from the newest checkpoint; False where there is none."""
         place = checkpoint.newest(self.run.checkpoint)
         if place is None:
-            return
+            return False
         saved, note = checkpoint.load(place)
         self._load_model(saved[0])
         self.update.load(saved)
@@ -241,6 +285,7 @@ class Trainer:
         for name, value in note["ledger"].items():
             setattr(self.run.ledger, name, value)
         self.kept_step = self.run.ledger.steps
+        return True
 
     def _model_tensors(self) -> checkpoint.Groups:
         return {"encoder": self.method.encoder.state_dict(), "modules": self.method.module_tensors()}

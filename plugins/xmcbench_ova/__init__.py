@@ -1,0 +1,105 @@
+"""One-vs-all classification: a row for each label, binary cross-entropy over all of them (DEXML Eq. 2; Renee).
+
+Legend: B queries, S labels (all that this worker holds), L labels, N queries, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from xmcbench import (
+    EmbeddingMethod,
+    EncoderConfig,
+    LabelTable,
+    MethodInfo,
+    TableConfig,
+    TrainingData,
+    hookimpl,
+    losses,
+    sampling,
+)
+
+SPREAD = 0.02  # standard deviation of random rows (Renee)
+
+
+class RawEncoderConfig(EncoderConfig):
+    """An encoder whose embeddings keep their length: a logit is not bounded by 1."""
+
+    normalize: bool = Field(default=False, description="scale embeddings to length 1")
+
+
+class OvA(EmbeddingMethod):
+    """A linear classifier of every label on one text encoder. Label texts are not encoded."""
+
+    name = "ova"
+    info = MethodInfo(
+        summary="one-vs-all classifier over all labels, binary cross-entropy",
+        citation="Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024 (DistilBERT OvA); "
+        "Jain et al., Renee: End-to-end Training of Extreme Classification Models, MLSys 2023",
+    )
+    encodes_labels = False
+
+    class Config(EmbeddingMethod.Config):
+        encoder: RawEncoderConfig = RawEncoderConfig()
+        table: TableConfig = Field(TableConfig(), description="how the rows learn and are stored")
+        rows: Literal["random", "label-embeddings"] = Field("random", description="what the rows start from")
+        reduction: Literal["mean", "sum"] = Field("mean", description="of the loss over the queries of a batch")
+        label_texts_as_queries: bool = Field(False, description="label texts are training queries for themselves")
+
+    config: OvA.Config
+
+    @property
+    def classifier(self) -> LabelTable:
+        return self.tables()["classifier"]
+
+    def training_data(self, train: TrainingData) -> TrainingData:
+        """With label texts as queries: N + L of them, the last L each with its own label and nothing to ignore."""
+        if not self.config.label_texts_as_queries:
+            return train
+        identity = sp.eye_array(train.num_labels, dtype=np.float32, format="csr")
+        return replace(
+            train,
+            texts=[*train.texts, *train.label_texts],
+            targets=sp.vstack([train.targets, identity], format="csr"),
+            ignore=sp.vstack([train.ignore, sp.csr_array(identity.shape, dtype=np.float32)], format="csr"),
+        )
+
+    def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
+        rows = torch.from_numpy(self.shard.label_ids)
+        table = LabelTable(rows, self.encoder.dimension, self.config.table, seed=torch.initial_seed())
+        table.fill(lambda block_ND, generator: block_ND.normal_(0, SPREAD, generator=generator))
+        return nn.ModuleDict({"classifier": table})
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:  # noqa: ARG002 (the rows are the index)
+        return nn.Module()
+
+    def begin(self, embeddings: sampling.Embeddings) -> None:
+        if self.config.rows == "label-embeddings":
+            labels_LD = normalize(embeddings.labels(), dim=1)
+            self.classifier.weight.copy_(labels_LD[self.classifier.row_ids])
+
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        return self.classifier.forward(self.classifier.rows_of(torch.from_numpy(label_ids)))
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        size = self.config.batch_size
+        return sampling.Sampler(train, batch_size=size, seed=seed, negatives=(sampling.Everything(),))
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:  # noqa: ARG002
+        # The pool is every label, so that the worker's whole table is scored, without a copy.
+        mean = losses.binary_cross_entropy(queries_BD, self.classifier(), batch.positives, temperature=1.0)
+        return mean * len(batch.query_ids) if self.config.reduction == "sum" else mean
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    register(OvA)

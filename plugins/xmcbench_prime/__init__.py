@@ -1,0 +1,255 @@
+"""PRIME: label prototypes and a dynamic margin (Dahiya et al., NAACL 2025).
+
+Legend: B queries, S labels of the pool (of this worker), L labels, N training queries, V free vectors, T tokens of a
+label's bag, D dimensions, P true pairs, M pairs of queries and hard negatives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+
+AT_ONCE = 16_384  # prototypes
+GROWTH = [10, 25, 50, 75, 100, 125, 150, 200]
+OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
+
+
+class Prototypes(nn.Module):
+    """The label prototype network: a transformer layer over a label's bag of vectors, then the mean."""
+
+    def __init__(self, dimension: int, feedforward: int, dropout: float) -> None:
+        super().__init__()
+        # The bag has no order, and so the layer no positions.
+        self.layer = nn.TransformerEncoderLayer(dimension, 1, feedforward, dropout, "gelu", batch_first=True)
+
+    def forward(self, bag_STD: Tensor) -> Tensor:
+        """[S, D], of length 1."""
+        mixed_STD: Tensor = self.layer(bag_STD)
+        return normalize(mixed_STD.mean(1), dim=1)
+
+
+class PRIME(EmbeddingMethod):
+    """Queries are compared with prototypes: what a small network makes of a label's text, centroid and free vector."""
+
+    name = "prime"
+    info = MethodInfo(
+        summary="dual encoder with label prototypes, triplet losses with a dynamic margin",
+        citation="Dahiya et al., Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss, "
+        "NAACL 2025",
+        needs=("label texts",),
+    )
+
+    class Config(EmbeddingMethod.Config):
+        batch_size: int = Field(3200, gt=0, description="queries a step")
+        positives_per_query: int = Field(2, gt=0, description="positives of a query drawn into the pool")
+        positives_by: Literal["propensity", "uniform"] = Field("propensity", description="how they are drawn")
+        free_vectors: int = Field(65_536, ge=0, description="V, a power of two: clusters of labels share one; 0: none")
+        centroids: Literal["momentum", "frozen", "none"] = "momentum"
+        momentum: float = Field(0.95, ge=0, lt=1, description="alpha of the centroids")
+        feedforward: int = Field(1024, gt=0, description="width of the prototype network's layer")
+        prototype_dropout: float = Field(0.1, ge=0, lt=1)
+        query_to_prototype: bool = Field(True, description="whether the loss has its first term, T(h_q, z_l)")
+        query_to_label: bool = Field(True, description="T(h_q, h_l)")
+        label_to_query: bool = Field(True, description="T(h_l, h_q)")
+        regulariser_weight: float = Field(0.1, ge=0, description="lambda; 0 leaves R out")
+        regulariser_margin: float = Field(0.3, ge=0, description="m'")
+        regulariser_mean: Literal["all", "violators"] = Field("all", description="the pairs that R is the mean over")
+        margin: Literal["dynamic", "as-printed", "fixed"] = Field("dynamic", description="fixed is largest_margin")
+        smallest_margin: float = Field(0.1, ge=0)
+        largest_margin: float = Field(0.3, ge=0)
+        hardest: int = Field(100, gt=0, description="negatives of a query in each term")
+        weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
+        batches: Literal["clusters", "shuffled"] = "clusters"
+        cluster_size: int = Field(4, gt=0, description="most queries of a cluster, before it grows")
+        cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
+        cluster_every: int = Field(5, gt=0, description="epochs that clusters serve")
+        cluster_growth: list[int] = Field(GROWTH, description="epochs from which clusters are twice as large")
+        cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="from training steps, or embedded anew")
+
+        @model_validator(mode="after")
+        def _makes_sense(self) -> PRIME.Config:
+            if self.free_vectors & (self.free_vectors - 1):
+                raise ValueError(f"free_vectors must be a power of two or 0, found {self.free_vectors}")
+            if self.smallest_margin > self.largest_margin:
+                raise ValueError(f"smallest_margin {self.smallest_margin} exceeds largest_margin {self.largest_margin}")
+            if not (self.query_to_prototype or self.query_to_label or self.label_to_query):
+                raise ValueError("the loss needs a term: query_to_prototype, query_to_label or label_to_query")
+            return self
+
+        def unused(self) -> frozenset[str]:
+            unused = set() if self.batches == "clusters" else set(OF_CLUSTERS)
+            if not self.regulariser_weight:
+                unused |= {"regulariser_margin", "regulariser_mean"}
+            if self.margin == "fixed":
+                unused.add("smallest_margin")
+            if self.centroids != "momentum":
+                unused.add("momentum")
+            return frozenset(unused)
+
+    config: PRIME.Config
+
+    # What is made before training ---------------------------------------------------------------------------------
+
+    def label_groups(self, train: TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
+        """[L] the free vector of each label: labels whose texts are alike share one."""
+        if not self.config.free_vectors:
+            return None
+        rng = np.random.default_rng(torch.initial_seed())
+        return sampling.balanced_clusters(embeddings.labels(), self.config.free_vectors, rng)
+
+    def build_modules(self, train: TrainingData) -> nn.Module:
+        settings, shard, size = self.config, self.shard, self.encoder.dimension
+        modules: dict[str, nn.Module] = {"prototypes": self._network()}
+        if settings.free_vectors:
+            mine = torch.from_numpy(np.unique(shard.groups_L[shard.label_ids]))
+            bound = (6 / (int(shard.groups_L.max()) + 1 + size)) ** 0.5  # Xavier's, of the whole bank
+            config = TableConfig(learning_rate=settings.learning_rate)
+            modules["bank"] = LabelTable(mine, size, config, seed=torch.initial_seed())
+            modules["bank"].fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
+        if settings.centroids != "none":
+            self.targets = train.targets
+            rows = torch.from_numpy(shard.label_ids)
+            modules["centroids"] = LabelTable(rows, size, TableConfig(optimizer="none"), seed=0)
+        return nn.ModuleDict(modules)
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
+        modules = nn.ModuleDict({"prototypes": self._network()})
+        modules.load_state_dict(tensors, assign=True)
+        return modules
+
+    def _network(self) -> Prototypes:
+        settings = self.config
+        return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
+
+    def begin(self, embeddings: sampling.Embeddings) -> None:
+        """Centroids start as the means of a label's queries, scaled to length 1; without a query as zero."""
+        if self.config.centroids == "none":
+            return
+        table = self.modules["centroids"]
+        queries_ND = normalize(embeddings.queries(), dim=1).cpu().numpy()
+        sums_SD = sp.csr_array(self.targets.T)[self.shard.label_ids] @ queries_ND
+        table.weight.copy_(normalize(torch.from_numpy(sums_SD), dim=1))
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        settings = self.config
+        order = None
+        if settings.batches == "clusters":
+            order = sampling.Clusters(
+                settings.cluster_size,
+                settings.cluster_start,
+                settings.cluster_every,
+                tuple(settings.cluster_growth),
+                settings.cluster_vectors,
+            )
+        drawn = sampling.Draw(settings.positives_per_query, settings.positives_by)
+        return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
+
+    # What is scored -----------------------------------------------------------------------------------------------
+
+    def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        return normalize(embeddings_ND, dim=1)
+
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        """[S, D] prototypes of length 1. Of an index's many labels some are made at a time: a bag is many vectors."""
+        starts = range(0, max(1, len(label_ids)), AT_ONCE)
+        some = [slice(start, start + AT_ONCE) for start in starts]
+        return torch.cat([self._prototypes(embeddings_SD[part], label_ids[part]) for part in some])
+
+    def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        labels_S, bag = torch.from_numpy(label_ids), [embeddings_SD]
+        if self.config.free_vectors:
+            bank = self.modules["bank"]
+            bag.append(bank(bank.rows_of(torch.from_numpy(self.shard.groups_L[label_ids]))))
+        if self.config.centroids != "none":
+            centroids = self.modules["centroids"]
+            # One without queries stays zero: `normalize` divides by no less than 1e-12.
+            bag.append(normalize(centroids(centroids.rows_of(labels_S)), dim=1))
+        prototypes_SD: Tensor = self.modules["prototypes"](torch.stack(bag, dim=1))
+        return prototypes_SD
+
+    def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        """[S, D] texts: the sampler clusters queries and looks at no label, so prototypes would be made for nothing."""
+        return self.query_vectors(embeddings_SD)
+
+    # What is trained ----------------------------------------------------------------------------------------------
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        """T(h_q, z_l) + T(h_q, h_l) + T(h_l, h_q) + lambda R (Eq. 5)."""
+        settings, positives = self.config, batch.positives
+        texts_BD, texts_SD = normalize(queries_BD, dim=1), normalize(labels_SD, dim=1)
+        loss = texts_BD.new_zeros(())
+        # Prototypes come last: their dropout draws otherwise on each worker, and what is drawn before must agree.
+        if settings.label_to_query:
+            loss = loss + self._triplet(*losses.label_to_query(texts_BD, texts_SD, positives))
+        if settings.query_to_label:
+            loss = loss + self._triplet(texts_BD, texts_SD, positives)
+        if settings.query_to_prototype or settings.regulariser_weight:
+            prototypes_SD = self.label_vectors(labels_SD, batch.label_ids)
+            if settings.query_to_prototype:
+                loss = loss + self._triplet(texts_BD, prototypes_SD, positives)
+            if settings.regulariser_weight:
+                regulariser = self._regulariser(texts_BD, texts_SD, prototypes_SD, positives)
+                loss = loss + settings.regulariser_weight * regulariser
+        return loss
+
+    def _triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: losses.Positives) -> Tensor:
+        settings = self.config
+        margin: float | losses.DynamicMargin = settings.largest_margin
+        if settings.margin != "fixed":
+            printed = settings.margin == "as-printed"
+            margin = losses.DynamicMargin(settings.smallest_margin, settings.largest_margin, printed)
+        return losses.triplet(
+            queries_BD,
+            labels_SD,
+            positives,
+            margin=margin,
+            hardest=settings.hardest,
+            weight_temperature=settings.weight_temperature,
+            over_negatives="sum",
+        )
+
+    def _regulariser(
+        self, queries_BD: Tensor, texts_SD: Tensor, prototypes_SD: Tensor, positives: losses.Positives
+    ) -> Tensor:
+        """R: prototypes are to beat texts by m', above them for positives and below for negatives (Eq. 6, 7)."""
+        negatives = losses.hardest_pairs(queries_BD, prototypes_SD, positives, self.config.hardest)
+
+        def hinges(pairs: losses.Positives, sign: int) -> Tensor:
+            of_texts_P, of_prototypes_P = (losses.pair_scores(queries_BD, z, pairs) for z in (texts_SD, prototypes_SD))
+            return (sign * (of_texts_P - of_prototypes_P) + self.config.regulariser_margin).relu()
+
+        return (self._mean(hinges(positives, 1), positives) + self._mean(hinges(negatives, -1), positives)) / 2
+
+    def _mean(self, hinges_P: Tensor, positives: losses.Positives) -> Tensor:
+        """A worker's part of the mean over the pairs of all workers; 0 where there are none."""
+        counted_P = hinges_P > 0 if self.config.regulariser_mean == "violators" else torch.ones_like(hinges_P)
+        return hinges_P.sum() / positives.workers.sum(counted_P.sum()).clamp(min=1)
+
+    def after_step(self, batch: sampling.Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
+        """c_p <- alpha c_p + (1 - alpha) h_q for each query q of a positive p, in the order of the batch (Eq. 4)."""
+        if self.config.centroids != "momentum":
+            return
+        alpha, table, positives = self.config.momentum, self.modules["centroids"], batch.positives
+        columns_P, by_label_P = positives.columns_P.sort(stable=True)
+        labels_S, group_P, counts_S = torch.unique_consecutive(columns_P, return_inverse=True, return_counts=True)
+        # Of a label's n queries, one after another, the last weighs the most, and the old centroid alpha^n.
+        later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
+        queries_PD = normalize(queries_BD, dim=1)[positives.rows_P[by_label_P]]
+        rows_S = table.rows_of(torch.from_numpy(batch.label_ids)[labels_S.cpu()])
+        old_SD = table.weight[rows_S] * (alpha**counts_S)[:, None]
+        weights_P1 = ((1 - alpha) * alpha**later_P)[:, None]
+        table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD * weights_P1)
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    register(PRIME)

@@ -1,0 +1,121 @@
+"""One-vs-all classifiers on a frozen encoder, trained on negatives from its index (NGAME's classifier; PRIME (W)).
+
+Legend: N training queries, B of a batch, L labels, S of a pool (of this worker), D dimensions.
+"""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import dropout, normalize
+
+from xmcbench import LabelTable, MethodInfo, Progress, Run, TableConfig, TrainingData, losses, sampling
+from xmcbench_second_stage.stage import SecondStage
+
+SEEDS = 2**63  # one is drawn for each purpose
+
+
+class Classifier(SecondStage):
+    """A row for each label, compared by cosine with the query; the first method's score is added.
+
+    Both scores are inner products with the same query, so their sum is that with the sum of the label's two vectors:
+    what is learnt ends in the first method's index.
+    """
+
+    name = "classifier"
+    info = MethodInfo(
+        summary="second stage: one-vs-all classifiers on a frozen dual encoder",
+        citation="Dahiya et al., NGAME: Negative Mining-aware Mini-batching for Extreme Classification, WSDM 2023",
+    )
+
+    class Config(SecondStage.Config):
+        epochs: int = Field(20, gt=0, description="passes over the training queries, where the budget allows")
+        batch_size: int = Field(1024, gt=0, description="queries a step")
+        table: TableConfig = Field(TableConfig(), description="how the rows learn and are stored")
+        dropout: float = Field(0.5, ge=0, lt=1, description="on the query's vector")
+        margin: float = Field(0.2, gt=0)
+        hardest: int = Field(10, gt=0, description="negatives of the pool that a query's positive is compared with")
+        positives_per_query: int = Field(3, gt=0, description="drawn into the pool")
+        negatives_per_query: int = Field(5, gt=0, description="drawn into the pool from the shortlist")
+        shortlist: int = Field(100, gt=0, description="nearest labels of each query in the first method's index")
+        fuse: float = Field(1.0, ge=0, description="weight of the first method's score; 0 leaves the classifier alone")
+
+    config: Classifier.Config
+
+    @property
+    def num_parameters(self) -> int:
+        return self.first.num_parameters + self.first.index_LD.numel()
+
+    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
+        index_LD, shard = self.first.index_LD, self.first.shard
+        rows = torch.from_numpy(shard.label_ids)
+        table = LabelTable(rows, index_LD.shape[1], self.config.table, _seed(run, "rows")).to(index_LD.device)
+        table.weight.copy_(normalize(index_LD[table.row_ids], dim=1))
+        queries_ND = normalize(queries_ND, dim=1)
+        sampler = self._sampler(train, queries_ND, run)
+        self._train(sampler, table, queries_ND, run)
+        with run.ledger.stage("index"):
+            rows_LD = torch.empty_like(index_LD)
+            rows_LD[shard.everyone()] = shard.workers.gather(normalize(table.weight.float(), dim=1))
+            self.first.index_LD = rows_LD + self.config.fuse * index_LD
+
+    def _sampler(self, train: TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
+        """Batches with negatives of a shortlist that is made once: the index that it comes from does not move."""
+        settings, index_LD = self.config, self.first.index_LD
+        nearest = sampling.Nearest(settings.negatives_per_query, settings.shortlist, start=0)
+        sampler = sampling.Sampler(
+            train,
+            batch_size=settings.batch_size,
+            seed=_seed(run, "batches"),
+            positives=sampling.Draw(settings.positives_per_query),
+            negatives=(nearest,),
+        )
+        with run.ledger.step(run.budget), run.ledger.stage("mine"):
+            workers = self.first.shard.workers
+            sampler.refresh(0, sampling.Embeddings(lambda: queries_ND, lambda: index_LD, workers))
+            run.ledger.scoring_flops += 2 * len(queries_ND) * index_LD.numel()
+        return sampler
+
+    def _train(self, sampler: sampling.Sampler, table: LabelTable, queries_ND: Tensor, run: Run) -> None:
+        """Steps until `epochs` or the budget is over, whichever is first; the learning rate falls to 0 until then."""
+        ledger, start = run.ledger, self.spent(run)
+        batches = sampler.num_batches(0)
+        total = self.config.epochs * batches
+        for step in range(total):
+            spent = self.spent(run)
+            if spent >= 1:
+                return
+            place = max(step / total, (spent - start) / (1 - start))
+            with ledger.step(run.budget), ledger.stage("train"):
+                batch = sampler.batch(*divmod(step, batches))
+                loss = self._step(batch, table, queries_ND, _seed(run, "dropout", step))
+                table.step(self.config.table.learning_rate * (1 - place))
+                ledger.steps += 1
+                ledger.epochs += 1 / batches
+                ledger.queries += len(batch.query_ids)
+                # A pass forward, and a backward one that multiplies twice as much.
+                ledger.scoring_flops += 6 * len(batch.query_ids) * len(batch.label_ids) * queries_ND.shape[1]
+            done = self.config.share + (1 - self.config.share) * place
+            run.report(Progress("train", done, {"loss": loss, "step": ledger.steps}))
+
+    def _step(self, whole: sampling.Batch, table: LabelTable, queries_ND: Tensor, seed: int) -> float:
+        """The loss of a batch, after its backward pass; every worker drops the same of the queries."""
+        shard, settings = self.first.shard, self.config
+        batch = shard.share(whole)
+        torch.manual_seed(seed)
+        queries_BD = dropout(queries_ND[torch.from_numpy(batch.query_ids).to(queries_ND.device)], settings.dropout)
+        loss = losses.triplet(
+            queries_BD,
+            normalize(table(table.rows_of(torch.from_numpy(batch.label_ids))), dim=1),
+            batch.positives.to(queries_ND.device),
+            margin=settings.margin,
+            hardest=settings.hardest,
+            over_negatives="mean",
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return float(shard.workers.sum(loss.detach()))
+
+
+def _seed(run: Run, *purpose: str | int) -> int:
+    return int(run.rng("classifier", *purpose).integers(SEEDS))

@@ -1,0 +1,141 @@
+"""A sparse linear ranker over the first method's best labels (DEXML Section C.8, Table 15; after ELIAS, Section 3.5).
+
+Legend: N queries, C of a chunk, K labels of a shortlist, L labels, V words.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from pydantic import Field
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.svm import LinearSVC
+from torch import Tensor
+
+from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank, search
+from xmcbench_second_stage.stage import SecondStage
+
+CHUNK = 64  # queries whose shortlists are scored at once
+EQUAL = 1e-6  # scores that spread less than this are taken as equal
+FOLDER = "ranker"  # in a model's directory
+
+
+class SparseRanker(SecondStage):
+    """For each label a linear classifier on TF-IDF that tells its queries from those it was shortlisted for in vain.
+
+    Within a query's shortlist both scores are scaled to mean 0 and variance 1 and added, whatever the first one's
+    scale. A label that cannot be learnt (without a true query, or without a false one) has no say: it gets the mean.
+    """
+
+    name = "sparse-ranker"
+    info = MethodInfo(
+        summary="second stage: sparse TF-IDF classifiers rank a dual encoder's best labels",
+        citation="Gupta et al., ELIAS: End-to-end Learning to Index and Search in Large Output Spaces, NeurIPS 2022",
+    )
+
+    class Config(SecondStage.Config):
+        shortlist: int = Field(100, gt=0, description="best labels of the first method that are ranked")
+        c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
+        weight: float = Field(1.0, ge=0, description="of the ranker's score beside the first method's; 0 is the latter")
+
+    config: SparseRanker.Config
+    weights_LV: sp.csr_array
+    intercepts_L: np.ndarray  # NaN where nothing was learnt
+
+    @property
+    def num_parameters(self) -> int:
+        return self.first.num_parameters + self.weights_LV.nnz + int((~np.isnan(self.intercepts_L)).sum())
+
+    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
+        first, ledger = self.first, run.ledger
+        with ledger.step(run.budget), ledger.stage("mine"):
+            k = min(self.config.shortlist, train.num_labels)
+            index = search.build_index(first.index_LD, first.config.search)
+            listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
+            ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
+        with ledger.step(run.budget), ledger.stage("train"):
+            self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+            try:
+                words_NV = sp.csr_array(self.words.fit_transform(list(train.texts)))
+            except ValueError as problem:
+                raise XMCBenchError(f"{train.card.name}: TF-IDF finds no word in the texts") from problem
+        self._fit_labels(words_NV, _pairs(listed_NK, train.targets), train, run)
+
+    def _fit_labels(self, words_NV: sp.csr_array, shown: sp.csc_array, train: TrainingData, run: Run) -> None:
+        """A classifier for each label, frequent ones first, while the budget lasts; `shown` [N, L] are its queries."""
+        true, ledger = train.targets.tocsc(), run.ledger
+        self.intercepts_L = np.full(train.num_labels, np.nan, np.float32)
+        rows = [sp.csr_array((1, words_NV.shape[1]), dtype=np.float32)] * train.num_labels
+        order = np.argsort(-np.diff(true.indptr), kind="stable")
+        for done, label in enumerate(order.tolist()):
+            if self.spent(run) >= 1:
+                break
+            queries = shown.indices[shown.indptr[label] : shown.indptr[label + 1]]
+            of_label = np.isin(queries, true.indices[true.indptr[label] : true.indptr[label + 1]])
+            if of_label.all() or not of_label.any():
+                continue
+            with ledger.step(run.budget), ledger.stage("train"):
+                learnt = LinearSVC(C=self.config.c, random_state=0).fit(words_NV[queries], of_label)
+                rows[label] = sp.csr_array(learnt.coef_.astype(np.float32))
+                self.intercepts_L[label] = learnt.intercept_[0]
+            share = self.config.share
+            run.report(Progress("train", share + (1 - share) * done / len(order), {"label": done}))
+        self.weights_LV = sp.vstack(rows, format="csr")
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        num_labels = len(self.intercepts_L)
+        listed = min(self.config.shortlist, num_labels)
+        found = self.first.predict(texts, min(num_labels, max(k, listed)))
+        head_NK = found.indices[:, :listed]
+        scores_NK = _standardised(found.scores[:, :listed]) + self.config.weight * self._scores(texts, head_NK)
+        # What was not ranked stays below, in the first method's order.
+        below = scores_NK.min(axis=1, keepdims=True) - 1 - np.arange(found.k - listed, dtype=np.float32)
+        return rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
+
+    def _scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
+        """[N, K] standardised scores of the ranker for each query's labels."""
+        margins_NK = np.empty(labels_NK.shape, np.float32)
+        for start in range(0, len(texts), CHUNK):
+            labels_CK = labels_NK[start : start + CHUNK]
+            words_CV = sp.csr_array(self.words.transform(list(texts[start : start + CHUNK])))
+            queries = np.repeat(np.arange(len(labels_CK)), labels_CK.shape[1])
+            products = words_CV[queries].multiply(self.weights_LV[labels_CK.ravel()]).sum(axis=1)
+            margins_NK[start : start + CHUNK] = np.asarray(products).reshape(labels_CK.shape)
+        return _standardised(margins_NK + self.intercepts_L[labels_NK])
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        folder = directory / FOLDER
+        folder.mkdir()
+        (folder / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
+        np.save(folder / "idf.npy", self.words.idf_)
+        np.save(folder / "intercepts.npy", self.intercepts_L)
+        sp.save_npz(folder / "weights.npz", self.weights_LV)
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        folder = directory / FOLDER
+        vocabulary = json.loads((folder / "words.json").read_text())
+        self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+        self.words.idf_ = np.load(folder / "idf.npy", allow_pickle=False)
+        self.intercepts_L = np.load(folder / "intercepts.npy", allow_pickle=False)
+        self.weights_LV = sp.csr_array(sp.load_npz(folder / "weights.npz"))
+
+
+def _pairs(listed_NK: np.ndarray, targets: sp.csr_array) -> sp.csc_array:
+    """[N, L] the pairs that are shortlisted or true."""
+    rows, places = np.nonzero(listed_NK >= 0)
+    listed = sp.csr_array((np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape)
+    return sp.csc_array(listed + targets)
+
+
+def _standardised(scores_NK: np.ndarray) -> np.ndarray:
+    """Each row with mean 0 and variance 1, counting what is known; what is not (NaN) is 0, and so are equal scores."""
+    known = ~np.isnan(scores_NK)
+    count_N1 = np.maximum(known.sum(axis=1, keepdims=True), 1)
+    centred = np.where(known, scores_NK - np.nansum(scores_NK, axis=1, keepdims=True) / count_N1, 0.0)
+    spread_N1 = np.sqrt((centred**2).sum(axis=1, keepdims=True) / count_N1)
+    return np.asarray(centred / np.maximum(spread_N1, EQUAL), np.float32)

@@ -1,0 +1,128 @@
+"""What second stages have in common: a first method, its share of the budget, and its vectors of the training queries.
+
+Legend: N training queries, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field, ValidationError, field_validator
+from torch import Tensor
+
+from xmcbench import (
+    Budget,
+    DatasetCard,
+    DualEncoder,
+    Method,
+    Predictions,
+    Run,
+    Texts,
+    TrainingData,
+    XMCBenchError,
+    registry,
+)
+
+FIRST = "first"  # in a model's directory: a folder apart, as what opens it elsewhere knows of no second stage
+
+
+class SecondStage(Method):
+    """Fits the dual encoder `first` within a share of the budget, then learns from its vectors within the rest."""
+
+    class Config(Method.Config):
+        first: dict[str, Any] = Field(description="a method and its settings, as under `methods` of a suite")
+        share: float = Field(0.8, gt=0, lt=1, description="of every limit of the budget, for the first method")
+
+        @field_validator("first")
+        @classmethod
+        def _with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+            """All settings of the first method, and where it is from: both determine the result."""
+            name, origin, config = _resolve(given)
+            return {"method": name, "origin": origin, **config.model_dump(mode="json")}
+
+    config: SecondStage.Config
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        name, _, settings = _resolve(config.first)
+        self.first: DualEncoder = registry().method(name).thing(settings)
+
+    def skip(self, card: DatasetCard) -> str | None:
+        return self.first.skip(card)
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        share = self.config.share
+        part = replace(
+            run,
+            budget=_share_of(run.budget, share),
+            report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
+        )
+        self.first.fit(train, part)
+        with run.ledger.step(run.budget):
+            queries_ND = self._embed(train, run)
+        self.learn(train, queries_ND, run)
+
+    @abstractmethod
+    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
+        """Learn from what `first` makes of the training queries, until the budget is spent or all is done."""
+
+    def spent(self, run: Run) -> float:
+        """The share of the budget that is spent; of several clocks the fastest, so that workers stop together."""
+        workers, fraction = self.first.shard.workers, run.ledger.fraction(run.budget)
+        return float(workers.max(torch.tensor(fraction, dtype=torch.float64, device=self.first.index_LD.device)))
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        return self.first.predict(texts, k)
+
+    def save(self, directory: Path) -> None:
+        (directory / FIRST).mkdir()
+        self.first.save(directory / FIRST)
+
+    def load(self, directory: Path) -> None:
+        self.first.load(directory / FIRST)
+
+    def _embed(self, train: TrainingData, run: Run) -> Tensor:
+        """[N, D] what is scored for the training queries; charged."""
+        first, ledger = self.first, run.ledger
+        with ledger.stage("mine"):
+            tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
+            ledger.encoder_tokens += int(tokens.lengths.sum())
+            ledger.encoder_flops += first.encoder.flops(tokens.lengths)
+            return first.all_query_vectors(tokens)
+
+
+def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
+    """Name, origin and settings of a first method. Raises ValueError or XMCBenchError where there is none such."""
+    settings = dict(given)
+    name, origin = settings.pop("method", None), settings.pop("origin", None)
+    if not isinstance(name, str):
+        raise ValueError("missing key 'method'")
+    found = registry().method(name)
+    if not issubclass(found.thing, DualEncoder):
+        raise ValueError(f"method {name!r} is no dual encoder")
+    if origin not in (None, str(found.origin)):
+        raise XMCBenchError(f"method {name!r} is of {found.origin}, expected {origin}")
+    kind: type[DualEncoder.Config] = found.thing.Config
+    try:
+        config = kind.model_validate_json(json.dumps(settings), strict=True)
+    except ValidationError as invalid:
+        problems = (f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in invalid.errors())
+        raise ValueError("; ".join(problems)) from None
+    # Defaults are let pass: a resolved configuration spells all of them out.
+    fields = kind.model_fields
+    idle = [key for key in config.unused() & settings.keys() if getattr(config, key) != fields[key].get_default()]
+    if idle:
+        raise ValueError(f"{', '.join(sorted(idle))}: means nothing beside the other settings here")
+    return name, str(found.origin), config
+
+
+def _share_of(budget: Budget, share: float) -> Budget:
+    """The share of every limit; whole numbers stay whole."""
+    parts = {name: share * limit for name, limit in budget.limits().items()}
+    whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(budget, name), int)}
+    return Budget(**{**parts, **whole})

@@ -1,0 +1,214 @@
+"""UniDEC: a dual encoder and a classifier trained as one (Kharbanda et al., arXiv:2405.03714v1).
+
+Legend: B queries, S labels of the pool (of this worker), T labels of the classifier's pool, N texts, P positive pairs,
+H hidden size of the encoder, D dimensions of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+
+
+class UniDEC(EmbeddingMethod):
+    """Two heads on one encoder: the first is compared with label texts, the second with a row for each label."""
+
+    name = "unidec"
+    info = MethodInfo(
+        summary="dual encoder and classifier in one, multi-class loss over some positives (UniDEC, SupConDE)",
+        citation="Kharbanda et al., Unified Dual Encoder and Classifier Training for Extreme Multi-label "
+        "Classification, arXiv:2405.03714, 2024",
+        needs=("label texts",),
+    )
+
+    class Config(EmbeddingMethod.Config):
+        batch_size: int = Field(576, gt=0, description="queries a step")
+        learning_rate: float = Field(1e-4, gt=0, description="of the encoder")
+        head_learning_rate: float = Field(2e-4, gt=0)
+        classifier_learning_rate: float = Field(1e-3, gt=0)
+        heads: Literal["both", "de"] = Field("both", description="de is SupConDE: no classifier")
+        inference: Literal["both", "de", "clf"] = Field("both", description="both concatenates")
+        loss: Literal["psl", "pal"] = Field("psl", description="averaged over a query's positives, or summed")
+        directions: Literal["both", "query-to-label"] = "both"
+        de_weight: float = Field(0.3, ge=0, le=1, description="lambda; the classifier's loss has the rest")
+        temperature: float = Field(0.05, gt=0, description="of the dual encoder's loss")
+        classifier_temperature: float = Field(1.0, gt=0)
+        dimension: int = Field(384, gt=0, description="of each head")
+        head_dropout: float = Field(0.1, ge=0, lt=1)
+        positives_per_query: int = Field(3, gt=0, description="beta: positives of a query drawn into the pool")
+        extra_positives: int = Field(0, ge=0, description="beta_E: more of them in the classifier's pool alone")
+        negatives_per_query: int = Field(6, ge=0, description="eta: drawn from the shortlist; 0 mines none")
+        shortlist: int | None = Field(None, gt=0, description="null is negatives_per_query x refresh_every")
+        batches: Literal["clusters", "shuffled"] = "clusters"
+        cluster_size: int | None = Field(None, gt=0, description="queries; null is batch_size")
+        refresh_start: int = Field(0, ge=0, description="first epoch with clusters and shortlists")
+        refresh_every: int = Field(5, gt=0, description="epochs that clusters and shortlists serve")
+
+        def unused(self) -> frozenset[str]:
+            unused = set()
+            if self.heads == "de":
+                unused |= {"inference", "de_weight", "extra_positives"}
+                unused |= {"classifier_temperature", "classifier_learning_rate"}
+            if not self.negatives_per_query:
+                unused.add("shortlist")
+            if self.batches == "shuffled":
+                unused.add("cluster_size")
+                if not self.negatives_per_query:
+                    unused |= {"refresh_start", "refresh_every"}
+            return frozenset(unused)
+
+    config: UniDEC.Config
+    modules: nn.ModuleDict
+
+    def build_modules(self, train: TrainingData) -> nn.Module:
+        modules = self._heads()
+        if self.config.heads == "both":
+            self.targets = train.targets
+            size, rows = self.config.dimension, torch.from_numpy(self.shard.label_ids)
+            config = TableConfig(learning_rate=self.config.classifier_learning_rate)
+            table = LabelTable(rows, size, config, torch.initial_seed())
+            table.fill(lambda block_ND, generator: block_ND.normal_(0, size**-0.5, generator=generator))
+            modules["classifier"] = table
+        return modules
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
+        modules = self._heads()
+        modules.load_state_dict(tensors, assign=True)
+        return modules
+
+    def _heads(self) -> nn.ModuleDict:
+        """g1 and g2 of Appendix C.1; g1's output is scaled to length 1, g2's in training is not."""
+
+        def linear() -> nn.Linear:
+            return nn.Linear(self.encoder.dimension, self.config.dimension)
+
+        heads = {"de": nn.Sequential(linear(), nn.Tanh(), nn.Dropout(self.config.head_dropout))}
+        if self.config.heads == "both":
+            heads["clf"] = nn.Sequential(linear(), nn.Dropout(self.config.head_dropout))
+        return nn.ModuleDict(heads)
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Those of every method, the heads apart from the encoder: each has its own rate."""
+        of_heads = {id(parameter) for parameter in self.modules.parameters()}
+        rates = {False: self.config.learning_rate, True: self.config.head_learning_rate}
+        groups = [
+            {**group, "lr": rate, "params": [p for p in group["params"] if (id(p) in of_heads) == is_head]}
+            for group in super().parameter_groups()
+            for is_head, rate in rates.items()
+        ]
+        return [group for group in groups if group["params"]]
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        settings = self.config
+        start, every = settings.refresh_start, settings.refresh_every
+        negatives: list[sampling.Nearest] = []
+        if count := settings.negatives_per_query:
+            shortlist = settings.shortlist or count * every
+            negatives.append(sampling.Nearest(count, shortlist, start=start, every=every))
+        order: sampling.Order = sampling.Shuffled()
+        if settings.batches == "clusters":
+            size = settings.cluster_size or settings.batch_size
+            order = sampling.Clusters(size, start=start, every=every, vectors="fresh")
+        sampler = sampling.Sampler(
+            train,
+            batch_size=settings.batch_size,
+            seed=seed,
+            order=order,
+            positives=sampling.Draw(settings.positives_per_query),
+            negatives=negatives,
+        )
+        self.extra = sampling.Draw(settings.extra_positives)
+        self.extra.attach(sampler)
+        return sampler
+
+    def mining_query_vectors(self, embeddings_NH: Tensor) -> Tensor:
+        """[N, D] the first head's, whatever inference scores: clusters and shortlists are made of them."""
+        return normalize(self._head("de", embeddings_NH), dim=1)
+
+    def mining_label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        return self.mining_query_vectors(embeddings_SH)
+
+    def query_vectors(self, embeddings_NH: Tensor) -> Tensor:
+        """[N, D], or [N, 2D] where both are scored: the sum of both cosines (Section 3.3)."""
+        scored = self._scored
+        parts = [self.mining_query_vectors(embeddings_NH)] if "de" in scored else []
+        if "clf" in scored:
+            parts.append(normalize(self._head("clf", embeddings_NH), dim=1))
+        return torch.cat(parts, dim=1)
+
+    def label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:
+        scored = self._scored
+        parts = [self.mining_query_vectors(embeddings_SH)] if "de" in scored else []
+        if "clf" in scored:
+            parts.append(normalize(self._rows(label_ids), dim=1))
+        return torch.cat(parts, dim=1)
+
+    @property
+    def _scored(self) -> set[str]:
+        settings = self.config
+        if settings.heads == "de":
+            return {"de"}
+        return {"de", "clf"} if settings.inference == "both" else {settings.inference}
+
+    def _head(self, name: str, embeddings_NH: Tensor) -> Tensor:
+        vectors_ND: Tensor = self.modules[name](embeddings_NH)
+        return vectors_ND
+
+    def _rows(self, label_ids: np.ndarray) -> Tensor:
+        """[S, D] the classifier's rows of labels that this worker holds."""
+        table = self.tables()["classifier"]
+        rows_SD: Tensor = table(table.rows_of(torch.from_numpy(label_ids)))
+        return rows_SD
+
+    def loss(self, queries_BH: Tensor, labels_SH: Tensor, batch: sampling.Batch) -> Tensor:
+        """lambda L_D + (1 - lambda) L_C (Algorithm 1)."""
+        settings = self.config
+        # Queries before labels: of the labels each worker has others, and what queries draw must agree.
+        de_BD = self.mining_query_vectors(queries_BH)
+        if settings.heads == "de":
+            labels_SD = self.mining_query_vectors(labels_SH)
+            return self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
+        clf_BD = self._head("clf", queries_BH)
+        label_ids, positives = self._classifier_pool(batch)
+        labels_SD = self.mining_query_vectors(labels_SH)
+        of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
+        of_clf = self._both_ways(clf_BD, self._rows(label_ids), positives, settings.classifier_temperature)
+        return settings.de_weight * of_de + (1 - settings.de_weight) * of_clf
+
+    def _both_ways(self, queries_BD: Tensor, labels_SD: Tensor, positives: losses.Positives, tau: float) -> Tensor:
+        """Half the loss of queries over labels, half that of labels over queries; or the first alone."""
+        loss = losses.psl if self.config.loss == "psl" else losses.pal
+        there = loss(queries_BD, labels_SD, positives, temperature=tau)
+        if self.config.directions == "query-to-label":
+            return there
+        return (there + loss(*losses.label_to_query(queries_BD, labels_SD, positives), temperature=tau)) / 2
+
+    def _classifier_pool(self, batch: sampling.Batch) -> tuple[np.ndarray, losses.Positives]:
+        """Labels [T] and true pairs of the pool with up to `extra_positives` more labels of each query (Section C.4).
+
+        They need no text. They are drawn from all of a query's labels, so some may be in the pool already.
+        """
+        if not self.config.extra_positives:
+            return batch.label_ids, batch.positives
+        # Seeded from torch's generator, so that every worker draws alike before it keeps those it holds.
+        drawn = self.extra.labels(batch.query_ids, np.random.default_rng(int(torch.randint(2**62, ()))))
+        label_ids = np.union1d(batch.label_ids, drawn[self.shard.mine_L[drawn]])
+        rows, columns = self.targets[batch.query_ids][:, label_ids].nonzero()
+        of_pool = batch.positives
+        rows_P, columns_P = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(columns.astype(np.int64))
+        none_B = torch.full_like(of_pool.sampled_B, -1)  # these losses train on every pair
+        positives = losses.Positives(rows_P, columns_P, none_B, len(label_ids), of_pool.workers)
+        return label_ids, positives.to(none_B.device)
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    register(UniDEC)

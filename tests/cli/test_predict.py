@@ -1,0 +1,155 @@
+"""`xmcbench predict` as people use it. The fake method ranks labels by how often they were seen: 0, 1, 2, 3, ..."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.data.source import Source
+from xmcbench.plugins import ONLY, registry
+
+Ask = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def ask(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Ask:
+    """Runs the command: its exit code, and what it said on stdout and stderr."""
+
+    def ask(*arguments: str | Path) -> tuple[int, str, str]:
+        code = 0
+        try:
+            places = ("--store", bench.root / "results", "--data", bench.root / "data")
+            main(["predict", *map(str, (*arguments, *places))])
+        except SystemExit as left:
+            code = int(left.code or 0)
+        return code, *capsys.readouterr()
+
+    return ask
+
+
+def refused(answer: tuple[int, str, str]) -> str:
+    """The error of a command that printed nothing else."""
+    code, printed, error = answer
+    assert (code, printed) == (2, "")
+    assert all(line.startswith("error: ") for line in error.splitlines())
+    return error
+
+
+def test_labels_come_as_texts_with_scores_best_first(bench: Bench, ask: Ask) -> None:
+    record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
+    for name in (record.key, record.key[:5], "ok", "fake-20/ok"):
+        code, shown, error = ask(name, "--text", "a chair", "-k", "4")
+        assert (code, error) == (0, "")
+        assert shown == "a chair\n1  3.0000  label 0\n2  3.0000  label 1\n3  3.0000  label 2\n4  2.0000  label 3\n"
+
+
+def test_json_has_an_entry_a_text(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-rare"]), debug=True)
+    _, shown, _ = ask("rare", "--text", "été", "--text", "", "-k", "2", "--format", "json")
+    best = [{"id": 7, "label": "label 7", "score": 2.0}, {"id": 8, "label": "label 8", "score": 2.0}]
+    assert json.loads(shown) == [{"text": "été", "labels": best}, {"text": "", "labels": best}]
+
+
+def test_ten_labels_unless_told_and_never_more_than_there_are(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    for arguments, count in (((), 10), (("-k", "1"), 1), (("-k", "500"), 20)):
+        (answer,) = json.loads(ask("ok", "--text", "a", "--format", "json", *arguments)[1])
+        assert len(answer["labels"]) == count
+    assert ask("ok", "--text", "a", "-k", "0")[0] == 2
+
+
+def test_texts_may_come_from_a_file_or_standard_input(bench: Bench, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    (bench.root / "texts").write_bytes("a\r\nzwölf\n\nlast".encode())
+
+    def asked(*arguments: str | Path) -> list[str]:
+        return [answer["text"] for answer in json.loads(ask("ok", "--format", "json", *arguments)[1])]
+
+    assert asked("--file", bench.root / "texts") == ["a", "zwölf", "", "last"]
+    assert asked("--file", bench.root / "texts", "--text", "first") == ["first", "a", "zwölf", "", "last"]
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"from a pipe\n")))
+    assert asked("--file", "-") == ["from a pipe"]
+
+
+def test_texts_that_cannot_be_had_are_one_line(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    (bench.root / "latin").write_bytes(b"caf\xe9")
+    (bench.root / "empty").write_bytes(b"")
+    assert "no texts; --text TEXT or --file FILE" in refused(ask("ok"))
+    assert "no texts" in refused(ask("ok", "--file", bench.root / "empty"))
+    assert "latin: not UTF-8 (byte 3)" in refused(ask("ok", "--file", bench.root / "latin"))
+    assert "No such file" in refused(ask("ok", "--file", bench.root / "absent"))
+
+
+def test_a_name_of_several_trials_is_told_with_all_of_them(bench: Bench, ask: Ask) -> None:
+    suite = bench.suite({"ok": {"method": "fake-ok"}}, seeds=[0, 1])
+    runner = bench.runner(suite, debug=True)
+    records = runner.run(runner.plan(), bench.heard)
+    error = refused(ask("fake-20/ok", "--text", "a"))
+    assert error.splitlines()[0] == "error: 'fake-20/ok' is 2 trials, a key means one:"
+    assert sorted(line.split()[1:] for line in error.splitlines()[1:]) == sorted(
+        [record.key, "fake-20/ok,", "seed", str(record.trial.seed) + ",", "5", "steps"] for record in records
+    )
+    for record in records:
+        assert ask(record.key, "--text", "a")[0] == 0
+
+
+def test_the_leaderboards_own_names_tell_trials_of_one_label_apart(bench: Bench, ask: Ask) -> None:
+    for strength in (1.0, 2.0):
+        bench.run(bench.suite({"ok": {"method": "fake-ok", "strength": strength}}), debug=True)
+    assert "is 2 trials" in refused(ask("ok", "--text", "a"))
+    assert ask("fake-20/ok (strength=2.0)", "--text", "a")[0] == 0
+
+
+def test_unknown_names_and_trials_without_a_model_are_one_line(bench: Bench, ask: Ask) -> None:
+    assert "no records yet" in refused(ask("ok", "--text", "a"))
+    bench.run(bench.suite(["fake-ok", "fake-crash"]))
+    assert "no trial is called 'fake20/ok' (did you mean 'fake-20/ok'?)" in refused(ask("fake20/ok", "--text", "a"))
+    assert "fake-20/crash, seed 0, 5 steps ended as error: it has no model" in refused(ask("crash", "--text", "a"))
+    assert "no trial is called ''" in refused(ask("", "--text", "a"))
+
+
+def test_a_model_that_cannot_be_had_is_one_line(bench: Bench, ask: Ask) -> None:
+    record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
+    model = bench.store.directory(record.key) / "model"
+    (model / "popularity.json").write_text("[1, 2")
+    assert f"{model}: cannot be loaded: JSONDecodeError" in refused(ask("ok", "--text", "a"))
+    shutil.rmtree(model)
+    assert f"{model}: not there" in refused(ask("ok", "--text", "a"))
+
+
+def test_another_version_of_the_method_does_not_answer(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    metadata = bench.root / "site" / "xmcbench_fakes-1.0.dist-info" / "METADATA"
+    metadata.write_text("Metadata-Version: 2.1\nName: xmcbench-fakes\nVersion: 2.0\n")
+    registry.cache_clear()
+    assert "is of xmcbench-fakes 2.0, expected xmcbench-fakes 1.0" in refused(ask("ok", "--text", "a"))
+
+
+def test_a_dataset_that_is_gone_or_another_is_one_line(bench: Bench, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    source = registry().dataset("fake-20")
+    assert isinstance(source, Source)
+    with monkeypatch.context() as absent:
+        absent.setattr(type(source), "missing", lambda _self, data_dir: f"fake-20 is not in {data_dir}: get it nowhere")
+        assert refused(ask("ok", "--text", "a")).endswith("data: get it nowhere\n")
+    monkeypatch.setattr(type(source), "fingerprint", lambda _self, _data_dir: "2")
+    monkeypatch.setattr(sys.modules[type(source).__module__], "NUM_TRAIN", 31)
+    assert "its labels may be others" in refused(ask("ok", "--text", "a"))
+
+
+def test_a_method_may_find_fewer_labels_than_asked_for(bench: Bench, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ONLY, "xmcbench,xmcbench-fakes")
+    registry.cache_clear()
+    suite = bench.suite({"match": {"method": "tfidf-label"}})
+    bench.run(suite, debug=True)
+    assert ask("match", "--text", "label nothing", "-k", "2")[1].startswith("label nothing\n1  ")
+    assert ask("match", "--text", "unheard of")[1] == "unheard of\n  no label found\n"

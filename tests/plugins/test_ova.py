@@ -1,0 +1,180 @@
+"""One-vs-all: each setting changes what it says it changes, and the method memorises what it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits, normalize
+from toy import LABELS, QUERIES, make_run, save_small_encoder, toy_data
+
+from xmcbench.data import load
+from xmcbench.data.dataset import TrainingData
+from xmcbench_ova import SPREAD, OvA
+
+SGD = {"optimizer": "sgd", "learning_rate": 0.5}
+
+
+def ova(encoder: str, **settings: Any) -> OvA:
+    encoders = {"name": encoder, "hidden_dropout": 0.0} | settings.pop("of_encoder", {})
+    return OvA(OvA.Config.model_validate({"encoder": encoders, "batch_size": 20} | settings))
+
+
+def fitted(encoder: str, data: TrainingData, root: Path, steps: int = 1, **settings: Any) -> OvA:
+    method = ova(encoder, **settings)
+    method.fit(data, make_run(root, {"steps": steps}))
+    return method
+
+
+def prepared(encoder: str, data: TrainingData, root: Path, **settings: Any) -> OvA:
+    method = ova(encoder, **settings)
+    method.prepare(data, make_run(root, {"steps": 1}))
+    return method
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_loss_is_the_cross_entropy_over_all_labels(
+    reduction: str, data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = prepared(small_encoder, data, tmp_path, reduction=reduction)
+    batch = method.sampler(data, 0).batch(0, 0)
+    assert len(batch.label_ids) == LABELS
+    generator = torch.Generator().manual_seed(1)
+    queries = torch.randn(len(batch.query_ids), 32, generator=generator).requires_grad_()
+    loss = method.loss(queries, torch.empty(LABELS, 0), batch)
+    loss.backward()
+    (rows,) = (leaf for _, leaf in method.classifier._leaves)
+    given, weights = (tensor.detach().double().requires_grad_() for tensor in (queries, rows))
+    truth = torch.from_numpy(data.targets[batch.query_ids].toarray()).double()
+    wanted = binary_cross_entropy_with_logits(given @ weights.T, truth, reduction="sum")
+    if reduction == "mean":
+        wanted = wanted / len(batch.query_ids)
+    wanted.backward()
+    torch.testing.assert_close(loss.double(), wanted)
+    torch.testing.assert_close(queries.grad, given.grad, check_dtype=False, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(rows.grad, weights.grad, check_dtype=False, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_start_small_and_differ_by_seed(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    rows = prepared(small_encoder, data, tmp_path).classifier.weight
+    assert rows.shape == (LABELS, 32)
+    assert rows.std() == pytest.approx(SPREAD, rel=0.1)
+    other = ova(small_encoder)
+    other.prepare(data, make_run(tmp_path, {"steps": 1}, seed=1))
+    assert not torch.equal(rows, other.classifier.weight)
+
+
+def test_rows_may_start_from_label_texts(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    """A step at a rate of almost nothing leaves them there."""
+    still = {"learning_rate": 1e-12, "table": {"optimizer": "sgd", "learning_rate": 1e-12}}
+    method = fitted(small_encoder, data, tmp_path, rows="label-embeddings", **still)
+    texts = method.embed(method.encoder.tokenizer.tokens(data.label_texts, data.card.max_label_length))
+    torch.testing.assert_close(method.index_LD, normalize(texts, dim=1), rtol=0, atol=1e-5)
+
+
+def test_looking_at_label_texts_is_charged_and_training_reads_none(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    spent = {}
+    for rows in ("random", "label-embeddings"):
+        run = make_run(tmp_path / rows, {"steps": 1})
+        method = ova(small_encoder, rows=rows)
+        method.fit(data, run)
+        spent[rows] = run.ledger.encoder_tokens
+    labels = method.encoder.tokenizer.tokens(data.label_texts, data.card.max_label_length)
+    assert spent["label-embeddings"] - spent["random"] == labels.lengths.sum()
+
+
+def test_label_texts_may_be_queries(data: TrainingData, small_encoder: str) -> None:
+    plain, more = (ova(small_encoder, label_texts_as_queries=on).training_data(data) for on in (False, True))
+    assert plain is data
+    assert list(more.texts) == [*data.texts, *data.label_texts]
+    assert np.array_equal(more.targets.toarray(), np.vstack([data.targets.toarray(), np.eye(LABELS)]))
+    assert np.array_equal(more.ignore.toarray(), np.vstack([data.ignore.toarray(), np.zeros((LABELS, LABELS))]))
+    assert more.label_texts is data.label_texts
+
+
+def test_label_texts_as_queries_are_trained_on(small_encoder: str, tmp_path: Path) -> None:
+    """With them an epoch is longer, and a label without any training query is learnt."""
+    data = toy_data()
+    steps = {}
+    for on in (False, True):
+        run = make_run(tmp_path / str(on), {"epochs": 1})
+        ova(small_encoder, label_texts_as_queries=on).fit(data, run)
+        steps[on] = run.ledger.steps
+    assert steps[False] == -(-(QUERIES - 3) // 20)
+    assert steps[True] == -(-(QUERIES - 3 + LABELS) // 20)
+
+
+def test_embeddings_keep_their_length_unless_told(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    lengths = {}
+    for settings in ({}, {"normalize": True}):
+        method = prepared(small_encoder, data, tmp_path, of_encoder=settings)
+        tokens = method.encoder.tokenizer.tokens(data.texts, 16)
+        lengths[method.config.encoder.normalize] = method.embed(tokens).norm(dim=1)
+    assert not torch.allclose(lengths[False], torch.ones(QUERIES), atol=0.1)
+    torch.testing.assert_close(lengths[True], torch.ones(QUERIES))
+    assert not OvA.Config.model_validate({"encoder": "tiny"}).encoder.normalize
+
+
+def test_the_sum_is_the_mean_at_the_rate_and_decay_of_a_batch(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    """What the documentation says of published settings: lr for the sum is B lr for the mean, decay is decay / B."""
+    batch = 57  # every query that has a label
+    small = {"batch_size": batch, "learning_rate": 1e-4}
+    summed = {"optimizer": "sgd", "learning_rate": 0.01, "weight_decay": 0.1, "momentum": 0.9}
+    mean = summed | {"learning_rate": 0.01 * batch, "weight_decay": 0.1 / batch}
+    one = fitted(small_encoder, data, tmp_path / "sum", 3, table=summed, reduction="sum", **small)
+    other = fitted(small_encoder, data, tmp_path / "mean", 3, table=mean, **small)
+    torch.testing.assert_close(one.index_LD, other.index_LD, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bf16", "bf16-compensated"])
+def test_the_table_learns_as_its_settings_say(
+    dtype: str, data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = fitted(small_encoder, data, tmp_path / "sgd", 3, table=SGD | {"dtype": dtype})
+    assert method.classifier.weight.dtype == (torch.float32 if dtype == "float32" else torch.bfloat16)
+    assert set(method.classifier.state_names) == set()
+    exact = fitted(small_encoder, data, tmp_path / "exact", 3, table=SGD)
+    torch.testing.assert_close(method.index_LD, exact.index_LD, rtol=0.02, atol=2e-3)
+    assert not torch.equal(method.index_LD, fitted(small_encoder, data, tmp_path / "adam", 3).index_LD)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"table": {"learning_rate": 0.3}},
+        {"table": {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "reduction": "sum"},
+        {"table": {"learning_rate": 0.3, "dtype": "bf16"}},
+    ],
+    ids=["adam", "renee", "bf16"],
+)
+def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
+    dataset = load("random-pairs-200")
+    train = dataset.training_data()
+    encoder = save_small_encoder(tmp_path, train)
+    rate = 3e-3 if "reduction" in settings else 3e-4
+    common = {"batch_size": 100, "learning_rate": rate, "max_query_length": 8, "max_label_length": 8}
+    method = ova(encoder, **common, **settings)
+    method.fit(train, make_run(tmp_path, {"steps": 150}))
+    top = method.predict(dataset.test.texts, 1).indices[:, 0]
+    assert np.mean(top == np.arange(200)) > 0.99
+
+
+def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = fitted(small_encoder, data, tmp_path, 3)
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    again = ova(small_encoder)
+    again.load(tmp_path / "saved")
+    wanted, found = method.predict(data.texts, LABELS), again.predict(data.texts, LABELS)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
+    encoders = sum(parameter.numel() for parameter in method.encoder.parameters())
+    assert method.num_parameters == encoders + LABELS * 32

@@ -1,0 +1,411 @@
+"""PRIME: its loss is its equation, each switch does what it says, and the method memorises what it is shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from losses import reference
+from many_workers import on_workers
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, normalize
+from toy import LABELS, make_run, save_small_encoder, toy_data
+
+import xmcbench_prime
+from xmcbench import sampling
+from xmcbench.data import load
+from xmcbench.data.dataset import TrainingData
+from xmcbench.method import Progress
+from xmcbench.sampling.sharding import Shard
+from xmcbench.training import trainer
+from xmcbench.workers import ALONE, Workers
+from xmcbench_prime import OF_CLUSTERS, PRIME
+
+D = 6
+DATA = toy_data(ignored=1)
+GROUPS = np.arange(LABELS) // 5  # eight clusters of five labels
+
+
+def prime(**settings: Any) -> PRIME:
+    return PRIME(PRIME.Config(**({"encoder": "tiny", "batch_size": 20, "free_vectors": 8} | settings)))
+
+
+def made(**settings: Any) -> PRIME:
+    """A method with modules for embeddings of `D` dimensions and no encoder; networks in float64."""
+    method = prime(feedforward=8, prototype_dropout=0.0, **settings)
+    method.encoder = SimpleNamespace(dimension=D)  # type: ignore[assignment]
+    method.shard = Shard(LABELS, ALONE, GROUPS if method.config.free_vectors else None)
+    torch.manual_seed(3)
+    method.modules = method.build_modules(DATA)
+    method.modules["prototypes"].double()
+    with torch.no_grad():
+        method.begin(sampling.Embeddings(lambda: rows(len(DATA.texts), 5).float(), lambda: rows(LABELS, 6).float()))
+    return method
+
+
+def rows(count: int, seed: int) -> Tensor:
+    return torch.randn(count, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def batch_of(method: PRIME) -> tuple[sampling.Batch, Tensor, Tensor]:
+    """A batch, and embeddings of its queries and labels that ask for a gradient."""
+    batch = method.sampler(DATA, 0).batch(0, 0)
+    return batch, rows(len(batch.query_ids), 1).requires_grad_(), rows(len(batch.label_ids), 2).requires_grad_()
+
+
+# The loss ---------------------------------------------------------------------------------------------------------
+
+
+def expected(method: PRIME, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+    """Eq. 5, one pair at a time."""
+    settings = method.config
+    truth_BS = DATA.targets[batch.query_ids][:, batch.label_ids].toarray() > 0
+    margin: Any = (settings.smallest_margin, settings.largest_margin)
+    term = reference.triplet(
+        settings.largest_margin if settings.margin == "fixed" else margin,
+        settings.hardest,
+        settings.weight_temperature,
+        "excluded",
+        "sum",
+        settings.margin == "as-printed",
+    )
+    h_BD, h_SD = normalize(queries_BD, dim=1), normalize(labels_SD, dim=1)
+    z_SD = method.label_vectors(labels_SD, batch.label_ids)
+    sampled = reference.weighting("one_sampled", truth_BS, batch.positives)
+    total = torch.zeros((), dtype=torch.float64)
+    if settings.query_to_prototype:
+        total = total + reference.mean_loss(term, h_BD, z_SD, truth_BS, sampled, 1.0)
+    if settings.query_to_label:
+        total = total + reference.mean_loss(term, h_BD, h_SD, truth_BS, sampled, 1.0)
+    if settings.label_to_query:
+        torch.manual_seed(9)
+        ranks_B = torch.randperm(len(queries_BD)).tolist()
+        first = {s: min(np.flatnonzero(truth_BS[:, s]), key=ranks_B.__getitem__) for s in range(len(labels_SD))}
+        weight = lambda s, b: float(first[s] == b)  # noqa: E731
+        total = total + reference.mean_loss(term, h_SD, h_BD, truth_BS.T, weight, 1.0)
+    if settings.regulariser_weight:
+        total = total + settings.regulariser_weight * regulariser(method, h_BD, h_SD, z_SD, truth_BS)
+    return total
+
+
+def regulariser(method: PRIME, h_BD: Tensor, h_SD: Tensor, z_SD: Tensor, truth_BS: np.ndarray) -> Tensor:
+    settings = method.config
+    s_BS, b_BS = h_BD @ h_SD.T, h_BD @ z_SD.T
+    parts: dict[int, list[Tensor]] = {1: [], -1: []}
+    for row in range(len(h_BD)):
+        false = sorted(np.flatnonzero(~truth_BS[row]), key=lambda column: -b_BS[row, column].item())
+        for sign, columns in ((1, np.flatnonzero(truth_BS[row])), (-1, false[: settings.hardest])):
+            for column in columns:
+                hinge = sign * (s_BS[row, column] - b_BS[row, column]) + settings.regulariser_margin
+                parts[sign].append(hinge if hinge > 0 else hinge * 0)
+    counts = [sum(bool(settings.regulariser_mean == "all" or h > 0) for h in hinges) or 1 for hinges in parts.values()]
+    return sum(torch.stack(h).sum() / n for h, n in zip(parts.values(), counts, strict=True)) / 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"query_to_prototype": False},
+        {"query_to_label": False},
+        {"label_to_query": False},
+        {"query_to_label": False, "label_to_query": False, "regulariser_weight": 0.0},
+        {"regulariser_weight": 0.0},
+        {"regulariser_weight": 2.0, "regulariser_mean": "violators"},
+        {"regulariser_weight": 2.0, "regulariser_margin": 0.05, "hardest": 3},
+        {"margin": "fixed"},
+        {"margin": "as-printed"},
+        {"margin": "dynamic", "smallest_margin": 0.3, "largest_margin": 0.9},
+        {"hardest": 3, "weight_temperature": None},
+        {"centroids": "none"},
+        {"free_vectors": 0},
+    ],
+    ids=str,
+)
+def test_value_and_gradients_equal_the_equation(settings: dict[str, Any]) -> None:
+    method = made(**settings)
+    batch, queries, labels = batch_of(method)
+    inputs = [queries, labels, *method.modules["prototypes"].parameters()]
+    torch.manual_seed(9)
+    outcomes = [
+        (value, torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True))
+        for value in (method.loss(queries, labels, batch), expected(method, queries, labels, batch))
+    ]
+    (value, gradients), (wanted, others) = outcomes
+    assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
+    for gradient, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-8)
+    plain = made()
+    torch.manual_seed(9)
+    assert settings == {} or value.item() != pytest.approx(plain.loss(queries, labels, batch).item(), rel=1e-4)
+
+
+def test_a_regulariser_that_nothing_violates_is_zero_and_no_number_divides_by_zero() -> None:
+    method = made(regulariser_mean="violators", regulariser_margin=0.0, regulariser_weight=1.0)
+    batch, queries, labels = batch_of(method)
+    same = normalize(labels, dim=1)  # prototypes that are the texts: every hinge is 0
+    value = method._regulariser(normalize(queries, dim=1), same, same, batch.positives)
+    value.backward()
+    assert value.item() == 0
+    assert labels.grad is not None
+    assert not labels.grad.any()
+
+
+# Prototypes -------------------------------------------------------------------------------------------------------
+
+
+def test_a_prototype_is_the_mean_of_a_transformer_layer_over_the_bag(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = made()
+    ids = np.array([3, 4, 17])
+    texts = rows(3, 8)
+    bank, centroids = method.modules["bank"].weight, method.modules["centroids"].weight
+    bag = torch.stack((texts, bank[GROUPS[ids]].double(), normalize(centroids[ids], dim=1).double()), 1)
+    layer = method.modules["prototypes"].layer
+    attention = layer.self_attn
+    q, k, v = (bag @ attention.in_proj_weight.T + attention.in_proj_bias).chunk(3, -1)
+    mixed = ((q @ k.mT) / D**0.5).softmax(-1) @ v
+    bag = layer_norm(bag + attention.out_proj(mixed), (D,), layer.norm1.weight, layer.norm1.bias)
+    bag = layer_norm(bag + layer.linear2(gelu(layer.linear1(bag))), (D,), layer.norm2.weight, layer.norm2.bias)
+    for at_once in (xmcbench_prime.AT_ONCE, 2):
+        monkeypatch.setattr(xmcbench_prime, "AT_ONCE", at_once)
+        torch.testing.assert_close(method.label_vectors(texts, ids), normalize(bag.mean(1), dim=1))
+
+
+def test_labels_of_a_cluster_share_a_free_vector_and_its_gradient() -> None:
+    method = made(free_vectors=8)
+    bank = method.modules["bank"]
+    assert (bank.num_rows, bank.learns) == (8, True)
+    before = bank.weight.clone()
+    vectors = method.label_vectors(rows(3, 8), np.array([0, 4, 5]))  # clusters 0, 0, 1
+    (vectors * rows(3, 9)).sum().backward()
+    bank.step(0.1)
+    changed = (bank.weight != before).any(1).nonzero()[:, 0].tolist()
+    assert changed == [0, 1]
+    assert "bank" not in made(free_vectors=0).modules
+
+
+def test_label_groups_are_balanced_clusters_of_the_texts() -> None:
+    vectors = rows(LABELS, 3).float()
+    embeddings = sampling.Embeddings(lambda: vectors[:0], lambda: vectors)
+    torch.manual_seed(1)
+    groups = prime(free_vectors=8).label_groups(DATA, embeddings)
+    assert groups is not None
+    assert np.bincount(groups).tolist() == [5] * 8
+    own = prime(free_vectors=64).label_groups(DATA, embeddings)
+    assert own is not None
+    assert sorted(own) == list(range(LABELS))  # no more labels than vectors: each has its own
+    assert prime(free_vectors=0).label_groups(DATA, embeddings) is None
+
+
+def test_centroids_start_as_means_of_a_labels_queries_and_without_queries_as_zero() -> None:
+    targets = DATA.targets.tolil()
+    targets[:, 7] = 0
+    train = TrainingData(DATA.card, DATA.texts, targets.tocsr(), DATA.label_texts, DATA.ignore)
+    method = made()
+    method.targets = train.targets
+    queries = rows(len(train.texts), 5).float()
+    with torch.no_grad():
+        method.begin(sampling.Embeddings(lambda: queries, lambda: queries))
+    for label in range(LABELS):
+        mine = np.flatnonzero(train.targets[:, [label]].toarray())
+        wanted = normalize(normalize(queries[mine], dim=1).sum(0), dim=0) if len(mine) else torch.zeros(D)
+        torch.testing.assert_close(method.modules["centroids"].weight[label], wanted)
+    vectors = method.label_vectors(rows(1, 8), np.array([7]))
+    assert torch.isfinite(vectors).all()
+
+
+@pytest.mark.parametrize("centroids", ["momentum", "frozen", "none"])
+def test_centroids_move_towards_their_queries_one_after_another_or_not_at_all(centroids: str) -> None:
+    method = (
+        made(centroids=centroids, momentum=0.9, positives_per_query=4)
+        if centroids == "momentum"
+        else made(centroids=centroids, positives_per_query=4)
+    )
+    batch, queries, labels = batch_of(method)
+    if centroids == "none":
+        method.after_step(batch, queries, labels)
+        assert "centroids" not in method.modules
+        return
+    table = method.modules["centroids"]
+    assert not table.learns
+    wanted = table.weight.clone()
+    if centroids == "momentum":
+        for row, column in zip(batch.positives.rows_P.tolist(), batch.positives.columns_P.tolist(), strict=True):
+            label = batch.label_ids[column]
+            wanted[label] = 0.9 * wanted[label] + 0.1 * normalize(queries[row].detach().float(), dim=0)
+    with torch.no_grad():
+        method.after_step(batch, queries.detach().float(), labels.detach().float())
+    torch.testing.assert_close(table.weight, wanted)
+
+
+# Batches ----------------------------------------------------------------------------------------------------------
+
+
+def test_propensity_draws_rare_labels_more_often() -> None:
+    counts = np.asarray(DATA.targets.sum(0)).ravel()
+    mean = {}
+    for by in ("propensity", "uniform"):
+        sampler = prime(positives_by=by, positives_per_query=1, batch_size=1).sampler(DATA, 0)
+        drawn = [sampler.batch(epoch, 0).label_ids for epoch in range(300)]
+        mean[by] = np.mean(counts[np.concatenate(drawn)])
+    assert mean["propensity"] < mean["uniform"]
+
+
+def test_settings_of_batches_reach_the_sampler() -> None:
+    settings = {"cluster_size": 3, "cluster_start": 2, "cluster_every": 4, "cluster_growth": [7]}
+    order = prime(**settings, cluster_vectors="fresh").sampler(DATA, 0).order
+    assert isinstance(order, sampling.Clusters)
+    assert (order.size, order.start, order.every, order.growth, order.vectors) == (3, 2, 4, (7,), "fresh")
+    assert type(prime(batches="shuffled").sampler(DATA, 0).order) is sampling.Shuffled
+    one, two = (len(prime(positives_per_query=n, batch_size=5).sampler(DATA, 0).batch(0, 0).label_ids) for n in (1, 2))
+    assert one < two
+
+
+# Settings ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        ({}, set()),
+        ({"batches": "shuffled"}, OF_CLUSTERS),
+        ({"regulariser_weight": 0.0}, {"regulariser_margin", "regulariser_mean"}),
+        ({"margin": "fixed"}, {"smallest_margin"}),
+        ({"centroids": "none"}, {"momentum"}),
+    ],
+)
+def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) -> None:
+    assert PRIME.Config(**settings).unused() == unused
+    assert unused <= PRIME.Config.model_fields.keys()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"free_vectors": 1000},
+        {"smallest_margin": 0.4},
+        {"query_to_prototype": False, "query_to_label": False, "label_to_query": False},
+        {"centroids": "some"},
+        {"speed": 1},
+    ],
+)
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        PRIME.Config(**wrong)
+
+
+# Training ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["prime", "text alone"])
+def test_it_memorises_random_pairs(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
+    dataset = load("random-pairs-200")
+    train = dataset.training_data()
+    settings = {"cluster_start": 2, "cluster_every": 4, "cluster_growth": [6], "free_vectors": 64}
+    if variant == "text alone":
+        settings = {"batches": "shuffled", "centroids": "none", "free_vectors": 0}
+    method = prime(
+        **settings,
+        encoder={"name": save_small_encoder(tmp_path, train), "hidden_dropout": 0.0},
+        feedforward=64,
+        batch_size=100,
+        learning_rate=3e-3,
+        max_query_length=8,
+        max_label_length=8,
+    )
+    method.fit(train, make_run(tmp_path, {"epochs": 20}))
+    top = method.predict(dataset.test.texts, 1).indices[:, 0]
+    assert np.mean(top == np.arange(200)) > 0.99
+
+
+def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
+    method = prime(encoder=small_encoder)
+    method.fit(DATA, make_run(tmp_path, {"steps": 3}))
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    again = prime(encoder=small_encoder)
+    again.load(tmp_path / "saved")
+    wanted, found = method.predict(DATA.texts, LABELS), again.predict(DATA.texts, LABELS)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
+    assert not method.encoder_alone_scores
+    # Free vectors are parameters, centroids are not.
+    assert method.num_parameters == again.num_parameters + method.modules["bank"].weight.numel()
+
+
+class Killed(Exception):
+    """What ends a run at some step."""
+
+
+def train(_workers: Workers, root: str, encoder: str, kill_at: int = 0) -> dict[str, Any]:
+    """Train for 7 steps of clusters without dropout, whose draws differ with the number of workers; or be killed."""
+    method = prime(
+        encoder={"name": encoder, "dropout": 0.0, "hidden_dropout": 0.0},
+        prototype_dropout=0.0,
+        feedforward=16,
+        cluster_start=1,
+        cluster_every=1,
+        learning_rate=1e-3,
+    )
+    run = make_run(Path(root), {"steps": 7})
+    begun: list[int] = []
+    began = method.begin
+    method.begin = lambda embeddings: (begun.append(1), began(embeddings))  # type: ignore[method-assign, assignment]
+    if kill_at:
+
+        def report(progress: Progress) -> None:
+            if progress.figures.get("step") == kill_at:
+                raise Killed
+
+        run.report = report
+        trainer.CHECKPOINT_SECONDS = -1.0  # of this process, which serves later tests too
+    try:
+        method.fit(DATA, run)
+    except Killed:
+        return {}
+    finally:
+        trainer.CHECKPOINT_SECONDS = 60.0
+    return {
+        "weights": torch.cat([p.detach().flatten() for p in method.encoder.parameters()]).numpy(),
+        "network": torch.cat([p.detach().flatten() for p in method.modules.parameters()]).numpy(),
+        "scores": method.predict(DATA.texts, 5).scores,
+        "tables": {name: (t.row_ids.numpy(), t.weight.numpy()) for name, t in method.tables().items()},
+        "begun": len(begun),
+        "groups": method.shard.groups_L,
+        "parameters": method.num_parameters,
+        "flops": run.ledger.flops,
+        "tokens": run.ledger.encoder_tokens,
+    }
+
+
+def assert_alike(found: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
+    for outcome in found:
+        for name in ("weights", "network", "scores"):
+            np.testing.assert_allclose(outcome[name], wanted[name], rtol=2e-3, atol=3e-5, err_msg=name)
+        for name in ("parameters", "tokens", "flops"):
+            assert outcome[name] == wanted[name], name
+        assert np.array_equal(outcome["groups"], wanted["groups"])
+    assert set(wanted["tables"]) == {"bank", "centroids"}
+    for name, (ids, weights) in wanted["tables"].items():
+        theirs = np.concatenate([outcome["tables"][name][0] for outcome in found])
+        parts = np.concatenate([outcome["tables"][name][1] for outcome in found])
+        np.testing.assert_array_equal(np.sort(theirs), ids)  # each row lies with one worker
+        np.testing.assert_allclose(parts[np.argsort(theirs)], weights, rtol=2e-3, atol=3e-5)
+
+
+def test_two_workers_end_with_what_one_does_and_a_killed_run_goes_on_with_another_number(
+    small_encoder: str, tmp_path: Path
+) -> None:
+    wanted = train(ALONE, str(tmp_path / "alone"), small_encoder)
+    assert wanted["begun"] == 1
+    assert_alike(on_workers(2, train, str(tmp_path / "two"), small_encoder), wanted)
+    train(ALONE, str(tmp_path / "killed"), small_encoder, 4)
+    again = on_workers(2, train, str(tmp_path / "killed"), small_encoder)
+    assert_alike(again, wanted)
+    assert [outcome["begun"] for outcome in again] == [0, 0]

@@ -1,0 +1,305 @@
+"""Second stages: they leave the first method as it is, keep to the budget, and do what their settings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from pydantic import ValidationError
+from torch.nn.functional import normalize
+from toy import LABELS, QUERIES, make_run, toy_data
+
+from xmcbench import Method, UnknownNameError, XMCBenchError, registry
+from xmcbench.data.dataset import TrainingData
+from xmcbench_second_stage import Classifier, SparseRanker
+from xmcbench_second_stage.sparse_ranker import _standardised
+from xmcbench_second_stage.stage import SecondStage
+
+STAGES: tuple[type[SecondStage], ...] = (Classifier, SparseRanker)
+
+
+def first(encoder: str, method: str = "untrained", **settings: Any) -> dict[str, Any]:
+    return {"method": method, "encoder": {"name": encoder, "hidden_dropout": 0.0}, **settings}
+
+
+def stage(kind: type[SecondStage], encoder: str, **settings: Any) -> Any:
+    return kind(kind.Config.model_validate({"first": first(encoder)} | settings))
+
+
+def fitted(kind: type[SecondStage], encoder: str, data: TrainingData, root: Path, **settings: Any) -> Any:
+    method = stage(kind, encoder, **settings)
+    method.fit(data, make_run(root, {"steps": 10_000}))
+    return method
+
+
+def untrained(encoder: str, data: TrainingData, root: Path) -> Any:
+    """The method that the stages above it are given."""
+    method = stage(Classifier, encoder).first
+    method.fit(data, make_run(root, {"steps": 1}))
+    return method
+
+
+def hits(method: Method, data: TrainingData) -> float:
+    """Share of the training queries with labels whose best label is true."""
+    best = method.predict(data.texts, 1).indices[:, 0]
+    labelled = np.flatnonzero(np.diff(data.targets.indptr))
+    return float(np.mean(data.targets[labelled, best[labelled]]))
+
+
+# The first method -------------------------------------------------------------------------------------------------
+
+
+def test_the_first_method_is_resolved_with_all_that_determines_it() -> None:
+    config = Classifier.Config.model_validate({"first": {"method": "dexml", "encoder": "tiny", "batch_size": 7}})
+    found = registry().method("dexml")
+    assert config.first["method"] == "dexml"
+    assert config.first["origin"] == str(found.origin)
+    assert config.first["batch_size"] == 7
+    assert config.first["temperature"] == found.thing.Config().temperature
+    assert Classifier.Config.model_validate(config.model_dump(mode="json")) == config
+    assert Classifier(config).first.config.batch_size == 7
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ({}, "missing key 'method'"),
+        ({"method": "tfidf-nn"}, "is no dual encoder"),
+        ({"method": "classifier", "first": {"method": "untrained"}}, "is no dual encoder"),
+        ({"method": "dexml", "batch_size": "many"}, "batch_size: Input should be a valid integer"),
+        ({"method": "dexml", "speed": 1}, "speed: Extra inputs"),
+        ({"method": "dexml", "negatives": "all", "shortlist": 7}, "shortlist: means nothing"),
+    ],
+)
+def test_a_wrong_first_method_is_refused(wrong: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValidationError, match=complaint):
+        Classifier.Config.model_validate({"first": wrong})
+
+
+def test_an_unknown_or_other_first_method_is_refused() -> None:
+    with pytest.raises(UnknownNameError, match="dexmk"):
+        Classifier.Config.model_validate({"first": {"method": "dexmk"}})
+    with pytest.raises(XMCBenchError, match="expected other 7"):
+        Classifier.Config.model_validate({"first": {"method": "dexml", "origin": "other 7"}})
+
+
+# The budget -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+def test_the_first_method_gets_its_share_and_the_classifier_the_rest(
+    share: float, data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    settings = {"first": first(small_encoder, "dexml", batch_size=20, negatives="in-batch"), "batch_size": 20}
+    method = stage(Classifier, small_encoder, share=share, epochs=100, **settings)
+    run = make_run(tmp_path, {"steps": 40})
+    firsts: list[int] = []
+    learn = method.learn
+    method.learn = lambda *given: (firsts.append(run.ledger.steps), learn(*given))
+    method.fit(data, run)
+    assert firsts == [40 * share]
+    assert run.ledger.steps == 40
+    assert not run.ledger.over(run.budget)
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_looking_at_the_training_queries_is_charged(
+    kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = stage(kind, small_encoder)
+    run = make_run(tmp_path, {"device_seconds": 1000.0})
+    method.fit(data, run)
+    tokens = method.first.encoder.tokenizer.tokens(data.texts, data.card.max_length)
+    assert run.ledger.encoder_tokens == tokens.lengths.sum()
+    assert run.ledger.encoder_flops == method.first.encoder.flops(tokens.lengths)
+    assert run.ledger.scoring_flops >= 2 * QUERIES * LABELS * 32
+    assert run.ledger.stage_seconds["mine"] > 0
+    assert run.ledger.stage_seconds["train"] > 0
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_without_budget_left_nothing_is_learnt(
+    kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    """What it takes to look at the queries is spent, as one step that may overrun; then the first method answers."""
+    method = stage(kind, small_encoder)
+    run = make_run(tmp_path, {"encoder_tokens": 1})
+    method.fit(data, run)
+    assert not run.ledger.over(run.budget)
+    assert run.ledger.steps == 0
+    wanted = untrained(small_encoder, data, tmp_path / "first").predict(data.texts, 5)
+    assert np.array_equal(method.predict(data.texts, 5).indices, wanted.indices)
+
+
+# Both stages ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_the_encoder_is_frozen(kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = fitted(kind, small_encoder, data, tmp_path / "both")
+    alone = untrained(small_encoder, data, tmp_path / "alone")
+    for name, weight in method.first.encoder.state_dict().items():
+        assert torch.equal(weight, alone.encoder.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (
+            Classifier,
+            {
+                "epochs": 80,
+                "batch_size": 20,
+                "dropout": 0.0,
+                "table": {"learning_rate": 0.1},
+                "margin": 0.02,
+                "fuse": 0.0,
+            },
+        ),
+        (SparseRanker, {"shortlist": LABELS, "c": 10.0, "weight": 10.0}),
+    ],
+)
+def test_it_memorises_what_the_first_method_cannot(
+    kind: type[SecondStage], settings: dict[str, Any], data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    alone = untrained(small_encoder, data, tmp_path / "alone")
+    assert hits(alone, data) < 0.2
+    assert hits(fitted(kind, small_encoder, data, tmp_path / "both", **settings), data) > 0.99
+
+
+@pytest.mark.parametrize("kind", STAGES)
+def test_what_is_saved_predicts_the_same(
+    kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = stage(kind, small_encoder, first=first(small_encoder, "dexml", batch_size=20))
+    method.fit(data, make_run(tmp_path, {"steps": 5}))
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    assert not (tmp_path / "saved" / "modules.json").exists()  # sentence-transformers would rank as the first does
+    again = kind(method.config)
+    again.load(tmp_path / "saved")
+    for k in (1, LABELS):
+        wanted, found = method.predict(data.texts, k), again.predict(data.texts, k)
+        assert np.array_equal(found.indices, wanted.indices)
+        assert np.array_equal(found.scores, wanted.scores)
+    assert again.num_parameters == method.num_parameters > method.first.num_parameters
+
+
+# The classifier ---------------------------------------------------------------------------------------------------
+
+
+def test_what_the_classifier_learns_is_in_the_index(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    """Rows of length 1, and `fuse` times the first method's vectors."""
+    index = untrained(small_encoder, data, tmp_path / "first").index_LD
+    rows = fitted(Classifier, small_encoder, data, tmp_path / "0", fuse=0.0).first.index_LD
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(LABELS))
+    for fuse in (0.5, 2.0):
+        fused = fitted(Classifier, small_encoder, data, tmp_path / str(fuse), fuse=fuse).first.index_LD
+        torch.testing.assert_close(fused, rows + fuse * index)
+
+
+def test_rows_start_from_the_index(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    still = {"table": {"optimizer": "sgd", "learning_rate": 1e-12}, "fuse": 0.0}
+    found = fitted(Classifier, small_encoder, data, tmp_path, **still).first.index_LD
+    index = untrained(small_encoder, data, tmp_path / "first").index_LD
+    torch.testing.assert_close(found, normalize(index, dim=1))
+
+
+def test_negatives_come_from_the_index_and_are_not_true(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = stage(Classifier, small_encoder, batch_size=1, shortlist=4, negatives_per_query=2, positives_per_query=1)
+    run = make_run(tmp_path, {"steps": 1})
+    method.first.fit(data, run)
+    tokens = method.first.encoder.tokenizer.tokens(data.texts, data.card.max_length)
+    queries = method.first.all_query_vectors(tokens)
+    sampler = method._sampler(data, queries, run)
+    known = (data.targets + data.ignore).toarray() > 0
+    scores = (queries @ method.first.index_LD.T).numpy()
+    for number in range(10):
+        batch = sampler.batch(0, number)
+        (query,) = batch.query_ids
+        nearest = np.argsort(-np.where(known[query], -np.inf, scores[query]), kind="stable")[:4]
+        drawn = [label for label in batch.label_ids if not data.targets[query, label]]
+        assert len(drawn) == 2
+        assert set(drawn) <= set(nearest)
+        assert len(batch.label_ids) == 3
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"epochs": 1},
+        {"batch_size": 7},
+        {"table": {"learning_rate": 0.1}},
+        {"dropout": 0.1},
+        {"margin": 0.05},
+        {"hardest": 1},
+        {"positives_per_query": 1},
+        {"negatives_per_query": 1},
+        {"shortlist": 2},
+    ],
+    ids=lambda other: next(iter(other)),
+)
+def test_each_setting_of_the_classifier_changes_its_rows(
+    other: dict[str, Any], data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    common = {"epochs": 3, "batch_size": 10, "margin": 0.5, "negatives_per_query": 3, "shortlist": 10}
+    plain, changed = (
+        fitted(Classifier, small_encoder, data, tmp_path / name, **(common | settings)).first.index_LD
+        for name, settings in (("plain", {}), ("changed", other))
+    )
+    assert not torch.equal(plain, changed)
+
+
+# The sparse ranker ------------------------------------------------------------------------------------------------
+
+
+def test_without_weight_the_ranker_leaves_the_order(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = fitted(SparseRanker, small_encoder, data, tmp_path, weight=0.0)
+    wanted = method.first.predict(data.texts, LABELS)
+    assert np.array_equal(method.predict(data.texts, LABELS).indices, wanted.indices)
+
+
+def test_the_ranker_ranks_the_shortlist_and_nothing_below_it(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = fitted(SparseRanker, small_encoder, data, tmp_path, shortlist=6, weight=3.0)
+    found, before = method.predict(data.texts, 10), method.first.predict(data.texts, 10)
+    assert not np.array_equal(found.indices[:, :6], before.indices[:, :6])
+    assert np.array_equal(np.sort(found.indices[:, :6]), np.sort(before.indices[:, :6]))
+    assert np.array_equal(found.indices[:, 6:], before.indices[:, 6:])
+    few = method.predict(data.texts, 2)
+    assert np.array_equal(few.indices, found.indices[:, :2])
+
+
+def test_regularisation_makes_small_weights(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    sizes = [
+        abs(fitted(SparseRanker, small_encoder, data, tmp_path / str(c), c=c).weights_LV).sum() for c in (0.01, 1.0)
+    ]
+    assert sizes[0] < sizes[1]
+
+
+def test_a_label_that_cannot_be_learnt_has_no_say(small_encoder: str, tmp_path: Path) -> None:
+    plain = toy_data()
+    kept = plain.targets.toarray()
+    kept[:, 3] = 0
+    data = TrainingData(plain.card, plain.texts, sp.csr_array(kept), plain.label_texts, plain.ignore)
+    method = fitted(SparseRanker, small_encoder, data, tmp_path, shortlist=LABELS)
+    assert np.flatnonzero(np.isnan(method.intercepts_L)).tolist() == [3]
+    labels = np.tile(np.arange(LABELS), (len(data.texts), 1))
+    assert np.all(method._scores(data.texts, labels)[:, 3] == 0)
+
+
+def test_standardised_counts_what_is_known() -> None:
+    found = _standardised(np.array([[1.0, np.nan, 3.0], [np.nan] * 3, [2.0, 2.0, 2.0]], np.float32))
+    np.testing.assert_allclose(found, [[-1, 0, 1], [0, 0, 0], [0, 0, 0]], atol=1e-6)
+
+
+def test_texts_without_words_are_told(small_encoder: str, tmp_path: Path) -> None:
+    plain = toy_data()
+    data = TrainingData(plain.card, ["?"] * QUERIES, plain.targets, plain.label_texts, plain.ignore)
+    with pytest.raises(XMCBenchError, match="toy: TF-IDF finds no word"):
+        fitted(SparseRanker, small_encoder, data, tmp_path)

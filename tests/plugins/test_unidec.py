@@ -1,0 +1,324 @@
+"""UniDEC: the loss is that of Algorithm 1, each setting does what it says, and it memorises what it is shown.
+
+Legend: B queries, S labels of the pool, L labels, H size of the encoder's vectors, D dimensions of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from many_workers import on_workers
+from pydantic import ValidationError
+from torch import Tensor
+from torch.nn.functional import log_softmax, normalize
+from toy import LABELS, QUERIES, make_run, save_small_encoder, toy_data
+
+from xmcbench import LabelTable, sampling
+from xmcbench.data import load
+from xmcbench.data.dataset import TrainingData
+from xmcbench.workers import ALONE, Workers
+from xmcbench_unidec import UniDEC
+
+H, D = 32, 16  # of the small encoder, and here
+Make = Callable[..., UniDEC]
+
+
+def unidec(**settings: Any) -> UniDEC:
+    small = {"encoder": "tiny", "batch_size": 20, "dimension": D, "head_dropout": 0.0}
+    return UniDEC(UniDEC.Config(**(small | settings)))
+
+
+@pytest.fixture
+def prepared(data: TrainingData, small_encoder: str, tmp_path: Path) -> Make:
+    """Makes a `UniDEC` with encoder, heads and classifier, but untrained."""
+
+    def make(**settings: Any) -> UniDEC:
+        encoder = {"name": small_encoder, "normalize": False, "hidden_dropout": 0.0}
+        method = unidec(encoder=encoder, **settings)
+        method.prepare(data, make_run(tmp_path, {"steps": 1}))
+        return method
+
+    return make
+
+
+# The loss ---------------------------------------------------------------------------------------------------------
+
+
+def both_ways(queries_BD: Tensor, labels_SD: Tensor, true_BS: Tensor, tau: float, settings: UniDEC.Config) -> Tensor:
+    """Half the loss of queries over labels and half that of labels over queries, with whole score matrices."""
+
+    def one_way(scores: Tensor, true: Tensor) -> Tensor:
+        terms = -(log_softmax(scores, dim=1) * true).sum(1)
+        return terms / true.sum(1) if settings.loss == "psl" else terms
+
+    scores_BS = queries_BD @ labels_SD.T / tau
+    there = one_way(scores_BS, true_BS).mean()
+    if settings.directions == "query-to-label":
+        return there
+    asked_for = true_BS.sum(0) > 0
+    return (there + one_way(scores_BS.T[asked_for], true_BS.T[asked_for]).mean()) / 2
+
+
+def reference(method: UniDEC, data: TrainingData, batch: sampling.Batch, leaves: dict[str, Tensor]) -> Tensor:
+    """The loss of Algorithm 1 in float64, where extra positives are all of a query's labels."""
+    settings = method.config
+    true_BL = torch.from_numpy(data.targets[batch.query_ids].toarray()).double()
+
+    def head(name: str, vectors: Tensor) -> Tensor:
+        return vectors @ leaves[f"{name}.0.weight"].T + leaves[f"{name}.0.bias"]
+
+    queries_BD, labels_SD = (normalize(torch.tanh(head("de", leaves[name])), dim=1) for name in ("queries", "labels"))
+    of_de = both_ways(queries_BD, labels_SD, true_BL[:, batch.label_ids], settings.temperature, settings)
+    if settings.heads == "de":
+        return of_de
+    pool = torch.zeros(LABELS, dtype=torch.bool)
+    pool[batch.label_ids] = True
+    if settings.extra_positives:
+        pool |= true_BL.sum(0) > 0
+    tau = settings.classifier_temperature
+    of_clf = both_ways(head("clf", leaves["queries"]), leaves["rows"][pool], true_BL[:, pool], tau, settings)
+    return settings.de_weight * of_de + (1 - settings.de_weight) * of_clf
+
+
+LOSSES: list[dict[str, Any]] = [
+    {},
+    {"loss": "pal"},
+    {"directions": "query-to-label"},
+    {"heads": "de"},
+    {"heads": "de", "loss": "pal"},
+    {"de_weight": 0.9},
+    {"temperature": 0.2},
+    {"classifier_temperature": 0.3},
+    {"extra_positives": 50},
+]
+
+
+@pytest.mark.parametrize("settings", LOSSES, ids=str)
+def test_value_and_every_gradient_equal_algorithm_1(
+    settings: dict[str, Any], data: TrainingData, prepared: Make
+) -> None:
+    method = prepared(**settings)
+    batch = method.sampler(data, 3).batch(0, 0)
+    draws = torch.Generator().manual_seed(0)
+    queries_BH, labels_SH = (
+        torch.randn(len(ids), H, generator=draws).requires_grad_() for ids in (batch.query_ids, batch.label_ids)
+    )
+    named = {"queries": queries_BH, "labels": labels_SH, **dict(method.modules.named_parameters())}
+    leaves = {name: tensor.detach().double().requires_grad_() for name, tensor in named.items()}
+    tables = method.tables()
+    if tables:
+        leaves["rows"] = tables["classifier"].weight.detach().double().requires_grad_()
+    wanted = reference(method, data, batch, leaves)
+    wanted.backward()
+    found = method.loss(queries_BH, labels_SH, batch)
+    found.backward()
+    assert found.item() == pytest.approx(wanted.item(), rel=1e-5)
+    for name, tensor in named.items():
+        torch.testing.assert_close(tensor.grad, leaves[name].grad.float(), rtol=1e-4, atol=1e-6, msg=name)
+    if tables:
+        rows, gradient_SD = tables["classifier"]._gradient()
+        torch.testing.assert_close(gradient_SD, leaves["rows"].grad[rows].float(), rtol=1e-4, atol=1e-6)
+
+
+def test_extra_positives_are_that_many_and_need_no_text(data: TrainingData, prepared: Make) -> None:
+    sizes = []
+    for extra in (0, 1, 2, 50):
+        method = prepared(extra_positives=extra, positives_per_query=1, batch_size=5)
+        batch = method.sampler(data, 3).batch(0, 0)
+        label_ids, positives = method._classifier_pool(batch)
+        true_BL = data.targets[batch.query_ids].toarray() > 0
+        pairs = set(zip(positives.rows_P.tolist(), label_ids[positives.columns_P.numpy()].tolist(), strict=True))
+        assert pairs == {(b, label) for b, label in np.argwhere(true_BL).tolist() if label in label_ids}
+        assert set(batch.label_ids) <= set(label_ids) <= set(batch.label_ids) | set(np.flatnonzero(true_BL.any(0)))
+        sizes.append(len(label_ids))
+    assert sizes[0] < sizes[1] < sizes[3]
+    assert sizes[0] == len(batch.label_ids)
+
+
+def test_dropout_is_in_both_heads(prepared: Make) -> None:
+    method = prepared(head_dropout=0.5)
+    vectors = torch.ones(4, H)
+    for name in ("de", "clf"):
+        assert bool((method._head(name, vectors) == 0).any())
+        assert not bool((method.modules.eval()[name](vectors) == 0).any())
+        method.modules.train()
+
+
+# Pools and batches ------------------------------------------------------------------------------------------------
+
+
+def refreshed(data: TrainingData, epoch: int = 0, **settings: Any) -> sampling.Sampler:
+    """Its sampler after the look at embeddings that comes before an epoch."""
+    sampler = unidec(**settings).sampler(data, 0)
+    vectors = [torch.randn(rows, 4, generator=torch.Generator().manual_seed(rows)) for rows in data.targets.shape]
+    sampler.refresh(epoch, sampling.Embeddings(lambda: vectors[0], lambda: vectors[1]))
+    return sampler
+
+
+def pool_size(data: TrainingData, **settings: Any) -> int:
+    return len(refreshed(data, batch_size=5, **settings).batch(0, 0).label_ids)
+
+
+def test_beta_and_eta_change_the_pool(data: TrainingData) -> None:
+    alone = {"negatives_per_query": 0}
+    assert pool_size(data, **alone, positives_per_query=1) < pool_size(data, **alone, positives_per_query=4)
+    sizes = [pool_size(data, positives_per_query=1, negatives_per_query=eta) for eta in (0, 1, 6)]
+    assert sizes == sorted(set(sizes))
+
+
+def test_hard_negatives_come_from_a_list_of_eta_times_the_refresh_period(data: TrainingData) -> None:
+    for settings, size in (({"negatives_per_query": 2, "refresh_every": 3}, 6), ({"shortlist": 4}, 4)):
+        (nearest,) = refreshed(data, **settings).negatives
+        assert isinstance(nearest, sampling.Nearest)
+        assert nearest.nearest_NK is not None
+        assert nearest.nearest_NK.shape == (QUERIES, size)
+    assert refreshed(data, negatives_per_query=0).negatives == ()
+
+
+def test_clusters_change_which_queries_meet(data: TrainingData) -> None:
+    vectors = normalize(torch.randn(QUERIES, 4, generator=torch.Generator().manual_seed(QUERIES)), dim=1).numpy()
+
+    def likeness(**settings: Any) -> float:
+        sampler = refreshed(data, batch_size=8, **settings)
+        batches = [sampler.batch(0, index).query_ids for index in range(sampler.num_batches(0))]
+        return float(np.mean([np.mean(vectors[ids] @ vectors[ids].T) for ids in batches if len(ids) == 8]))
+
+    shuffled, small, whole = likeness(batches="shuffled"), likeness(cluster_size=2), likeness()
+    assert shuffled < small < whole
+    assert likeness(cluster_size=8) == whole
+
+
+def test_clusters_and_lists_are_renewed_when_they_say(data: TrainingData) -> None:
+    due = [bool(refreshed(data, epoch, refresh_start=2, refresh_every=3).state()) for epoch in range(7)]
+    assert due == [False, False, True, False, False, True, False]
+    assert refreshed(data, 0).state()
+
+
+def test_neighbours_are_those_of_the_first_head_whatever_is_scored(prepared: Make) -> None:
+    vectors, label_ids = torch.randn(LABELS, H), np.arange(LABELS)
+    for inference in ("both", "clf"):
+        method = prepared(inference=inference)
+        mined = normalize(method._head("de", vectors), dim=1)
+        torch.testing.assert_close(method.mining_query_vectors(vectors), mined)
+        torch.testing.assert_close(method.mining_label_vectors(vectors, label_ids), mined)
+
+
+# Learning rates, inference, settings ------------------------------------------------------------------------------
+
+
+def test_encoder_heads_and_classifier_have_rates_of_their_own(prepared: Make) -> None:
+    method = prepared(learning_rate=0.1, head_learning_rate=0.2, classifier_learning_rate=0.3)
+    rates = {id(p): group["lr"] for group in method.parameter_groups() for p in group["params"]}
+    assert {rates.pop(id(p)) for p in method.modules.parameters()} == {0.2}
+    assert {rates.pop(id(p)) for p in method.encoder.parameters()} == {0.1}
+    assert not rates
+    decays = {id(p): group["weight_decay"] for group in method.parameter_groups() for p in group["params"]}
+    assert all((decays[id(p)] > 0) == (p.ndim > 1) for p in method.modules.parameters())
+    assert method.tables()["classifier"].config.learning_rate == 0.3
+    assert prepared(heads="de").tables() == {}
+
+
+def test_inference_scores_one_head_the_other_or_the_sum_of_their_cosines(prepared: Make) -> None:
+    queries, labels, label_ids = torch.randn(3, H), torch.randn(LABELS, H), np.arange(LABELS)
+    scores = {}
+    for inference in ("de", "clf", "both"):
+        method = prepared(inference=inference)
+        of_queries, of_labels = method.query_vectors(queries), method.label_vectors(labels, label_ids)
+        assert of_queries.shape[1] == of_labels.shape[1] == (2 * D if inference == "both" else D)
+        scores[inference] = of_queries @ of_labels.T
+    table = method.tables()["classifier"]
+    assert isinstance(table, LabelTable)
+    cosines = normalize(method._head("clf", queries), dim=1) @ normalize(table.weight, dim=1).T
+    torch.testing.assert_close(scores["clf"], cosines)
+    torch.testing.assert_close(scores["both"], scores["de"] + scores["clf"])
+    torch.testing.assert_close(prepared(heads="de").query_vectors(queries), method.query_vectors(queries)[:, :D])
+
+
+MINED = {"shortlist", "refresh_start", "refresh_every"}
+CLASSIFIER = {"inference", "de_weight", "extra_positives", "classifier_temperature", "classifier_learning_rate"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "unused"),
+    [
+        ({}, set()),
+        ({"heads": "de"}, CLASSIFIER),
+        ({"negatives_per_query": 0}, {"shortlist"}),
+        ({"batches": "shuffled"}, {"cluster_size"}),
+        ({"batches": "shuffled", "negatives_per_query": 0}, {"cluster_size", *MINED}),
+    ],
+)
+def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) -> None:
+    assert UniDEC.Config(**settings).unused() == unused
+    assert unused <= UniDEC.Config.model_fields.keys()
+
+
+@pytest.mark.parametrize("wrong", [{"de_weight": 1.5}, {"heads": "clf"}, {"loss": "softmax"}, {"lambda": 0.5}])
+def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        UniDEC.Config(**wrong)
+
+
+# Training ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"inference": "clf"}, {"heads": "de"}], ids=str)
+def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
+    dataset = load("random-pairs-200")
+    train = dataset.training_data()
+    encoder = {"name": save_small_encoder(tmp_path, train), "hidden_dropout": 0.0, "normalize": False}
+    rates = {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "classifier_learning_rate": 3e-2}
+    common = {"max_query_length": 8, "max_label_length": 8, "negatives_per_query": 1}
+    method = unidec(encoder=encoder, batch_size=50, **rates, **common, **settings)
+    method.fit(train, make_run(tmp_path, {"steps": 90}))
+    top = method.predict(dataset.test.texts, 1).indices[:, 0]
+    assert np.mean(top == np.arange(200)) > 0.99
+
+
+def test_only_the_rows_of_a_pool_learn(prepared: Make, data: TrainingData, tmp_path: Path) -> None:
+    pools = []
+
+    class Watched(UniDEC):
+        def _classifier_pool(self, batch: sampling.Batch) -> Any:
+            found = super()._classifier_pool(batch)
+            pools.append(found[0])
+            return found
+
+    method = Watched(prepared(batch_size=3, negatives_per_query=0, extra_positives=1).config)
+    method.fit(data, make_run(tmp_path, {"steps": 1}))
+    touched = np.flatnonzero(method.tables()["classifier"].get_buffer("touches").numpy())
+    assert np.array_equal(touched, pools[0])
+    assert 0 < len(touched) < LABELS
+
+
+def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
+    """After four steps with clusters, hard negatives and extra positives; without dropout, whose draws differ."""
+    method = unidec(encoder={"name": encoder, "normalize": False, "hidden_dropout": 0.0}, extra_positives=1)
+    data = toy_data()
+    method.fit(data, make_run(Path(root), {"steps": 4}))
+    return method.predict(data.texts, 5).scores
+
+
+def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
+    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"))
+    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
+
+
+def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
+    data = toy_data()
+    method = unidec(encoder=small_encoder)
+    method.fit(data, make_run(tmp_path, {"steps": 3}))
+    (tmp_path / "saved").mkdir()
+    method.save(tmp_path / "saved")
+    again = unidec(encoder=small_encoder)
+    again.load(tmp_path / "saved")
+    wanted, found = method.predict(data.texts, LABELS), again.predict(data.texts, LABELS)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
