@@ -72,7 +72,8 @@ def test_it_is_the_root_that_another_finder_gives(
     finally:
         score_sums.CHUNK_SCORES["cpu"] = before
     wanted_B = [root(x_S, k) for x_S in x_BS.numpy()]
-    precision = {torch.float32: 3e-7, torch.float64: 1e-14}[dtype]
+    # Sums over hundreds of scores leave a few units of float32's last place, 1.2e-7.
+    precision = {torch.float32: 1e-6, torch.float64: 1e-14}[dtype]
     np.testing.assert_allclose(found_B.numpy(), wanted_B, rtol=precision, atol=precision)
 
 
