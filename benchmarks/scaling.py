@@ -33,6 +33,7 @@ class Case:
     workers: int
     steps: int
     threads: int
+    activation_gib: float
     precision: str
 
 
@@ -76,10 +77,14 @@ def make_trainer(case: Case, root: Path) -> Any:
     rows, columns = np.arange(queries), rng.integers(0, case.labels, queries)
     targets = sp.csr_array((np.ones(queries, np.float32), (rows, columns)), (queries, case.labels))
     nothing = sp.csr_array((queries, case.labels), dtype=np.float32)
-    encoder = {"name": "tiny", "hidden_dropout": 0.0}
-    method = DEXML(
-        DEXML.Config(encoder=encoder, negatives="all", batch_size=case.batch, precision=case.precision)  # type: ignore[arg-type]
-    )
+    settings = {
+        "encoder": {"name": "tiny", "hidden_dropout": 0.0},
+        "negatives": "all",
+        "batch_size": case.batch,
+        "precision": case.precision,
+        "activation_gib": case.activation_gib,
+    }
+    method = DEXML(DEXML.Config.model_validate(settings))
     run = Run(seed=0, budget=Budget(steps=10**9), ledger=Ledger(), checkpoint=root / "checkpoint", cache=root / "cache")
     train = TrainingData(card, VOCABULARY_TEXTS, targets, ["alpha"] * case.labels, nothing)
     method.prepare(train, run)
@@ -123,6 +128,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, nargs="+", default=[1])
     parser.add_argument("--threads", type=int, default=1, help="of each worker")
     parser.add_argument("--steps", type=int, default=2, help="timed steps of a case")
+    parser.add_argument(
+        "--activation-gib",
+        type=float,
+        default=0.0,
+        help="activations kept; what fits is embedded once, the rest twice, so that a limit between bends the line",
+    )
     parser.add_argument("--precision", choices=["float32", "bf16"], default="bf16")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
@@ -130,7 +141,7 @@ def main() -> None:
     for workers in asked.workers:
         for batch in asked.batch:
             for labels in asked.labels:
-                case = Case(labels, batch, workers, asked.steps, asked.threads, asked.precision)
+                case = Case(labels, batch, workers, asked.steps, asked.threads, asked.activation_gib, asked.precision)
                 rows.append(measure(case))
                 print(json.dumps(rows[-1]), flush=True)
             if len(asked.labels) > 1:

@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from many_workers import on_workers
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from toy import LABELS, QUERIES, make_run, save_small_encoder, toy_data
 
 from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
+from xmcbench.workers import ALONE, Workers
 from xmcbench_ova import SPREAD, OvA
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.5}
@@ -178,3 +180,16 @@ def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str,
     assert np.array_equal(found.scores, wanted.scores)
     encoders = sum(parameter.numel() for parameter in method.encoder.parameters())
     assert method.num_parameters == encoders + LABELS * 32
+
+
+def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
+    """After four steps with a rate that moves the rows; the rows are dealt out, and so is what the optimiser keeps."""
+    data = toy_data()
+    method = fitted(encoder, data, Path(root), steps=4, table=SGD)
+    return method.predict(data.texts, LABELS).scores
+
+
+def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
+    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"))
+    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from many_workers import on_workers
 from pydantic import ValidationError
 from torch.nn.functional import normalize
 from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import Method, UnknownNameError, XMCBenchError, registry
 from xmcbench.data.dataset import TrainingData
+from xmcbench.workers import ALONE, Workers
 from xmcbench_second_stage import Classifier, SparseRanker
 from xmcbench_second_stage.sparse_ranker import _standardised
 from xmcbench_second_stage.stage import SecondStage
@@ -303,3 +305,24 @@ def test_texts_without_words_are_told(small_encoder: str, tmp_path: Path) -> Non
     data = TrainingData(plain.card, ["?"] * QUERIES, plain.targets, plain.label_texts, plain.ignore)
     with pytest.raises(XMCBenchError, match="toy: TF-IDF finds no word"):
         fitted(SparseRanker, small_encoder, data, tmp_path)
+
+
+# Several workers --------------------------------------------------------------------------------------------------
+
+
+def outcome(_workers: Workers, name: str, encoder: str, root: str) -> tuple[np.ndarray, dict[str, float]]:
+    """What is predicted for the training queries after a trained first stage and the second; and what was spent."""
+    kind = {kind.name: kind for kind in STAGES}[name]
+    data, trained = toy_data(), first(encoder, "dexml", negatives="in-batch", batch_size=20)
+    settings = {"epochs": 2, "batch_size": 20, "dropout": 0.0} if kind is Classifier else {}
+    method, run = stage(kind, encoder, first=trained, **settings), make_run(Path(root), {"steps": 20})
+    method.fit(data, run)
+    return method.predict(data.texts, LABELS).scores, {name: run.ledger.spent(name) for name in ("steps", "flops")}
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in STAGES])
+def test_two_workers_end_as_one(name: str, small_encoder: str, tmp_path: Path) -> None:
+    wanted, spent = outcome(ALONE, name, small_encoder, str(tmp_path / "alone"))
+    for found, charged in on_workers(2, outcome, name, small_encoder, str(tmp_path / "two")):
+        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-4)
+        assert charged == spent
