@@ -13,17 +13,18 @@ import numpy as np
 import pytest
 import typer
 from fakes import install
-from fakes.bench import Bench
+from fakes.bench import Bench, Heard
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, hookspecs
+from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, Teacher, hookspecs, teachers
 from xmcbench.cli import app
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
 from xmcbench.record import Status
 from xmcbench.suite import load_suite
+from xmcbench.tracking import tracked
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").glob("*/*.md")]
@@ -115,9 +116,33 @@ def check_dataset(source: Any, bench: Bench) -> None:
     assert 0 < record.metrics["R@100"] <= 1
 
 
+def check_teacher(teacher: Any, bench: Bench) -> None:
+    """A method may ask it; its answers are kept."""
+    methods = {"asker": {"method": "fake-asker", "teacher": teacher.name}}
+    (record,) = bench.run(bench.suite(methods, track="zero-shot"), debug=True).values()
+    assert record.status is Status.OK
+    assert record.teacher == teacher.name
+    assert record.spent["teacher_calls"] == 30 * 20
+
+
+def check_tracker(tracker: Any, bench: Bench) -> None:
+    """It is told how a trial ended."""
+    runner = bench.runner(bench.suite(["fake-ok"]), debug=True)
+    with tracked(Heard(), [tracker(bench.store.root)]) as told:
+        (record,) = runner.run(runner.plan(), told)
+    assert (bench.store.root / "diary.txt").read_text() == f"{record.ended} fake-20/ok: ok\n"
+
+
 @pytest.mark.parametrize("example", PLUGINS, indirect=True, ids=[f"{page}-{number}" for page, number in PLUGINS])
 def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench) -> None:
-    checks = {"method": check_method, "sampler": check_sampler, "evaluator": check_evaluator, "dataset": check_dataset}
+    checks = {
+        "method": check_method,
+        "sampler": check_sampler,
+        "evaluator": check_evaluator,
+        "dataset": check_dataset,
+        "teacher": check_teacher,
+        "tracker": check_tracker,
+    }
     checked = 0
     for kind in KINDS:
         for registered in example.all(kind):
@@ -205,6 +230,17 @@ def test_every_setting_of_a_method_is_documented_with_its_default(method: type[M
 def test_every_setting_of_a_part_is_documented_with_its_default(title: str, config: type[BaseModel]) -> None:
     table = rows(section("docs/methods.md", title))
     assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(config)
+
+
+@pytest.mark.parametrize("teacher", [each.thing for each in Registry().all("teacher")], ids=lambda each: each.name)
+def test_every_setting_of_a_teacher_is_documented_with_its_default(teacher: type[Teacher]) -> None:
+    table = rows(section("docs/teachers.md", f"`{teacher.name}`"))
+    told = {name: stated(cells[1]) for name, cells in table.items()}
+    assert told == json.loads(json.dumps({k: v for k, v in defaults(teacher.Config).items() if k != "name"}))
+
+
+def test_every_prompt_is_documented() -> None:
+    assert set(rows(section("docs/teachers.md", "Prompts"))) == set(teachers.PROMPTS)
 
 
 # References -------------------------------------------------------------------------------------------------------

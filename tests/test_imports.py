@@ -38,6 +38,20 @@ def test_published_figures_cost_no_numpy() -> None:
     assert not imported_by(read) & (HEAVY | {"numpy", "scipy"})
 
 
+def test_a_leaderboard_of_papers_costs_no_numpy() -> None:
+    """It is what is run first, on a machine where nothing was trained."""
+    show = (
+        "from contextlib import redirect_stdout; from io import StringIO; from pathlib import Path; "
+        "from xmcbench.cli.leaderboard import leaderboard\n"
+        "with redirect_stdout(StringIO()) as shown: "
+        "leaderboard(dataset='lf-amazontitles-1.3m', source='published', store=Path('nowhere'))\n"
+        "assert '59.62' in shown.getvalue()\n"
+    )
+    program = f"{show}import sys; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not set(run.stdout.split()) & (HEAVY | {"numpy", "scipy", "tokenizers", "rich"})
+
+
 def test_every_public_name_is_there() -> None:
     for name in xmcbench.__all__:
         assert getattr(xmcbench, name) is not None

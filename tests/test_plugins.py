@@ -30,6 +30,19 @@ def {hook}(register):
     register({thing})
 """
 
+TEACHER = """
+from xmcbench import Teacher, hookimpl
+
+class Mine(Teacher):
+    name = 'mine'
+    summary = "none"
+    def ask(self, pairs): ...
+
+@hookimpl
+def register_teachers(register):
+    register(Mine)
+"""
+
 
 @pytest.fixture
 def site(bench: Bench) -> Iterator[Path]:
@@ -57,6 +70,10 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         ("import a_package_that_is_not_there", "ModuleNotFoundError"),
         (method(hook="register_method"), "unknown hook 'register_method'"),
         (method(hook="register_methods", thing="3"), "is not a subclass of xmcbench.Method"),
+        (method(hook="register_teachers"), "is not a subclass of xmcbench.Teacher"),
+        (TEACHER.replace("def ask", "def answer"), "Mine does not define ask"),
+        (TEACHER.replace("summary", "about"), "Mine has no summary"),
+        (TEACHER.replace("'mine'", "'openai'"), "teacher 'openai' of"),
         (method(thing="Mine()"), "missing 1 required positional argument: 'config'"),
         (method().replace("def save", "def keep"), "Mine does not define save"),
         (method().replace('info = MethodInfo("none")', ""), "Mine.info is not a MethodInfo"),

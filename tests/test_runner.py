@@ -71,7 +71,7 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     record = bench.run(bench.suite(["fake-ok"], selection={"queries": 6, "metric": "P@1"}))["ok"]
     directory = bench.store.directory(record.key)
     assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
-        "trial.json", "record.json", "predictions.npz", "log.txt", "model", "fits.txt"
+        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "log.txt", "model", "fits.txt"
     }  # fmt: skip
     predictions, answered = bench.store.predictions(record.key)
     dataset = load("fake-20", bench.root / "data", bench.root / "cache")
@@ -124,8 +124,35 @@ def test_the_cheater_is_able_to_cheat(bench: Bench) -> None:
 def test_a_wrong_figure_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """P@1 and nDCG@1 are one figure for binary relevance (mteb #5228)."""
     from xmcbench.evaluation import InvalidPredictions, builtin
+    from xmcbench.evaluation.metrics import Hits, Terms
 
-    figures = [replace(f, compute=lambda *_: 0.25) if f.name == "P" else f for f in builtin.EVALUATORS]
+    def quarter(hits: Hits, _: int) -> Terms:
+        return Terms(0.25 * hits.ones, hits.ones)
+
+    figures = [replace(f, terms=quarter) if f.name == "P" else f for f in builtin.EVALUATORS]
     monkeypatch.setattr(builtin, "EVALUATORS", tuple(figures))
     with pytest.raises(InvalidPredictions, match=r"P@1 is 0\.25"):
         bench.run(bench.suite(["fake-ok"]), debug=True)
+
+
+def test_a_trial_that_takes_too_much_memory_is_recorded_as_that(bench: Bench) -> None:
+    suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e6})
+    record = bench.run(suite)["ok"]
+    assert record.status is Status.TOO_LARGE
+    assert record.failure is not None
+    assert "the budget allows 0.00 GB" in record.failure.message
+    assert record.metrics == {}
+    assert exit_code([record]) == 0  # that it does not fit is what was asked
+    action, reason = bench.plan(suite)["ok"]
+    assert (action, reason) == ("too large", record.failure.message)
+
+
+def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmcbench.planning.limits.predicted_too_large", lambda *_: "predicted to take 9 GB")
+    suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e12})
+    assert bench.plan(suite)["ok"] == ("too large", "predicted to take 9 GB")
+    record = bench.run(suite)["ok"]
+    assert (record.status, record.spent["steps"]) == (Status.TOO_LARGE, 0)
+    assert record.failure is not None
+    assert record.failure.message == "predicted to take 9 GB"
+    assert bench.run(bench.suite(["fake-ok"]))["ok"].status is Status.OK  # without the limit nobody asks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from xmcbench.budget import Budget
 from xmcbench.files import atomic_write
 from xmcbench.predictions import Predictions
 from xmcbench.record import Record, Status
+from xmcbench.record_file import encode
 from xmcbench.store import Store, StoreError
 from xmcbench.trial import Trial
 
@@ -25,7 +25,8 @@ def record(**changes: object) -> Record:
         label="a", method="m", distribution="d", version="1", config={}, dataset="x", dataset_hash="h", seed=0,
         budget=Budget(steps=1),
     )  # fmt: skip
-    return Record.model_validate({"key": trial.key, "suite": "s", "trial": trial, "status": Status.OK} | changes)
+    made = Record.model_validate({"key": "", "suite": "s", "trial": trial, "status": Status.OK} | changes)
+    return made.model_copy(update={"key": made.trial.key})
 
 
 KEY = record().key
@@ -61,31 +62,43 @@ def test_an_absent_record_is_none_and_an_absent_store_is_empty(store: Store) -> 
     assert not store.in_flight(KEY)
 
 
-def edited(field: str, value: object) -> bytes:
-    return json.dumps(json.loads(record().model_dump_json()) | {field: value}).encode()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (record().model_dump_json().encode()[:-9], "not a record: Invalid JSON"),
-        (b"", "not a record"),
-        (b"\xff\xfe", "not a record"),
-        (edited("status", "fine"), "not a record: status: "),
-        (edited("extra", 1), "not a record: extra: "),
-        (edited("schema_version", 99), "found schema version 99, expected 1"),
-        (edited("key", "0" * 16), "moved or edited"),
-    ],
-)
-def test_a_damaged_record_is_named(store: Store, content: bytes, message: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"{", encode(record()).replace(b'"ok"', b'"oom"')])
+def test_a_damaged_record_is_named_and_the_others_are_read(
+    store: Store, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = record(trial={**record().trial.model_dump(), "seed": 1})
     store.write_record(record())
+    store.write_record(other)
     path = store.directory(KEY) / "record.json"
     path.write_bytes(content)
     with pytest.raises(StoreError) as caught:
-        store.records()
+        store.record(KEY)
     assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+    assert store.records() == [other]
+    assert caplog.messages == [f"warning: {caught.value}; left out"]
+
+
+def test_a_record_in_the_place_of_another_is_named(store: Store) -> None:
+    store.write_record(record())
+    store.directory(KEY).rename(store.directory("0" * 16))
+    with pytest.raises(StoreError, match=f"it is the record of {KEY}, expected that of 0000000000000000"):
+        store.record("0" * 16)
+    assert store.records() == []
+
+
+def test_figures_on_resamples_come_back_for_the_same_truth_only(store: Store) -> None:
+    figures = {"P@1": np.arange(3, dtype=np.float32), "R@5": np.ones(3, dtype=np.float32)}
+    answered = record(truth_hash="t")
+    assert store.resampled(answered, ["P@1"]) == {}
+    store.write_resampled(KEY, figures, "t")
+    back = store.resampled(answered, ["R@5", "R@7"])
+    assert list(back) == ["R@5"]
+    np.testing.assert_array_equal(back["R@5"], figures["R@5"])
+    assert store.resampled(record(truth_hash="another"), ["P@1"]) == {}
+    (store.directory(KEY) / "resampled.safetensors").write_bytes(b"no")
+    with pytest.raises(StoreError, match=r"resampled\.safetensors: damaged"):
+        store.resampled(answered, ["P@1"])
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more"])

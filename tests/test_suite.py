@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xmcbench.budget import Budget
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import DEFAULT_METRICS
+from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.located import parse_value, read
 from xmcbench.plugins import Registry
 from xmcbench.record import Status
@@ -42,6 +42,8 @@ def test_a_plain_suite_resolves_every_default(bench: Bench) -> None:
     assert trial.config == {"encoder": "none", "strength": 1.0, "width": 4, "depths": [1, 2], "mode": "wide"}
     assert (trial.seed, trial.budget.limits(), trial.selection) == (0, {"steps": 5}, None)
     assert suite(bench, ["fake-ok"]).metrics == list(DEFAULT_METRICS)
+    assert suite(bench, ["fake-ok"], track="zero-shot").metrics == list(ZERO_SHOT_METRICS)
+    assert suite(bench, ["fake-ok"], track="zero-shot", metrics=["PSP@1"]).metrics == ["PSP@1"]
 
 
 def test_a_sweep_is_a_product_that_leaves_out_what_means_nothing(bench: Bench) -> None:
@@ -77,6 +79,47 @@ def test_budgets_can_be_swept(bench: Bench) -> None:
     assert len({trial.key for trial in found}) == 4
 
 
+def test_named_budgets_are_trials_of_their_own(bench: Bench) -> None:
+    budgets = {"small": {"steps": 3}, "large": {"steps": 9, "peak_bytes": 1e9}}
+    found = trials(bench, ["fake-ok"], budget=None, budgets=budgets)
+    assert [(trial.label, trial.budget.limits()) for trial in found] == [
+        ("ok[budget=small]", {"steps": 3}), ("ok[budget=large]", {"steps": 9, "peak_bytes": 1e9})
+    ]  # fmt: skip
+    (lone,) = trials(bench, ["fake-ok"], budget=None, budgets={"small": {"steps": 3}})
+    assert (lone.label, lone.key) == ("ok", found[0].key)  # a name is for people
+
+
+def test_budgets_can_lie_in_a_file_of_their_own(bench: Bench) -> None:
+    (bench.root / "ours.yaml").write_text("small: {steps: 3}\nlarge:\n  stps: 9\n")
+    with pytest.raises(XMCBenchError, match=r"ours.yaml:3: budgets.large.stps: unknown key \(did you mean 'steps'"):
+        trials(bench, ["fake-ok"], budget=None, budgets="ours.yaml")
+    (bench.root / "ours.yaml").write_text("small: {steps: 3}\nlarge: {steps: 9}\n")
+    found = trials(bench, ["fake-ok"], budget=None, budgets="ours.yaml")
+    assert [trial.budget.steps for trial in found] == [3, 9]
+
+
+def test_equal_cells_stop_at_one_limit(bench: Bench) -> None:
+    found = suite(bench, ["fake-ok"], budget={"steps": 5, "peak_bytes": 1e9}, equal="steps", sweep={"width": [1, 2]})
+    assert found.equal == "steps"
+    assert {variant.budget.steps for variant in found.variants} == {5}
+    assert {variant.entry for variant in found.variants} == {"ok"}
+
+
+def test_another_encoder_takes_the_place_of_every_one(tmp_path: Path) -> None:
+    path = tmp_path / "suite.yaml"
+
+    def encoders(content: str) -> list[dict[str, Any]]:
+        path.write_text("name: x\ndatasets: [catalog-200]\nbudget: {steps: 1}\n" + content)
+        return [variant.config["encoder"] for variant in load_suite(path, Registry(), tmp_path, encoder="y").variants]
+
+    own = "{method: untrained, encoder: {name: tiny, pooling: cls}}"
+    found = encoders(f"encoder: {{name: tiny, dropout: 0.5}}\nmethods: {{a: {{method: untrained}}, own: {own}}}\n")
+    assert [(each["name"], each["pooling"], each["dropout"]) for each in found] == [("y", "mean", 0.5), ("y", "cls", 0)]
+    assert encoders("methods: {a: {method: untrained}}\n")[0]["name"] == "y"
+    with pytest.raises(XMCBenchError, match="--encoder y: the suite sweeps over encoders"):
+        encoders("methods: {a: {method: untrained}}\nsweep: {encoder: [tiny, minilm]}\n")
+
+
 def test_encoder_and_settings_reach_the_methods_that_have_them(bench: Bench) -> None:
     found = suite(
         bench,
@@ -105,6 +148,7 @@ CHANGES: dict[str, Any] = {
     "seed": 1,
     "budget": {"steps": 6},
     "selection": {"queries": 3},
+    "track": "zero-shot",
 }
 
 
@@ -136,6 +180,8 @@ MISTAKES = [
     ("budget: {step: 3}", "4: budget.step: unknown key (did you mean 'steps'?)"),
     ("budget: {}", "4: budget: a budget needs at least one of epochs"),
     ("budget: {steps: -1}", "budget.steps: found -1, expected greater than 0"),
+    ("track: zero-shot\nselection: {queries: 3}", "6: selection: chooses by training annotations, which track: zero"),
+    ("track: zeroshot", "5: track: found 'zeroshot', expected 'supervised' or 'zero-shot'"),
     ("metrics: [P@1, nDGC@3]", "5: metrics[1]: unknown metric 'nDGC@3' (did you mean 'nDCG@"),
     ("selection: {queries: 3, metric: X@1}", "5: selection.metric: unknown metric 'X@1'"),
     ("selection: {querys: 3}", "5: selection.querys: unknown key (did you mean 'queries'?)"),
@@ -150,6 +196,12 @@ MISTAKES = [
     ("datasets: [fake-21]", "unknown dataset 'fake-21' (did you mean 'fake-20'"),
     ("datasets: [fake-absent]", "datasets[0]: fake-absent is not in"),
     ("timeout: 0", "timeout: found 0"),
+    ("budgets: {a: {steps: 1}}", "expected one of the keys 'budget' and 'budgets'"),
+    ("equal: step", "5: equal: unknown limit 'step' (did you mean 'steps'?)"),
+    ("equal: flops", "5: equal: every budget must stop at flops alone, found one of steps"),
+    ("tables: {t: {columns: [widht]}}", "5: tables.t.columns[0]: unknown column 'widht' (did you mean 'width'"),
+    ("tables: {t: {columns: [X@1]}}", "5: tables.t.columns[0]: unknown metric 'X@1'"),
+    ("tables: {t: {columns: [P@1], methods: [okk]}}", "5: tables.t.methods[0]: unknown method label 'okk'"),
 ]  # fmt: skip
 GOOD = {
     "name": "name: x",

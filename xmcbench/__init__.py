@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from xmcbench import data, evaluation, losses, models, sampling, search
+    from xmcbench import data, evaluation, losses, models, sampling, search, teachers
     from xmcbench.budget import Budget, Ledger
     from xmcbench.data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
     from xmcbench.dual_encoder import DualEncoder
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from xmcbench.models.label_table import LabelTable, TableConfig
     from xmcbench.plugins import registry
     from xmcbench.predictions import Predictions
+    from xmcbench.teachers.judge import Judge, Judgements
+    from xmcbench.teachers.teacher import Teacher, TeacherConfig
+    from xmcbench.tracking.tracker import Tracker
 
 _HOME = {
     "Budget": "xmcbench.budget",
@@ -31,6 +34,8 @@ _HOME = {
     "EmbeddingMethod": "xmcbench.embedding_method",
     "EncoderConfig": "xmcbench.models.encoder",
     "LabelTable": "xmcbench.models.label_table",
+    "Judge": "xmcbench.teachers.judge",
+    "Judgements": "xmcbench.teachers.judge",
     "Ledger": "xmcbench.budget",
     "Method": "xmcbench.method",
     "MethodInfo": "xmcbench.method",
@@ -40,6 +45,9 @@ _HOME = {
     "Split": "xmcbench.data.dataset",
     "Texts": "xmcbench.data.dataset",
     "TableConfig": "xmcbench.models.label_table",
+    "Teacher": "xmcbench.teachers.teacher",
+    "TeacherConfig": "xmcbench.teachers.teacher",
+    "Tracker": "xmcbench.tracking.tracker",
     "TrainingData": "xmcbench.data.dataset",
     "UnknownNameError": "xmcbench.errors",
     "XMCBenchError": "xmcbench.errors",
@@ -47,7 +55,7 @@ _HOME = {
     "rank": "xmcbench.evaluation.ranking",
     "registry": "xmcbench.plugins",
 }
-_MODULES = ("data", "evaluation", "losses", "models", "sampling", "search")
+_MODULES = ("data", "evaluation", "losses", "models", "sampling", "search", "teachers")
 
 __all__ = [
     "Budget",
@@ -56,6 +64,8 @@ __all__ = [
     "DualEncoder",
     "EmbeddingMethod",
     "EncoderConfig",
+    "Judge",
+    "Judgements",
     "LabelTable",
     "Ledger",
     "Method",
@@ -65,7 +75,10 @@ __all__ = [
     "Run",
     "Split",
     "TableConfig",
+    "Teacher",
+    "TeacherConfig",
     "Texts",
+    "Tracker",
     "TrainingData",
     "UnknownNameError",
     "XMCBenchError",
@@ -78,6 +91,7 @@ __all__ = [
     "registry",
     "sampling",
     "search",
+    "teachers",
 ]
 
 

@@ -12,8 +12,11 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from xmcbench.errors import XMCBenchError
+
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
+CAPS = frozenset({"peak_bytes"})  # limits that nothing is spent of
 
 
 def peak_memory() -> int:
@@ -26,8 +29,15 @@ def peak_memory() -> int:
     return peak if sys.platform == "darwin" else peak * 1024  # kilobytes elsewhere
 
 
+class TooLargeError(XMCBenchError):
+    """A worker needs more memory than the budget allows it. Nothing is made smaller to fit: the trial ends."""
+
+
 class Budget(BaseModel):
-    """Limits on training; it stops at the first step boundary past any of them. At least one is set."""
+    """Limits on training; it stops at the first step boundary past any of them. At least one is set.
+
+    `peak_bytes` is another kind of limit: nothing is spent of it, and a trial that needs more has no place here.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -36,16 +46,25 @@ class Budget(BaseModel):
     encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded, mining included, padding not")
     flops: float | None = Field(None, gt=0, description="floating-point operations of encoder and scores")
     device_seconds: float | None = Field(None, gt=0, description="seconds in the stages " + ", ".join(BUDGETED_STAGES))
+    teacher_calls: int | None = Field(None, gt=0, description="pairs of a document and a label put to a teacher")
+    teacher_tokens: int | None = Field(None, gt=0, description="tokens of a teacher's prompts and answers")
+
+    peak_bytes: float | None = Field(None, gt=0, description="most memory of a worker: its GPU's, or resident")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Budget:
-        if not self.limits():
-            raise ValueError(f"a budget needs at least one of {', '.join(type(self).model_fields)}")
+        if not self.spending():
+            known = (name for name in type(self).model_fields if name not in CAPS)
+            raise ValueError(f"a budget needs at least one of {', '.join(known)}")
         return self
 
     def limits(self) -> dict[str, float]:
         """The limits that are set, by name."""
         return {name: value for name, value in self.model_dump().items() if value is not None}
+
+    def spending(self) -> dict[str, float]:
+        """Those of the limits that training uses up, and stops at."""
+        return {name: value for name, value in self.limits().items() if name not in CAPS}
 
 
 @dataclass
@@ -55,10 +74,16 @@ class Ledger:
     epochs: float = 0.0
     steps: int = 0
     queries: int = 0  # training queries seen, repeats counted
+    pool_labels: int = 0  # labels that a step's queries were scored against, summed over steps
     encoder_tokens: int = 0
     # A backward pass counts twice the forward one; what is computed again to save memory does not count.
     encoder_flops: int = 0  # of real tokens
     scoring_flops: int = 0  # of products of queries and labels
+    # Of the pairs a trial puts to teachers, each once: what the answers cost when they were first given.
+    teacher_calls: int = 0
+    teacher_prompt_tokens: int = 0
+    teacher_completion_tokens: int = 0
+    teacher_cached: int = 0  # of the calls, those whose answer was in the store: nobody was asked
     stage_seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: int = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[int] = field(default_factory=list)  # of each worker, at the end of training
@@ -72,6 +97,10 @@ class Ledger:
     @property
     def flops(self) -> int:
         return self.encoder_flops + self.scoring_flops
+
+    @property
+    def teacher_tokens(self) -> int:
+        return self.teacher_prompt_tokens + self.teacher_completion_tokens
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
@@ -99,6 +128,29 @@ class Ledger:
             self.stage_seconds = outer
             self._inner = inner + time.perf_counter() - start
 
+    @contextmanager
+    def part(self) -> Iterator[Ledger]:
+        """A ledger for a part of the work that has limits and a schedule of its own; its end is entered here."""
+        part = Ledger()
+        try:
+            with self.off_the_books():
+                yield part
+        finally:
+            self._enter(part)
+
+    def _enter(self, part: Ledger) -> None:
+        """Add what `part` counted; of memory and of largest steps the larger one stays."""
+        for name, more in part.state().items():
+            mine = getattr(self, name)
+            if isinstance(more, dict):
+                join = max if name == "largest_step" else float.__add__
+                more = mine | {key: join(float(mine.get(key, 0.0)), float(value)) for key, value in more.items()}
+            elif isinstance(more, list):
+                more = more or mine
+            else:
+                more = max(mine, more) if name == "peak_bytes" else mine + more
+            setattr(self, name, more)
+
     def spent(self, limit: str) -> float:
         """How much of the limit named `limit` is spent."""
         return float(getattr(self, limit))
@@ -106,26 +158,35 @@ class Ledger:
     @contextmanager
     def step(self, budget: Budget) -> Iterator[None]:
         """Note what the block, one step, takes of each limit: by the largest step a trial may overrun."""
-        before = {name: self.spent(name) for name in budget.limits()}
+        before = {name: self.spent(name) for name in budget.spending()}
         yield
         for name, spent in before.items():
             self.largest_step[name] = max(self.spent(name) - spent, self.largest_step.get(name, 0.0))
 
     def fraction(self, budget: Budget) -> float:
         """The share of the budget spent: that of the limit nearest to its end. 1 or more means stop."""
-        return max(self.spent(name) / limit for name, limit in budget.limits().items())
+        return max(self.spent(name) / limit for name, limit in budget.spending().items())
 
     def over(self, budget: Budget) -> dict[str, float]:
         """Limits overrun by more than the one step that may cross them, with what was spent."""
         return {
             name: self.spent(name)
-            for name, limit in budget.limits().items()
+            for name, limit in budget.spending().items()
             if self.spent(name) > limit + self.largest_step.get(name, 0.0)
         }
 
+    def check_memory(self, budget: Budget, peak: float) -> None:
+        """Raise `TooLargeError` where a worker that took `peak` bytes took more than it may."""
+        if budget.peak_bytes is not None and peak > budget.peak_bytes:
+            raise TooLargeError(
+                f"a worker took {peak / 1e9:.2f} GB of memory by step {self.steps}, "
+                f"the budget allows {budget.peak_bytes / 1e9:.2f} GB"
+            )
+
     def as_dict(self) -> dict[str, Any]:
         """The ledger as a record keeps it."""
-        return {**self.state(), "device_seconds": self.device_seconds, "flops": self.flops}
+        totals = {name: getattr(self, name) for name in ("device_seconds", "flops", "teacher_tokens")}
+        return {**self.state(), **totals}
 
     def state(self) -> dict[str, Any]:
         """What `Ledger(**state)` continues from."""

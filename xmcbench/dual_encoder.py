@@ -36,6 +36,7 @@ from xmcbench.workers import current_workers
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 GROUPS = "label_groups.npy"  # beside the checkpoints
+MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 
 
 def default_device() -> torch.device:
@@ -45,6 +46,7 @@ def default_device() -> torch.device:
 class DualEncoder(Method):
     """One text encoder for queries and labels, an index of label vectors."""
 
+    many_workers: ClassVar[bool] = True
     encodes_labels: ClassVar[bool] = True
     """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
 
@@ -63,7 +65,7 @@ class DualEncoder(Method):
         @property
         def micro_batch_size(self) -> int:
             """On a CPU small micro-batches waste the least on padding; a GPU wants to be filled."""
-            return self.micro_batch_tokens or (65_536 if torch.cuda.is_available() else 2_048)
+            return self.micro_batch_tokens or MICRO_BATCH_TOKENS[default_device().type]
 
     config: DualEncoder.Config
     encoder: Encoder

@@ -12,6 +12,7 @@ from pydantic import Field
 from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
+from xmcbench.data.tokens import Tokens
 from xmcbench.dual_encoder import DualEncoder
 from xmcbench.method import Run
 from xmcbench.sampling.sampler import Batch, Embeddings, Sampler
@@ -63,6 +64,10 @@ class EmbeddingMethod(DualEncoder):
         Like those of `loss` they are of all queries, and of the labels that this worker holds.
         """
 
+    def index(self, labels: Tokens) -> None:
+        """Make what `predict` searches, with the weights as they are. `labels` are those that are trained on."""
+        self.index_LD = self.all_label_vectors(labels)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW: decay on matrices only, the learning rate in `lr`."""
         parameters = [p for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad]
@@ -82,4 +87,4 @@ class EmbeddingMethod(DualEncoder):
             trainer = Trainer(self, train, queries, labels, run)
         trainer.train()
         with run.ledger.stage("index"):
-            self.index_LD = self.all_label_vectors(labels)
+            self.index(labels)

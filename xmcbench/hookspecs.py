@@ -29,3 +29,13 @@ def register_evaluators(register: Callable[[Any], None]) -> None:
 @hookspec
 def register_datasets(register: Callable[[Any], None]) -> None:
     """Register an `xmcbench.data.Source`: a named dataset, or a family of them, and how to read it."""
+
+
+@hookspec
+def register_teachers(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.Teacher`: who judges whether a label fits a document."""
+
+
+@hookspec
+def register_trackers(register: Callable[[type[Any]], None]) -> None:
+    """Register subclasses of `xmcbench.Tracker`: who is told what happens to the trials of a run."""

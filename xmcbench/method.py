@@ -7,14 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from xmcbench.budget import Budget, Ledger
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
+from xmcbench.errors import XMCBenchError
 from xmcbench.predictions import Predictions
+
+if TYPE_CHECKING:
+    from xmcbench.teachers.judge import Judge
+    from xmcbench.teachers.teacher import Teacher
 
 
 @dataclass(frozen=True)
@@ -33,12 +38,29 @@ class Progress:
     stage: str
     fraction: float
     figures: dict[str, float] = field(default_factory=dict)
+    # Filled in on the way to who watches the trial: the ledger, and the points of the curve that are new.
+    spent: dict[str, Any] = field(default_factory=dict)
+    evaluations: list[dict[str, float]] = field(default_factory=list)
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed for one purpose, a pure function of the base seed: no generator state has to be stored."""
     digest = sha256(repr((seed, *purpose)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def _no_judge(config: Teacher.Config) -> Judge:
+    raise XMCBenchError(f"teacher {config.name!r} was asked for outside of a trial")
+
+
+class Exchange(Protocol):
+    """How workers that share no folder get at each other's checkpoints, and how these outlive them."""
+
+    def give(self) -> None:
+        """Called by every worker, in the same step: keep what lies in its `Run.checkpoint`."""
+
+    def take(self) -> None:
+        """Bring into this worker's `Run.checkpoint` what all workers gave last."""
 
 
 @dataclass
@@ -56,7 +78,11 @@ class Run:
     selection_metric: str = "nDCG@5"
     selection_evaluations: int = 4
     curve: list[dict[str, float]] = field(default_factory=list)  # quality along the budget, for the record
+    chosen_by: str = ""  # what chose the checkpoint where the method itself did, for the record
     report: Callable[[Progress], None] = lambda _progress: None
+    exchange: Exchange | None = None  # None: `checkpoint` is one folder for all workers
+    # A judge that asks the teacher named in a method's settings about training documents and labels.
+    judge: Callable[[Teacher.Config], Judge] = _no_judge
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """A generator for one purpose of this trial."""
@@ -68,6 +94,8 @@ class Method(ABC):
 
     name: ClassVar[str]
     info: ClassVar[MethodInfo]
+    many_workers: ClassVar[bool] = False
+    """Whether several workers can fit it together, `fit` being called on each; without, a trial has one worker."""
 
     class Config(BaseModel):
         """Settings of a method: frozen, and a key it does not know is an error."""

@@ -19,6 +19,8 @@ import pluggy
 from xmcbench import hookspecs
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.method import Method, MethodInfo
+from xmcbench.teachers.teacher import Teacher
+from xmcbench.tracking.tracker import Tracker
 
 GROUP = "xmcbench"
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # set to 1: a broken plugin stops the tool, for who writes one
@@ -28,11 +30,15 @@ KINDS = {
     "sampler": "register_samplers",
     "evaluator": "register_evaluators",
     "dataset": "register_datasets",
+    "teacher": "register_teachers",
+    "tracker": "register_trackers",
 }
 CORE = {
     "sampler": "xmcbench.sampling.builtin",
     "evaluator": "xmcbench.evaluation.builtin",
     "dataset": "xmcbench.data.builtin",
+    "teacher": "xmcbench.teachers.builtin",
+    "tracker": "xmcbench.tracking.builtin",
 }
 
 
@@ -94,6 +100,14 @@ class Registry:
     def dataset(self, name: str) -> Any:
         """The `Source` called `name`, or the family the name belongs to (`catalog-131k` is one of `catalog-*`)."""
         return self._find("dataset", name).thing
+
+    def teacher(self, name: str) -> Any:
+        """The subclass of `xmcbench.Teacher` called `name`."""
+        return self._find("teacher", name).thing
+
+    def tracker(self, name: str) -> Any:
+        """The subclass of `xmcbench.Tracker` called `name`."""
+        return self._find("tracker", name).thing
 
     def all(self, kind: str) -> list[Registered]:
         """Everything of one kind, by name; imports every plugin."""
@@ -184,10 +198,25 @@ def _checked_name(kind: str, thing: Any) -> str:
             raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
         if not issubclass(thing.Config, Method.Config):
             raise TypeError(f"{thing.__name__}.Config does not extend Method.Config")
+    if kind == "teacher":
+        _check_teacher(thing)
+    if kind == "tracker" and not (isinstance(thing, type) and issubclass(thing, Tracker)):
+        raise TypeError(f"{thing!r} is not a subclass of xmcbench.Tracker")
     name = getattr(thing, "name", None)
     if not isinstance(name, str) or not name:
         raise TypeError(f"{thing!r} has no name")
     return name
+
+
+def _check_teacher(thing: Any) -> None:
+    if not (isinstance(thing, type) and issubclass(thing, Teacher)):
+        raise TypeError(f"{thing!r} is not a subclass of xmcbench.Teacher")
+    if missing := sorted(thing.__abstractmethods__):
+        raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
+    if not isinstance(getattr(thing, "summary", None), str):
+        raise TypeError(f"{thing.__name__} has no summary")
+    if not issubclass(thing.Config, Teacher.Config):
+        raise TypeError(f"{thing.__name__}.Config does not extend Teacher.Config")
 
 
 def _installed() -> list[EntryPoint]:

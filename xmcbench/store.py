@@ -3,30 +3,36 @@
 <root>/trials/<key>/trial.json        what was asked
                     record.json       what came of it
                     predictions.npz   the top 100 labels of every test query
+                    resampled.safetensors   its figures on resamples of the test queries, for intervals and ties
                     log.txt           what the trial printed
                     checkpoint/       while it runs: what `fit` continues from
                     model/            what `predict` needs
+<root>/judgements.sqlite              what teachers answered, of all trials (`xmcbench/teachers/database.py`)
 """
 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import atomic_write
 from xmcbench.predictions import Predictions
 from xmcbench.record import Record
-from xmcbench.trial import SCHEMA_VERSION
+from xmcbench.record_file import RecordError, decode, encode
 
 # The disk's fault, not the method's: nothing is recorded, and the same trial goes on when there is room again.
 DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+_log = logging.getLogger(__name__)
 
 
 class StoreError(XMCBenchError):
@@ -43,38 +49,49 @@ class Store:
         return self.root / "trials" / key
 
     def records(self) -> list[Record]:
-        """All records, by key. One that cannot be read is an error: a table without it would be a wrong table."""
-        with _reading(self.root):
-            keys = sorted(path.parent.name for path in self.root.glob("trials/*/record.json"))
-        return [record for key in keys if (record := self.record(key))]
+        """All records, by key. One that cannot be read is left out, with a warning of one line that names it."""
+        trials = self.root / "trials"
+        with _reading(trials):
+            keys = sorted(path.name for path in trials.iterdir()) if trials.is_dir() else []
+        records = []
+        for key in keys:
+            try:
+                record = self.record(key)
+            except StoreError as problem:
+                _log.warning("warning: %s; left out", problem)
+            else:
+                records += [record] if record else []
+        return records
 
     def record(self, key: str) -> Record | None:
         """What came of a trial, or None where it has not finished."""
         path = self.directory(key) / "record.json"
         with _reading(path):
             try:
-                content = path.read_bytes()
-            except FileNotFoundError:
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a path's own takes twice as long)
+                    content = file.readall()
+            except (FileNotFoundError, NotADirectoryError):
                 return None
-            record = Record.model_validate_json(content)
-        if record.schema_version != SCHEMA_VERSION:
-            raise StoreError(f"{path}: found schema version {record.schema_version}, expected {SCHEMA_VERSION}")
-        if not key == record.key == record.trial.key:
-            raise StoreError(f"{path}: its trial has the key {record.trial.key}, expected {key}: moved or edited")
+            record = decode(content)
+        if record.key != key:
+            raise StoreError(f"{path}: it is the record of {record.key}, expected that of {key}: moved or edited")
         return record
 
     def write_record(self, record: Record) -> None:
-        self.write_json(record.key, "record.json", record)
+        self._write(record.key, "record.json", encode(record))
 
     def write_json(self, key: str, name: str, content: BaseModel) -> None:
         """Write one of the JSON files of a trial."""
+        self._write(key, name, content.model_dump_json(indent=1).encode() + b"\n")
+
+    def _write(self, key: str, name: str, content: bytes) -> None:
         path = self.directory(key) / name
         with _writing(path), atomic_write(path) as file:
-            file.write(content.model_dump_json(indent=1).encode() + b"\n")
+            file.write(content)
 
     def drop_record(self, key: str) -> None:
         """Forget the outcome of a trial that is to be tried again."""
-        for name in ("record.json", "predictions.npz"):
+        for name in ("record.json", "predictions.npz", "resampled.safetensors"):
             path = self.directory(key) / name
             with _writing(path):
                 path.unlink(missing_ok=True)
@@ -102,6 +119,25 @@ class Store:
         with _reading(path), np.load(path, allow_pickle=False) as arrays:
             return Predictions(arrays["indices"], arrays["scores"]), str(arrays["truth_hash"])
 
+    def write_resampled(self, key: str, figures: Mapping[str, np.ndarray], truth_hash: str) -> None:
+        """Keep the figures of a trial on resamples of the test queries, float32 [B] each by name."""
+        from safetensors.numpy import save
+
+        self._write(key, "resampled.safetensors", save(dict(figures), {"truth_hash": truth_hash}))
+
+    def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
+        """Those of `metrics` of which figures on resamples are kept, for the truth that `record` answers to."""
+        from safetensors import safe_open
+
+        path = self.directory(record.key) / "resampled.safetensors"
+        if not path.exists():
+            return {}
+        with _reading(path), safe_open(path, framework="numpy") as file:
+            if file.metadata().get("truth_hash") != record.truth_hash:
+                return {}
+            kept = file.keys()
+            return {name: file.get_tensor(name) for name in metrics if name in kept}
+
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
         """Hold a trial, so that two runs on one store do not both run it. Without `wait`, yields whether it is held."""
@@ -126,10 +162,8 @@ def _reading(path: Path) -> Iterator[None]:
         yield
     except OSError as problem:
         raise StoreError(f"{path}: cannot read: {problem.strerror or problem}") from problem
-    except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        place = ".".join(map(str, first["loc"]))
-        raise StoreError(f"{path}: not a record: {place + ': ' if place else ''}{first['msg']}") from problem
+    except RecordError as problem:
+        raise StoreError(f"{path}: {problem}") from problem
     except Exception as problem:  # whatever numpy and zipfile make of a damaged file
         raise StoreError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
 

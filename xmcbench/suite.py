@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.budget import Budget
+from xmcbench import overrides
+from xmcbench.budget import CAPS, Budget
 from xmcbench.data import find_source
-from xmcbench.errors import UnknownNameError, XMCBenchError, suggest
-from xmcbench.evaluation import DEFAULT_METRICS, parse_metric
-from xmcbench.located import Located, Steps, parse_value, read
+from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS, parse_metric
+from xmcbench.located import Steps, read
 from xmcbench.method import Method
 from xmcbench.plugins import Registered, Registry
-from xmcbench.trial import Selection, Trial
+from xmcbench.reporting.cells import TableShape
+from xmcbench.reporting.columns import COLUMNS
+from xmcbench.resources import Resources
+from xmcbench.trial import Selection, Track, Trial
+from xmcbench.tuning import Range, Tune
 from xmcbench.validation import Problems, validate
 
 BUDGET = "budget."  # a sweep over `budget.steps` changes that limit
+NAMED = "budget"  # the axis of named budgets
 
 
 class SuiteFile(BaseModel):
@@ -33,13 +39,24 @@ class SuiteFile(BaseModel):
     datasets: list[str] = Field(min_length=1, description="names that `xmcbench datasets` lists")
     encoder: str | dict[str, Any] | None = Field(None, description="short for the setting `encoder`")
     seeds: list[int] = Field([0], min_length=1, description="one trial each")
-    budget: Budget = Field(description="what training may spend")
+    budget: Budget | None = Field(None, description="what training may spend")
+    budgets: dict[str, Budget] | None = Field(None, min_length=1, description="name: budget; each is a trial")
+    equal: str | None = Field(None, description="the one limit at which every cell stops")
     methods: dict[str, dict[str, Any]] = Field(min_length=1, description="label: {method: NAME, its settings}")
     settings: dict[str, Any] = Field({}, description="settings of every method that has them")
     sweep: dict[str, list[Any]] = Field({}, description="setting: values; every combination is a trial")
     selection: Selection | None = Field(None, description="training queries held out to choose a checkpoint")
-    metrics: list[str] = Field(list(DEFAULT_METRICS), min_length=1, description="figures of the leaderboard")
+    track: Track = Field("supervised", description="zero-shot hides training annotations from methods")
+    metrics: list[str] | None = Field(None, min_length=1, description="figures of the leaderboard; null: the track's")
+    tune: Tune | None = Field(None, description="how the methods' settings are chosen")
+    tables: dict[str, TableShape] = Field({}, description="title: which cells and which columns")
     timeout: float = Field(86400, gt=0, description="wall-clock seconds after which a trial is killed")
+    resources: Resources = Field(Resources(), description="what a trial may take of a machine or cluster; not in keys")
+
+    @property
+    def figures(self) -> list[str]:
+        """The metrics, where the file names none those of its track."""
+        return self.metrics or list(ZERO_SHOT_METRICS if self.track == "zero-shot" else DEFAULT_METRICS)
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,7 @@ class Variant:
     """A method with all its settings and a budget: a trial before it has a dataset and a seed."""
 
     label: str
+    entry: str  # the method's label in the file, without the point of the sweep
     method: str
     distribution: str
     version: str
@@ -65,6 +83,11 @@ class Suite:
     selection: Selection | None
     metrics: list[str]
     timeout: float
+    track: Track = "supervised"
+    equal: str | None = None
+    tables: dict[str, TableShape] = field(default_factory=dict)
+    tune: Tune | None = None
+    resources: Resources = field(default_factory=Resources)
 
     def trials(self, hashes: Mapping[str, str]) -> list[Trial]:
         """Every variant with every seed on every dataset; `hashes` holds the datasets' content hashes."""
@@ -80,6 +103,7 @@ class Suite:
                 seed=seed,
                 budget=variant.budget,
                 selection=self.selection,
+                track=self.track,
             )
             for dataset in self.datasets
             for variant in self.variants
@@ -88,34 +112,78 @@ class Suite:
 
 
 def load_suite(
-    path: Path, registry: Registry, data_dir: Path, sets: Sequence[str] = (), datasets: Sequence[str] = ()
+    path: Path,
+    registry: Registry,
+    data_dir: Path,
+    sets: Sequence[str] = (),
+    datasets: Sequence[str] = (),
+    encoder: str | None = None,
+    on_disk: bool = True,
 ) -> Suite:
-    """Read a suite file, with `--set` and `--dataset` in place of what it says. Names every problem, a line each."""
+    """Read a suite file, with what options say in place of what it says. Names every problem, a line each.
+
+    That a dataset's files are not there is one of them, unless `on_disk` is False.
+    """
     located = read(path)
+    overrides.bring_in(located, "budgets", path.parent)
     for setting in sets:
-        _override(located, setting)
+        overrides.override(located, setting, SuiteFile.model_fields)
     if datasets:
-        _put(located, ("datasets",), list(datasets), "--dataset")
+        overrides.put(located, ("datasets",), list(datasets), "--dataset")
+    if encoder is not None:
+        overrides.put_encoder(located, encoder)
     problems = Problems(located)
     file = validate(SuiteFile, located.data, (), {}, problems)
     problems.check()
     assert file is not None
-    _check_names(file, registry, data_dir, problems)
+    _check_names(file, registry, data_dir, problems, on_disk)
     variants = _Expansion(file, registry, problems).variants()
+    _check_equal(file, variants, problems)
     problems.check()
-    return Suite(file.name, file.datasets, file.seeds, variants, file.selection, file.metrics, file.timeout)
+    return Suite(
+        name=file.name,
+        datasets=file.datasets,
+        seeds=file.seeds,
+        variants=variants,
+        selection=file.selection,
+        metrics=file.figures,
+        timeout=file.timeout,
+        track=file.track,
+        resources=file.resources,
+        equal=file.equal,
+        tables=file.tables,
+        tune=file.tune,
+    )
 
 
-def _check_names(file: SuiteFile, registry: Registry, data_dir: Path, problems: Problems) -> None:
-    evaluators = {found.name: found.thing for found in registry.all("evaluator")}
+def _check_names(file: SuiteFile, registry: Registry, data_dir: Path, problems: Problems, on_disk: bool) -> None:
+    evaluators = _evaluators(registry)
     for i, name in enumerate(file.datasets):
         source = _note(problems, ("datasets", i), find_source, name, data_dir, registry)
-        if source is not None and (message := source.missing(data_dir)):
+        if on_disk and source is not None and (message := source.missing(data_dir)):
             problems.add(("datasets", i), message)
-    for i, name in enumerate(file.metrics):
+    for i, name in enumerate(file.figures):
         _note(problems, ("metrics", i), parse_metric, name, evaluators)
     if file.selection:
         _note(problems, ("selection", "metric"), parse_metric, file.selection.metric, evaluators)
+        if file.track == "zero-shot":
+            problems.add(("selection",), "chooses by training annotations, which track: zero-shot has none of")
+
+
+def _evaluators(registry: Registry) -> dict[str, Any]:
+    return {found.name: found.thing for found in registry.all("evaluator")}
+
+
+def _check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
+    """Cells of equal cost stop at one limit, which all of them have."""
+    if file.equal is None:
+        return
+    limits = [name for name in Budget.model_fields if name not in CAPS]
+    if file.equal not in limits:
+        problems.add(("equal",), f"unknown limit {file.equal!r}{suggest(file.equal, limits)}")
+        return
+    for found in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
+        problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(found)}")
 
 
 def _note(problems: Problems, steps: Steps, look_up: Any, *arguments: Any) -> Any:
@@ -139,12 +207,18 @@ class _Expansion:
                 problems.add(("encoder",), "given here and in settings; expected one of them")
             self._defaults["encoder"] = file.encoder
             self._origins["encoder"] = ("encoder",)
+        if (file.budget is None) == (file.budgets is None):
+            problems.add((), "expected one of the keys 'budget' and 'budgets'")
+        self._budgets: Mapping[str, Budget | None] = file.budgets or {"": file.budget}
 
     def variants(self) -> list[Variant]:
         """The variants of every method of the file, in its order."""
         found = {label: self._method(label) for label in self._file.methods}
         if all(found.values()):
-            self._check_settings({field for method in found.values() if method for field in _fields(method)})
+            known = {field for method in found.values() if method for field in _fields(method)}
+            self._check_settings(known)
+            self._check_tables(known)
+            self._check_tune({label: method for label, method in found.items() if method})
         return [variant for label, method in found.items() if method for variant in self._of(label, method)]
 
     def _method(self, label: str) -> Registered | None:
@@ -169,6 +243,61 @@ class _Expansion:
             if not values:
                 self._problems.add(("sweep", key), "found no values, expected at least one")
 
+    def _check_tables(self, settings: set[str]) -> None:
+        """A table has cells of methods that are here, and columns that mean something for one of them."""
+        for title, shape in self._file.tables.items():
+            for i, label in enumerate(shape.methods or ()):
+                if label not in self._file.methods:
+                    name = f"unknown method label {label!r}{suggest(label, self._file.methods)}"
+                    self._problems.add(("tables", title, "methods", i), name)
+            known = settings | COLUMNS.keys()
+            for i, name in enumerate(shape.columns):
+                if "@" in name:
+                    _note(
+                        self._problems, ("tables", title, "columns", i), parse_metric, name, _evaluators(self._registry)
+                    )
+                elif name not in known:
+                    self._problems.add(
+                        ("tables", title, "columns", i), f"unknown column {name!r}{suggest(name, known)}"
+                    )
+
+    def _check_tune(self, methods: Mapping[str, Registered]) -> None:
+        """Every method has a space of settings that it has, with values of the right type."""
+        tune, selection = self._file.tune, self._file.selection
+        if tune is None:
+            return
+        if selection is None:
+            self._problems.add(("tune",), "chooses by held-out training queries, expected the key 'selection' too")
+        elif tune.metric not in (None, selection.metric, *self._file.figures):
+            self._problems.add(("tune", "metric"), f"{tune.metric!r} is neither the selection's nor one of metrics")
+        for label in methods.keys() - tune.space.keys():
+            message = f"missing {label!r}: every method gets the same tuning budget ({label}: {{}} leaves it as it is)"
+            self._problems.add(("tune", "space"), message)
+        for label, space in tune.space.items():
+            if label not in methods:
+                name = f"unknown method label {label!r}{suggest(label, methods)}"
+                self._problems.add(("tune", "space", label), name)
+                continue
+            for setting, values in space.items():
+                ends = [values.low, values.high] if isinstance(values, Range) else values
+                self._check_space(label, methods[label], setting, ends)
+
+    def _check_space(self, label: str, method: Registered, setting: str, values: Sequence[Any]) -> None:
+        steps: Steps = ("tune", "space", label, setting)
+        fields = _fields(method)
+        if setting not in fields:
+            self._problems.add(steps, f"the method has no such setting{suggest(setting, fields)}")
+        elif setting in self._file.sweep:
+            self._problems.add(steps, "is swept as well: expected one of them")
+        elif not self._problems:
+            own = {key: value for key, value in self._file.methods[label].items() if key != "method"}
+            shared = {key: value for key, value in self._defaults.items() if key in fields} | own
+            for value in values:
+                place = {setting: steps}
+                config = validate(method.thing.Config, {**shared, setting: value}, steps, place, self._problems)
+                if config is not None and setting in config.unused():
+                    self._problems.add(steps, "means nothing beside the other settings here")
+
     def _of(self, label: str, method: Registered) -> Iterator[Variant]:
         """The variants of one method: a point of the sweep each, those that resolve to the same settings once."""
         own = {key: value for key, value in self._file.methods[label].items() if key != "method"}
@@ -178,6 +307,8 @@ class _Expansion:
             for key, values in self._file.sweep.items()
             if key.removeprefix(BUDGET) in Budget.model_fields or (key in fields and key not in own)
         }
+        if self._file.budgets:
+            axes[NAMED] = list(self._budgets)
         values = {key: value for key, value in self._defaults.items() if key in fields} | own
         resolved: dict[str, tuple[dict[str, Any], Method.Config, Budget]] = {}
         for combination in product(*axes.values()):
@@ -191,6 +322,7 @@ class _Expansion:
             tag = ",".join(f"{axis}={_text(point[axis])}" for axis in varying if axis in point)
             yield Variant(
                 label=f"{label}[{tag}]" if tag else label,
+                entry=label,
                 method=method.name,
                 distribution=method.origin.distribution,
                 version=method.origin.version,
@@ -206,7 +338,7 @@ class _Expansion:
         A default or an axis that means nothing beside the other settings is left out; an own setting is an error.
         """
         own = self._file.methods[label]
-        swept = {key: value for key, value in point.items() if not key.startswith(BUDGET)}
+        swept = {key: value for key, value in point.items() if key != NAMED and not key.startswith(BUDGET)}
         origins = {key: place for key, place in self._origins.items() if key not in own}
         origins |= {key: ("sweep", key) for key in swept}
         steps: Steps = ("methods", label)
@@ -221,9 +353,14 @@ class _Expansion:
 
     def _limit(self, point: dict[str, Any]) -> Budget | None:
         """The budget at one point of the sweep."""
+        name = point.get(NAMED, "")
+        named = self._budgets[name]
+        if named is None:
+            return None  # which was noted
+        steps: Steps = ("budgets", name) if name else ("budget",)
         limits = {key.removeprefix(BUDGET): value for key, value in point.items() if key.startswith(BUDGET)}
         places: dict[str, Steps] = {key: ("sweep", BUDGET + key) for key in limits}
-        return validate(Budget, self._file.budget.limits() | limits, ("budget",), places, self._problems)
+        return validate(Budget, named.limits() | limits, steps, places, self._problems)
 
 
 def _fields(method: Registered) -> set[str]:
@@ -231,51 +368,11 @@ def _fields(method: Registered) -> set[str]:
 
 
 def _at(axis: str, config: BaseModel, budget: Budget) -> Any:
+    if axis == NAMED:
+        return budget.limits()
     source: BaseModel = budget if axis.startswith(BUDGET) else config
     return source.model_dump(mode="json")[axis.removeprefix(BUDGET)]
 
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
-
-
-def _override(located: Located, setting: str) -> None:
-    """Put `key=value` of a `--set` in its place; a key that the file could not hold is an error of the option."""
-    key, equals, text = setting.partition("=")
-    where = f"--set {setting}"
-    if not equals or not key:
-        raise XMCBenchError(f"{where}: expected key=value")
-    steps = _steps(key, located.data)
-    if steps[0] not in SuiteFile.model_fields:
-        known = {*SuiteFile.model_fields, *(f"settings.{name}" for name in located.data.get("settings") or ())}
-        raise UnknownNameError("key", key, known, where)
-    if steps[0] == "methods" and (len(steps) < 3 or steps[1] not in located.data.get("methods", {})):
-        labels = located.data.get("methods") or {}
-        raise UnknownNameError("method label", str(steps[1] if len(steps) > 1 else ""), map(str, labels), where)
-    _put(located, steps, parse_value(text, where), where)
-
-
-def _steps(key: str, data: Any) -> tuple[str, ...]:
-    """The way a dotted key leads through `data`; a name that has dots itself is found whole."""
-    steps: list[str] = []
-    while key:
-        known = [name for name in data if key == name or key.startswith(f"{name}.")] if isinstance(data, dict) else []
-        step = max(known, key=len) if known else key if steps == ["sweep"] else key.split(".")[0]
-        steps.append(step)
-        key = key[len(step) + 1 :]
-        data = data.get(step) if isinstance(data, dict) else None
-    return tuple(steps)
-
-
-def _put(located: Located, steps: tuple[str, ...], value: Any, where: str) -> None:
-    data = located.data
-    for i, step in enumerate(steps[:-1]):
-        if data.get(step) is None:
-            data[step] = {}
-            located.places[steps[: i + 1]] = where
-        data = data[step]
-        if not isinstance(data, dict):
-            raise XMCBenchError(f"{where}: {'.'.join(steps[: i + 1])} is {data!r}, which holds no keys")
-    data[steps[-1]] = value
-    located.places = {place: line for place, line in located.places.items() if place[: len(steps)] != steps}
-    located.places[steps] = where

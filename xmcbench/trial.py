@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.budget import Budget
 
-SCHEMA_VERSION = 1  # of keys, records and stored predictions; a change makes every key a new one
+SCHEMA_VERSION = 2  # of keys, records and stored predictions; a change makes every key a new one
+Track = Literal["supervised", "zero-shot"]  # in the second no method sees a training annotation
 
 
 class Selection(BaseModel):
@@ -39,6 +41,16 @@ class Trial(BaseModel):
     seed: int
     budget: Budget
     selection: Selection | None = None
+    track: Track = "supervised"
+
+    def matches(self, name: str) -> bool:
+        """Whether its label, or `dataset/label`, is `name` or matches it as a shell pattern."""
+        names = (self.label, f"{self.dataset}/{self.label}")
+        return name in names or any(fnmatchcase(each, name) for each in names)
+
+    def changed(self, **changes: Any) -> Trial:
+        """Another trial, with a key of its own: a copy would keep this one's."""
+        return Trial.model_validate({**self.model_dump(), **changes})
 
     @cached_property
     def key(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -61,7 +61,7 @@ def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> d
         place = _place(values, error["loc"])
         kind, text = error["type"], error["msg"].removeprefix("Value error, ")
         if kind == "extra_forbidden":
-            messages[place] = "unknown key" + suggest(str(place[-1]), _fields(model, place[:-1]))
+            messages[place] = "unknown key" + suggest(str(place[-1]), _fields(model, values, place[:-1]))
         elif kind == "missing":
             messages[place] = f"missing key {str(error['loc'][-1])!r}"
         elif place in messages and ", expected " in messages[place]:
@@ -86,10 +86,18 @@ def _place(values: Any, location: tuple[int | str, ...]) -> Steps:
     return tuple(place)
 
 
-def _fields(model: type[BaseModel] | None, place: Steps) -> list[str]:
-    """The keys that are known at `place` in a model."""
-    for step in (step for step in place if isinstance(step, str)):
-        field = model.model_fields.get(step) if model else None
-        kinds = (field.annotation, *get_args(field.annotation)) if field else ()
-        model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+def _fields(model: type[BaseModel] | None, values: Any, place: Steps) -> list[str]:
+    """The keys that are known at `place` in a model; one with a `kind_of` says which of its subclasses `values` are."""
+    entry = False  # whether the next step is the name of an entry, whose keys are those of the model at hand
+    for step in place:
+        values = values[step]
+        if entry:
+            entry = False
+        elif isinstance(step, str):
+            field = model.model_fields.get(step) if model else None
+            members = (field.annotation, *get_args(field.annotation)) if field else ()  # of a union, or itself
+            entry = any(get_origin(member) is dict for member in members)
+            kinds = (kind for member in members for kind in (member, *get_args(member)))
+            model = next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
+            model = getattr(model, "kind_of", lambda _, known=model: known)(values)
     return list(model.model_fields) if model else []

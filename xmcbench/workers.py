@@ -11,7 +11,10 @@ Legend: B queries, N rows of one worker, D dimensions; `*` any shape.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,6 +79,23 @@ def current_workers() -> Workers:
     if dist.is_available() and dist.is_initialized():
         return Workers(dist.get_rank(), dist.get_world_size())
     return ALONE
+
+
+@contextmanager
+def joined(rank: int, size: int, meeting: Path) -> Iterator[None]:
+    """Be worker `rank` of `size` on this machine for the block; they meet over the file `meeting`, new for each group.
+
+    Each has a GPU where there are enough of them, and talks over nccl; else they share what there is, over gloo.
+    """
+    gpus = torch.cuda.device_count()
+    if gpus:
+        torch.cuda.set_device(rank % gpus)
+    backend = "nccl" if gpus >= size and dist.is_nccl_available() else "gloo"
+    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 class _Gather(Function):

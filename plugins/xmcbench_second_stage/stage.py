@@ -9,7 +9,7 @@ import json
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field, ValidationError, field_validator
@@ -33,6 +33,8 @@ FIRST = "first"  # in a model's directory: a folder apart, as what opens it else
 
 class SecondStage(Method):
     """Fits the dual encoder `first` within a share of the budget, then learns from its vectors within the rest."""
+
+    many_workers: ClassVar[bool] = True
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings, as under `methods` of a suite")
@@ -122,7 +124,7 @@ def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
 
 
 def _share_of(budget: Budget, share: float) -> Budget:
-    """The share of every limit; whole numbers stay whole."""
-    parts = {name: share * limit for name, limit in budget.limits().items()}
+    """The share of every limit that is spent; whole numbers stay whole."""
+    parts = {name: share * limit for name, limit in budget.spending().items()}
     whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(budget, name), int)}
-    return Budget(**{**parts, **whole})
+    return budget.model_copy(update={**parts, **whole})

@@ -1,4 +1,4 @@
-"""TF-IDF baselines: the labels of the nearest training queries, and the labels whose text looks like the query.
+"""Baselines that match words: labels of the nearest training queries, and labels whose text looks like the query.
 
 Legend: C queries of a chunk, N training queries, L labels, V words.
 """
@@ -15,9 +15,9 @@ import scipy.sparse as sp
 from pydantic import Field
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl, rank
-
-CHUNK = 1024  # queries scored at once
+from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
+from xmcbench_tfidf.bm25 import BM25LabelMatch
+from xmcbench_tfidf.matching import answers, best
 
 
 class TfidfMethod(Method):
@@ -41,9 +41,7 @@ class TfidfMethod(Method):
         """Sparse scores [C, L] of a chunk of queries."""
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        chunks = (list(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))
-        parts = [best(self.scores(sp.csr_array(self.words.transform(chunk))), k) for chunk in chunks]
-        return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
+        return answers(texts, k, lambda chunk: self.scores(sp.csr_array(self.words.transform(chunk))))
 
     def save(self, directory: Path) -> None:
         (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
@@ -94,18 +92,8 @@ class LabelMatch(TfidfMethod):
         return (words_CV @ self.matrices["labels"]).tocsr()
 
 
-def best(scores_CL: sp.csr_array, k: int) -> Predictions:
-    """The k highest stored positive scores of each row; -1 pads a row that has fewer."""
-    scores_CL.eliminate_zeros()
-    counts = np.diff(scores_CL.indptr)
-    indices = np.full((len(counts), max(k, int(counts.max(initial=0)))), -1, np.int32)
-    scores = np.full(indices.shape, -np.inf, np.float32)
-    stored = np.arange(indices.shape[1]) < counts[:, None]
-    indices[stored], scores[stored] = scores_CL.indices, scores_CL.data
-    return rank(indices, scores, k)
-
-
 @hookimpl
 def register_methods(register: Callable[[type[Method]], None]) -> None:
     register(NearestNeighbours)
     register(LabelMatch)
+    register(BM25LabelMatch)

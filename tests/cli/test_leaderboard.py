@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from xmcbench.budget import Budget
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
 from xmcbench.record import Record, Status
+from xmcbench.reporting import published_rows
 from xmcbench.store import Store
 from xmcbench.trial import Trial
 
@@ -60,14 +62,19 @@ def test_the_records_of_the_store_are_ranked(store: Path) -> None:
 def test_options_choose_dataset_columns_and_order(store: Path) -> None:
     text = run("--store", store, "--dataset", "one", "--metrics", "R@50, P@1", "--sort", "R@50", "--format", "json")
     table = json.loads(text)
-    assert table["metrics"] == ["R@50", "P@1"]
-    assert table["sort"] == "R@50"
-    assert [row["method"] for group in table["groups"] for row in group["rows"]] == ["good", "bad"]
+    (group,) = table["groups"]
+    assert group["metrics"] == ["R@50", "P@1"]
+    assert group["sort"] == "R@50"
+    assert [row["method"] for row in group["rows"]] == ["good", "bad"]
 
 
 def test_csv_holds_every_recorded_figure_to_the_last_digit(store: Path) -> None:
     rows = list(csv.DictReader(StringIO(run("--store", store, "--format", "csv"))))
-    assert {row["method"]: float(row["R@50"]) for row in rows} == {"good": 0.25, "bad": 0.25 / 3, "other": 0.5 / 3}
+    assert {row["method"]: float(row["R@50"]) for row in rows if row["source"] == "measured"} == {
+        "good": 0.25,
+        "bad": 0.25 / 3,
+        "other": 0.5 / 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -83,16 +90,70 @@ def test_a_name_that_no_record_has_is_an_error(store: Path, options: list[str], 
         run("--store", store, *options)
 
 
-def test_a_store_without_records_says_so_in_one_line(tmp_path: Path) -> None:
-    for place in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(XMCBenchError, match="no records yet") as problem:
-            run("--store", place)
-        assert str(place) in str(problem.value)
-        assert "\n" not in str(problem.value)
+def test_without_records_papers_are_shown_the_best_of_each_dataset(tmp_path: Path) -> None:
+    text = run("--store", tmp_path / "nowhere")
+    assert "lf-amazontitles-1.3m, published" in text
+    assert "eurlex-4k-lmtx, zero-shot, published, protocol: 500 samples" in text
+    assert "rows below these are left out (--top)." in text
+    with pytest.raises(XMCBenchError, match="no records yet") as problem:
+        run("--store", tmp_path, "--source", "measured")
+    assert str(tmp_path) in str(problem.value)
+    assert "\n" not in str(problem.value)
 
 
-def test_a_record_that_cannot_be_read_is_named(store: Path) -> None:
-    (path,) = list(store.glob("trials/*/record.json"))[:1]
-    path.write_text('{"key": 1')
-    with pytest.raises(XMCBenchError, match=str(path)):
-        run("--store", store)
+def test_all_published_rows_of_a_dataset_are_shown(tmp_path: Path) -> None:
+    rows = [row for row in published_rows() if row.dataset == "lf-amazontitles-1.3m"]
+    text = run("--dataset", "lf-amazontitles-1.3m", "--store", tmp_path)
+    lines = [line for line in text.splitlines() if re.match(r" *(\d+|-)  ", line)]
+    assert len(lines) == len(rows) > 50
+    for row in rows:
+        found = [line for line in lines if f"  {row.label} " in line and line.endswith(row.source)]
+        assert any(f" {row.printed['P@1']} " in line if "P@1" in row.printed else " - " in line for line in found), row
+
+
+def test_measured_rows_stand_beside_published_ones_of_their_dataset(tmp_path: Path) -> None:
+    Store(tmp_path).write_record(record("mine", "eurlex-4k", 0.5))
+    text = run("--store", tmp_path)
+    assert "eurlex-4k, budget: 1 steps" in text
+    assert "eurlex-4k, published" in text
+    assert "lf-amazontitles-1.3m" not in text
+    assert "published" not in run("--store", tmp_path, "--source", "measured").split("\n\n")[0]
+
+
+def test_rows_of_ones_own_are_shown_with_the_others(tmp_path: Path) -> None:
+    own = tmp_path / "mine.yaml"
+    own.write_text(
+        "paper: lee-2027\ncitation: A. Lee\ntables:\n- table: 2\n  dataset: eurlex-4k\n  method: Wide\n"
+        "  metrics: [P@1]\n  rows: [{figures: [99.10]}]\n"
+    )
+    text = run("--store", tmp_path, "--rows", own, "--dataset", "eurlex-4k", "--top", 1)
+    assert "1  Wide    99.10" in text
+    assert "lee-2027 Table 2" in text
+
+
+def test_a_table_can_be_written_to_a_file(tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "table.tex"
+    assert run("--dataset", "eurlex-4k", "--store", tmp_path, "--format", "latex", "-o", out) == ""
+    text = out.read_text()
+    assert [rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\hline")] == [True, True, True, False]
+    assert (text.count(r"\textbf{"), text.count(r"\underline{")) >= (1, 1)
+
+
+def test_a_record_that_cannot_be_read_is_named_and_the_others_are_ranked(
+    store: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    bad = Store(store).directory(record("bad", "one", 0.25).key) / "record.json"
+    bad.write_bytes(bad.read_bytes().replace(b"0.25", b"0.95"))
+    text = run("--store", store)
+    assert "good" in text
+    assert "bad" not in text
+    (line,) = caplog.messages
+    assert line == f"warning: {bad}: its digest is not that of its content: edited after it was written; left out"
+
+
+def test_a_page_is_a_folder_with_every_dataset(store: Path, tmp_path: Path) -> None:
+    said = run("--store", store, "--format", "html", "-o", tmp_path / "site", "--data", tmp_path)
+    assert said.startswith(str(tmp_path / "site" / "index.html"))
+    page = (tmp_path / "site" / "index.html").read_text()
+    assert "lf-amazontitles-1.3m" in page
+    assert "good" in page

@@ -8,6 +8,7 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
+from xmcbench.errors import XMCBenchError
 
 
 def call(*arguments: str | Path) -> int:
@@ -102,3 +103,22 @@ def test_the_same_trial_under_two_labels_runs_once(bench: Bench) -> None:
     records = bench.run(suite, debug=True)
     assert bench.heard.begun == ["a"]
     assert records["a"].key == records["b"].key
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--address", "auto"], "--address is a setting of --executor ray, which is not asked for"),
+        (["--storage", "s3://bucket"], "--storage is a setting of --executor ray, which is not asked for"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    options: list[str], message: str, bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("run", bench.suite(["fake-ok"]), *options) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_debugger_does_not_go_together_with_ray(bench: Bench) -> None:
+    with pytest.raises(XMCBenchError, match="--debug runs in this process, --executor ray in others"):
+        main(["run", str(bench.suite(["fake-ok"])), "--executor", "ray", "--debug"])

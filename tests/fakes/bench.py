@@ -29,10 +29,10 @@ class Heard:
     def wait(self, step: Step) -> None:
         self.stages.append("wait")
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, step: Step, progress: Progress) -> None:
         self.stages.append(progress.stage)
 
-    def end(self, record: Record) -> None:
+    def end(self, step: Step, record: Record) -> None:
         self.stages.append(str(record.status))
 
 

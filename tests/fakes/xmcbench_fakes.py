@@ -16,7 +16,19 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench import Dataset, Method, MethodInfo, Predictions, Progress, Run, Split, Texts, TrainingData, hookimpl
+from xmcbench import (
+    Dataset,
+    Method,
+    MethodInfo,
+    Predictions,
+    Progress,
+    Run,
+    Split,
+    TeacherConfig,
+    Texts,
+    TrainingData,
+    hookimpl,
+)
 from xmcbench.data import Draft, Source
 
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 30, 40, 20
@@ -118,6 +130,30 @@ class Killed(Ok):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Partners(Ok):
+    """Several workers that need each other; the last one leaves the others waiting."""
+
+    name = "fake-partners"
+    many_workers = True
+
+    class Config(Method.Config):
+        last: str = "stays"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        from xmcbench.workers import current_workers
+
+        workers = current_workers()
+        with (run.checkpoint.parent / f"worker-{workers.rank}.json").open("w") as file:
+            json.dump([workers.size, os.getpid()], file)
+        assert isinstance(self.config, Partners.Config)
+        if workers.rank == workers.size - 1 and self.config.last == "fails":
+            raise ValueError("worker out of work")
+        if workers.rank == workers.size - 1 and self.config.last == "dies":
+            os.kill(os.getpid(), signal.SIGKILL)
+        workers.barrier()
+        super().fit(train, run)
+
+
 class FullDisk(Ok):
     name = "fake-full-disk"
 
@@ -161,6 +197,48 @@ class Cheater(Ok):
         if self._loot():
             raise PermissionError("found test targets while predicting")
         return super().predict(texts, k)
+
+
+class Constant(Ok):
+    """Looks at no annotation: labels in the order of their numbers."""
+
+    name = "fake-constant"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        self.popularity = -np.arange(train.num_labels, dtype=np.float32)
+
+
+class Blind(Constant):
+    """Looks for training annotations anywhere but in its training data."""
+
+    name = "fake-blind"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        gc.collect()
+        matrices = [thing for thing in gc.get_objects() if type(thing) is sp.csr_array]
+        if [m for m in matrices if m.shape == (NUM_TRAIN, NUM_LABELS) and m.nnz]:
+            raise PermissionError("found training annotations")
+
+
+class Asker(Blind):
+    """Asks a teacher about every training document and label, then looks for what the teacher knows."""
+
+    name = "fake-asker"
+
+    class Config(Method.Config):
+        teacher: TeacherConfig
+        rounds: int = 1
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        assert isinstance(self.config, Asker.Config)
+        with run.judge(self.config.teacher) as judge:
+            documents, labels = np.divmod(np.arange(len(train.texts) * train.num_labels), train.num_labels)
+            for _ in range(self.config.rounds):
+                found = judge(documents, labels)
+            super().fit(train, run)
+        self.popularity = np.bincount(labels[found.yes], minlength=train.num_labels).astype(np.float32)
+        run.ledger.steps = run.budget.steps or 0
 
 
 class OrderDependent(Ok):
@@ -221,7 +299,8 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 
 METHODS = (
-    Ok, Rare, Slow, Crash, Oom, Killed, FullDisk, Nan, Overspender, Cheater, OrderDependent, Picky
+    Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
+    Asker, OrderDependent, Picky
 )  # fmt: skip
 
 

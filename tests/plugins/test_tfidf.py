@@ -1,4 +1,4 @@
-"""The TF-IDF baselines against dense matrices and loops."""
+"""The baselines that match words against dense matrices and loops."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from toy import LABELS, QUERIES, make_run, make_words, toy_data
 
 import xmcbench_tfidf
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench_tfidf import LabelMatch, NearestNeighbours, TfidfMethod
+from xmcbench.method import Method
+from xmcbench_tfidf import BM25LabelMatch, LabelMatch, NearestNeighbours, matching
 
 DATA = toy_data()
+METHODS = [NearestNeighbours, LabelMatch, BM25LabelMatch]
 UNSEEN = [*DATA.texts[:5], "", "zzz qqq", " ".join(make_words(3, np.random.default_rng(9))), *DATA.label_texts[:7]]
 
 
-def fitted(kind: type[TfidfMethod], root: Path, data: TrainingData = DATA, **settings: object) -> TfidfMethod:
+def fitted(kind: type[Method], root: Path, data: TrainingData = DATA, **settings: object) -> Method:
     method = kind(kind.Config.model_validate(settings))
     method.fit(data, make_run(root, {"steps": 1}))
     return method
@@ -45,7 +47,25 @@ def label_scores(texts: list[str]) -> np.ndarray:
     return rows_of(texts) @ rows_of(list(DATA.label_texts)).T
 
 
-def assert_ranked(method: TfidfMethod, scores: np.ndarray, k: int) -> None:
+def bm25_scores(texts: list[str], k1: float, b: float) -> np.ndarray:
+    """The definition, a pair of texts at a time."""
+    split = CountVectorizer().build_analyzer()
+    labels = [split(text) for text in DATA.label_texts]
+    mean = np.mean([len(words) for words in labels])
+    scores = np.zeros((len(texts), LABELS))
+    for row, text in enumerate(texts):
+        for label, words in enumerate(labels):
+            for word in split(text):
+                within = sum(word in others for others in labels)
+                idf = np.log(1 + (LABELS - within + 0.5) / (within + 0.5))
+                times = words.count(word)
+                if not times:
+                    continue
+                scores[row, label] += idf * times * (k1 + 1) / (times + k1 * (1 - b + b * len(words) / mean))
+    return scores
+
+
+def assert_ranked(method: Method, scores: np.ndarray, k: int) -> None:
     """Predictions are the positive scores, best first, and pads; labels may swap only where scores all but tie."""
     found = method.predict(UNSEEN, k)
     assert found.indices.shape == (len(scores), k)
@@ -73,18 +93,33 @@ def test_labels_match_by_cosine(tmp_path: Path) -> None:
     np.testing.assert_allclose(own.scores[:, 0], 1, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
-def test_chunks_change_nothing(kind: type[TfidfMethod], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("k1", "b"), [(1.2, 0.75), (0.0, 0.75), (2.0, 0.0), (1.2, 1.0)])
+def test_labels_match_by_bm25(tmp_path: Path, k1: float, b: float) -> None:
+    method = fitted(BM25LabelMatch, tmp_path, k1=k1, b=b)
+    for k in (3, LABELS):
+        assert_ranked(method, bm25_scores(UNSEEN, k1, b), k)
+
+
+@pytest.mark.parametrize("kind", [LabelMatch, BM25LabelMatch])
+def test_matching_label_texts_needs_no_annotation(kind: type[Method], tmp_path: Path) -> None:
+    method, blind = fitted(kind, tmp_path), fitted(kind, tmp_path, DATA.unannotated("x"))
+    wanted, found = method.predict(UNSEEN, 7), blind.predict(UNSEEN, 7)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
+
+
+@pytest.mark.parametrize("kind", METHODS)
+def test_chunks_change_nothing(kind: type[Method], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = fitted(kind, tmp_path)
     whole = method.predict(UNSEEN, 5)
-    monkeypatch.setattr(xmcbench_tfidf, "CHUNK", 2)
+    monkeypatch.setattr(matching, "CHUNK", 2)
     parts = method.predict(UNSEEN, 5)
     assert np.array_equal(whole.indices, parts.indices)
     assert np.array_equal(whole.scores, parts.scores)
 
 
-@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
-def test_what_is_saved_predicts_the_same(kind: type[TfidfMethod], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", METHODS)
+def test_what_is_saved_predicts_the_same(kind: type[Method], tmp_path: Path) -> None:
     method = fitted(kind, tmp_path)
     method.save(tmp_path)
     again = kind(kind.Config())
@@ -94,8 +129,8 @@ def test_what_is_saved_predicts_the_same(kind: type[TfidfMethod], tmp_path: Path
     assert np.array_equal(found.scores, wanted.scores)
 
 
-@pytest.mark.parametrize("kind", [NearestNeighbours, LabelMatch])
-def test_training_is_charged(kind: type[TfidfMethod], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", METHODS)
+def test_training_is_charged(kind: type[Method], tmp_path: Path) -> None:
     run = make_run(tmp_path, {"steps": 1})
     kind(kind.Config()).fit(DATA, run)
     assert run.ledger.device_seconds > 0
@@ -105,6 +140,8 @@ def test_texts_without_words_are_one_line(tmp_path: Path) -> None:
     silent = replace(DATA, texts=[""] * QUERIES, label_texts=["?"] * LABELS)
     with pytest.raises(XMCBenchError, match="toy: TF-IDF finds no word in the texts"):
         fitted(LabelMatch, tmp_path, silent)
+    with pytest.raises(XMCBenchError, match="toy: BM25 finds no word in the label texts"):
+        fitted(BM25LabelMatch, tmp_path, silent)
 
 
 def test_the_plugin_is_short() -> None:

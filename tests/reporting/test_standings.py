@@ -7,7 +7,7 @@ import pytest
 from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError
 from xmcbench.record import Status
-from xmcbench.reporting import Table, leaderboard, recorded_metrics
+from xmcbench.reporting import Table, View, leaderboard, recorded_metrics
 from xmcbench.trial import Selection
 
 from .made import failed, record
@@ -21,7 +21,14 @@ def test_rows_are_ranked_by_the_sort_metric_and_equal_figures_share_a_rank() -> 
     records = [record("low", 0.1), record("b", 0.7), record("a", 0.7, seed=1), record("top", 0.9)]
     assert ranks(leaderboard(records)) == [[(1, "top"), (2, "a"), (2, "b"), (4, "low")]]
     by_other = [record("x", metrics={"P@1": 0.9, "R@10": 0.1}), record("y", metrics={"P@1": 0.8, "R@10": 0.2})]
-    assert ranks(leaderboard(by_other, sort="R@10")) == [[(1, "y"), (2, "x")]]
+    assert ranks(leaderboard(by_other, view=View(sort="R@10"))) == [[(1, "y"), (2, "x")]]
+
+
+def test_what_tuning_tried_is_no_entry_and_what_it_chose_is() -> None:
+    tried, best = record("a/sample-0", 0.9), record("a", 0.5, config={"batch_size": 64})
+    told = {"samples": [{"trial": tried.key}, {"trial": best.key}]}
+    table = leaderboard([tried, record("b", 0.4, config={"batch_size": 32}), best.model_copy(update={"chosen": told})])
+    assert ranks(table) == [[(1, "a"), (2, "b")]]
 
 
 def test_the_order_of_the_records_does_not_matter() -> None:
@@ -59,7 +66,12 @@ def test_spending_is_averaged_but_of_memory_the_largest_counts() -> None:
         {"device_seconds": 20.0, "peak_bytes": 9},
     ]
     (row,) = leaderboard([record("a", seed=seed, spent=ledger) for seed, ledger in enumerate(spent)]).groups[0].rows
-    assert row.spent == {"device_seconds": 15.0, "peak_bytes": 9.0, "train_seconds": 4.0}
+    assert {name: row.facts[name] for name in spent[0] if name != "stage_seconds"} == {
+        "device_seconds": 15.0,
+        "peak_bytes": 9.0,
+    }
+    assert row.facts["train_seconds"] == 4.0
+    assert row.facts["training_hours"] == 15 / 3600
 
 
 def test_one_label_with_several_configurations_is_several_rows_told_apart() -> None:
@@ -122,19 +134,19 @@ def test_the_selection_split_is_stated() -> None:
 def test_columns_are_the_usual_ones_that_were_recorded_unless_named() -> None:
     records = [record("a", metrics={"P@1": 0.1, "R@7": 0.2, "PSP@5": 0.3})]
     assert leaderboard(records).metrics == ("P@1", "PSP@5")
-    assert leaderboard(records, metrics=["R@7"]).metrics == ("R@7",)
+    assert leaderboard(records, view=View(metrics=["R@7"])).metrics == ("R@7",)
     assert recorded_metrics(records) == ("P@1", "R@7", "PSP@5")
-    assert leaderboard([record("a", metrics={"Own@3": 0.1})]).sort == "Own@3"
+    assert leaderboard([record("a", metrics={"Own@3": 0.1})]).groups[0].sort == "Own@3"
 
 
 def test_unknown_names_are_answered_with_the_nearest() -> None:
     records = [record("a"), record("b", dataset="catalog-5k")]
     with pytest.raises(UnknownNameError, match=r"'NDCG@5' \(did you mean 'nDCG@5'"):
-        leaderboard(records, metrics=["NDCG@5"])
+        leaderboard(records, view=View(metrics=["NDCG@5"]))
     with pytest.raises(UnknownNameError, match="unknown metric 'P@2'"):
-        leaderboard(records, sort="P@2")
+        leaderboard(records, view=View(sort="P@2"))
     with pytest.raises(UnknownNameError, match=r"'catalog' \(did you mean 'catalog-5k'"):
-        leaderboard(records, dataset="catalog")
+        leaderboard(records, view=View(dataset="catalog"))
 
 
 def test_a_row_without_the_sort_metric_is_shown_and_not_ranked() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from toy import LABELS, QUERIES, UNLABELLED, make_run
 
-from xmcbench.budget import Budget
+from xmcbench.budget import Budget, TooLargeError
 from xmcbench.data.dataset import TrainingData
 from xmcbench.method import Progress, Run
 from xmcbench.predictions import Predictions
@@ -213,3 +213,17 @@ def test_decay_spares_biases_and_norms(small_encoder: str, data: TrainingData, t
     assert all("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in spared["params"])
     assert not any("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in decayed["params"])
     assert len(decayed["params"]) + len(spared["params"]) == len(names)
+
+
+def test_a_worker_that_takes_too_much_memory_ends_it(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = watched(small_encoder)
+    with pytest.raises(TooLargeError, match=r"memory by step 1, the budget allows 0\.00 GB"):
+        fit(method, data, tmp_path, {"steps": 5, "peak_bytes": 1e6})
+    assert len(method.batches) == 1
+    assert fit(watched(small_encoder), data, tmp_path / "more", {"steps": 2, "peak_bytes": 1e12}).ledger.steps == 2
+
+
+def test_pools_are_counted(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = watched(small_encoder)
+    ledger = fit(method, data, tmp_path, {"steps": 5}).ledger
+    assert ledger.pool_labels == sum(len(labels) for _, labels in method.batches)

@@ -8,7 +8,21 @@ from typing import Annotated
 
 import typer
 
-from xmcbench.cli import datasets, leaderboard, methods, predict, rescore, run
+from xmcbench.cli import (
+    analyse,
+    compare,
+    datasets,
+    leaderboard,
+    methods,
+    plan,
+    predict,
+    rescore,
+    run,
+    show,
+    submit,
+    tables,
+    teachers,
+)
 from xmcbench.errors import XMCBenchError
 
 USER_ERROR = 2  # exit code: a problem the user can mend
@@ -22,10 +36,17 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("leaderboard")(leaderboard.leaderboard)
+app.command("tables")(tables.tables)
+app.command("plan")(plan.plan)
+app.command("compare")(compare.compare)
+app.command("show")(show.show)
+app.command("submit")(submit.submit)
 app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
+app.command("analyse")(analyse.analyse)
 app.command("methods")(methods.methods)
 app.add_typer(datasets.app, name="datasets")
+app.add_typer(teachers.app, name="teachers")
 
 
 def _version(wanted: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +11,8 @@ import typer
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
-    from xmcbench.method import Method
     from xmcbench.predictions import Predictions
     from xmcbench.record import Record
-    from xmcbench.store import Store
 
 
 def predict(
@@ -32,7 +29,9 @@ def predict(
     data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
 ) -> None:
     """Rank the labels of a finished trial's dataset for texts, best first."""
+    from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
+    from xmcbench.kept import kept_model
     from xmcbench.store import Store
 
     texts = [*(text or []), *(_lines(file) if file else [])]
@@ -41,57 +40,10 @@ def predict(
     place = Store(store)
     record = find_trial(place, run)
     labels = _label_texts(record, data)
-    predictions = _model(place, record).predict(texts, min(k, len(labels)))
+    predictions = kept_model(place, record).predict(texts, min(k, len(labels)))
     found = zip(texts, _answers(predictions, labels), strict=True)
     answers = [{"text": asked, "labels": ranked} for asked, ranked in found]
     typer.echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
-
-
-def find_trial(store: Store, name: str) -> Record:
-    """The one finished trial with predictions that `name` means.
-
-    A name is a key or its beginning, a label as suite or leaderboard have it, or `dataset/label`. Raises XMCBenchError
-    where none or several are meant, and names them.
-    """
-    from xmcbench.errors import XMCBenchError, suggest
-    from xmcbench.reporting.standings import SCORED
-
-    records = {record.key: record for record in store.records()}
-    if not records:
-        raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` makes some")
-    names = _names(records)
-    meant = [key for key in records if name == key] or [
-        key for key in records if name in names[key] or (name and key.startswith(name))
-    ]
-    found = [records[key] for key in meant if records[key].status in SCORED]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = "\n".join(f"  {_described(record)}" for record in found)
-        raise XMCBenchError(f"{name!r} is {len(found)} trials, a key means one:\n{listed}")
-    if meant:
-        raise XMCBenchError(f"{_described(records[meant[0]])} ended as {records[meant[0]].status}: it has no model")
-    known = {f"{record.trial.dataset}/{record.trial.label}" for record in records.values() if record.status in SCORED}
-    raise XMCBenchError(f"{store.root}: no trial is called {name!r}{suggest(name, known)}")
-
-
-def _names(records: dict[str, Record]) -> dict[str, set[str]]:
-    """What each trial is called beside its key."""
-    from xmcbench.reporting import leaderboard
-
-    names = {key: {record.trial.label} for key, record in records.items()}
-    for group in leaderboard(records.values()).groups:
-        for row in group.rows:  # which tells trials apart that share a label
-            for key in row.keys:
-                names[key].add(row.method)
-    return {key: own | {f"{records[key].trial.dataset}/{name}" for name in own} for key, own in names.items()}
-
-
-def _described(record: Record) -> str:
-    from xmcbench.reporting.standings import budget_text
-
-    trial = record.trial
-    return f"{record.key} {trial.dataset}/{trial.label}, seed {trial.seed}, {budget_text(trial.budget.limits())}"
 
 
 def _lines(file: Path) -> list[str]:
@@ -118,26 +70,6 @@ def _label_texts(record: Record, data: Path) -> Texts:
             f"the trial ran on {trial.dataset_hash[:12]}: its labels may be others"
         )
     return dataset.label_texts
-
-
-def _model(store: Store, record: Record) -> Method:
-    """The trial's method as it was saved. Raises XMCBenchError where it cannot be had."""
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.execution.stages import method_of
-
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # a bar for weights that are there in a moment
-    directory = store.directory(record.key) / "model"
-    if not directory.is_dir():
-        raise XMCBenchError(f"{directory}: not there, so nothing can be predicted; `xmcbench run` makes it")
-    try:
-        method = method_of(record.trial)
-        method.load(directory)
-    except XMCBenchError:
-        raise
-    except Exception as problem:  # whatever the method's libraries make of a file that is damaged or missing
-        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
-        raise XMCBenchError(f"{directory}: cannot be loaded: {reason}") from problem
-    return method
 
 
 def _answers(predictions: Predictions, labels: Texts) -> list[list[dict[str, Any]]]:

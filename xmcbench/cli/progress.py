@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 if TYPE_CHECKING:
@@ -34,47 +34,54 @@ class Lines:
     """A line when a trial begins, at each tenth of a stage, and when it ends."""
 
     def __init__(self) -> None:
-        self._last = ("", -1)
+        self._last: dict[str, tuple[str, int]] = {}  # stage and tenth told last of each trial that runs, by key
 
     def begin(self, step: Step, number: int, total: int) -> None:
-        self._last = ("", -1)
+        self._last[step.trial.key] = ("", -1)
         print(f"[{number}/{total}] {_name(step)}: {step.action}", flush=True)
 
     def wait(self, step: Step) -> None:
         print(f"  {_name(step)}: another run has it, waiting", flush=True)
 
-    def progress(self, progress: method.Progress) -> None:
+    def progress(self, step: Step, progress: method.Progress) -> None:
         now = (progress.stage, int(progress.fraction * TENTHS))
-        if now != self._last:
-            self._last = now
-            print(f"  {progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip(), flush=True)
+        if now != self._last[step.trial.key]:
+            self._last[step.trial.key] = now
+            told = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
+            print(f"  {self._which(step)}{told}", flush=True)
 
-    def end(self, record: Record) -> None:
-        print(f"  {_outcome(record)}", flush=True)
+    def end(self, step: Step, record: Record) -> None:
+        print(f"  {self._which(step)}{_outcome(record)}", flush=True)
+        del self._last[step.trial.key]
+
+    def _which(self, step: Step) -> str:
+        """The name of the trial, where several run."""
+        return f"{_name(step)}: " if len(self._last) > 1 else ""
 
 
 class Bars:
-    """A bar for the trial that runs; a trial that ended stays as a line above it."""
+    """A bar for each trial that runs; a trial that ended stays as a line above them."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._name = ""
-        self._task = bars.add_task("", total=1.0, note="", visible=False)
+        self._tasks: dict[str, tuple[TaskID, str]] = {}  # of the trials that run, by key
 
     def begin(self, step: Step, number: int, total: int) -> None:
-        self._name = f"[{number}/{total}] {_name(step)}"
-        self._bars.reset(self._task, description=self._name, visible=True, note=str(step.action))
+        name = f"[{number}/{total}] {_name(step)}"
+        task = self._bars.add_task(name, total=1.0, note=str(step.action))
+        self._tasks[step.trial.key] = task, name
 
     def wait(self, step: Step) -> None:
-        self._bars.update(self._task, note=f"another run has {_name(step)}, waiting")
+        self._bars.console.print(Text(f"{_name(step)}: another run has it, waiting"))
 
-    def progress(self, progress: method.Progress) -> None:
-        note = f"{progress.stage} {_figures(progress)}"
-        self._bars.update(self._task, completed=progress.fraction, note=note)
+    def progress(self, step: Step, progress: method.Progress) -> None:
+        task, _ = self._tasks[step.trial.key]
+        self._bars.update(task, completed=progress.fraction, note=f"{progress.stage} {_figures(progress)}")
 
-    def end(self, record: Record) -> None:
-        self._bars.update(self._task, visible=False)
-        self._bars.console.print(Text(f"{self._name}: {_outcome(record)}"))
+    def end(self, step: Step, record: Record) -> None:
+        task, name = self._tasks.pop(step.trial.key)
+        self._bars.remove_task(task)
+        self._bars.console.print(Text(f"{name}: {_outcome(record)}"))
 
 
 def _name(step: Step) -> str:

@@ -55,7 +55,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     from fnmatch import fnmatchcase
 
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting.standings import SCORED
+    from xmcbench.record import SCORED
 
     scored = [record for record in store.records() if record.status in SCORED]
     if not scored:
@@ -74,30 +74,25 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with all its figures computed anew, and those in `added` beside them."""
-    from xmcbench.errors import XMCBenchError
+    from xmcbench.bootstrap import intervals
     from xmcbench.evaluation import (
         METRIC_VERSION,
-        check_predictions,
         find_evaluators,
+        resampled_figures,
         score,
         truth_hash,
     )
+    from xmcbench.kept import kept_predictions
     from xmcbench.plugins import registry
 
-    if dataset.card.content_hash != record.trial.dataset_hash:
-        raise XMCBenchError(
-            f"dataset {dataset.card.name!r} has the content hash {dataset.card.content_hash[:12]}, "
-            f"the trial ran on {record.trial.dataset_hash[:12]}"
-        )
-    predictions, answered = store.predictions(record.key)
-    if answered != (expected := truth_hash(dataset)):
-        raise XMCBenchError(
-            f"its predictions answer to the truth {answered[:12]}, dataset {dataset.card.name!r} has {expected[:12]}"
-        )
-    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    predictions = kept_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))
-    figures = score(predictions, dataset, names, find_evaluators(names, registry().evaluator))
-    return record.model_copy(update={"metrics": figures, "metric_version": METRIC_VERSION})
+    evaluators = find_evaluators(names, registry().evaluator)
+    figures = score(predictions, dataset, names, evaluators)
+    resampled = resampled_figures(predictions, dataset, names, evaluators)
+    store.write_resampled(record.key, resampled, truth_hash(dataset))
+    rescored = {"metrics": figures, "intervals": intervals(resampled), "metric_version": METRIC_VERSION}
+    return record.model_copy(update=rescored)
 
 
 def _changes(before: Record, after: Record) -> str:

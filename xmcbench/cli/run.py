@@ -3,42 +3,93 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from xmcbench.execution.executor import Executor
     from xmcbench.record import Record
-    from xmcbench.runner import Step
+    from xmcbench.runner import Runner, Step
+    from xmcbench.store import Store
+    from xmcbench.tracking.tracker import Tracker
+    from xmcbench.tuning import Tune
 
 
 INTERRUPTED = 130  # exit code, as shells have it
 
 
+class Where(StrEnum):
+    """What trials run on."""
+
+    LOCAL = "local"
+    RAY = "ray"
+
+
+# The options, in the order of `run --help`.
+SuitePath = Annotated[Path, typer.Argument(help="The suite file.", show_default=False)]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
+Only = Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")]
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
+]
+Datasets = Annotated[
+    list[str] | None, typer.Option("--dataset", metavar="NAME", help="Run on this in place of the suite's.")
+]
+EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder in place of the suite's.")]
+DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")]
+StoreDir = Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results go.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Run trials again that failed before.")]
+Track = Annotated[
+    list[str] | None, typer.Option(metavar="NAME", help="Tell this tracker too, as tensorboard or mlflow.")
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and let errors through.")]
+On = Annotated[Where, typer.Option(help="Subprocesses of this machine, or a Ray cluster.")]
+NumWorkers = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Processes that train a trial together.", show_default="1")
+]
+GpusPerWorker = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs of each.", show_default="0")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Ray: local starts a cluster here, auto finds one; or ray://HOST:PORT.",
+        show_default="local",
+    ),
+]
+Storage = Annotated[str | None, typer.Option(metavar="URL", help="Ray: what all nodes reach, where the store is not.")]
+
+
 def run(
-    suite: Annotated[Path, typer.Argument(help="The suite file.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
-    only: Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")] = "*",
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
-    ] = None,
-    datasets: Annotated[
-        list[str] | None, typer.Option("--dataset", metavar="NAME", help="Run on this in place of the suite's.")
-    ] = None,
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")] = Path("data"),
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results go.")] = Path("results"),
-    retry: Annotated[bool, typer.Option("--retry", help="Run trials again that failed before.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Run in this process and let errors through.")] = False,
+    suite: SuitePath,
+    dry_run: DryRun = False,
+    only: Only = "*",
+    sets: Sets = None,
+    datasets: Datasets = None,
+    encoder: EncoderName = None,
+    data: DataDir = Path("data"),
+    store: StoreDir = Path("results"),
+    retry: Retry = False,
+    track: Track = None,
+    debug: Debug = False,
+    executor: On = Where.LOCAL,
+    workers: NumWorkers = None,
+    gpus_per_worker: GpusPerWorker = None,
+    address: Address = None,
+    storage: Storage = None,
 ) -> None:
     """Run what a suite asks for and the store does not hold yet, then print the leaderboard of the suite.
 
-    Exit code: 0 all trials ok or skipped, 1 a trial failed, 2 a problem to mend first, 130 interrupted.
+    Exit code: 0 all trials ok, skipped or too large for their budget, 1 a trial failed, 2 a problem to mend first, 130
+    interrupted.
     """
-    from xmcbench.cli.progress import display
+    from xmcbench.cli.tables import of_suite
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.plugins import registry
+    from xmcbench.resources import Share
     from xmcbench.runner import Runner, Settings, exit_code
 
     settings = Settings(
@@ -48,24 +99,69 @@ def run(
         cache=default_cache_dir(),
         sets=sets or (),
         datasets=datasets or (),
+        encoder=encoder,
         only=only,
         retry=retry,
         debug=debug,
+        executor=_executor(executor, debug, {"address": address, "storage": storage}),
+        share=Share(workers=workers, gpus=gpus_per_worker),
         command=sys.argv,
     )
+    trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
     runner = Runner(settings, registry())
     plan = runner.plan()
+    if runner.suite.tune:
+        typer.echo(_tuning(runner.suite.tune))
     _print_plan(plan)
     if dry_run:
         return
-    try:
-        with display() as shown:
-            records = runner.run(plan, shown)
-    except KeyboardInterrupt:
-        typer.echo("interrupted: the next run resumes the trial in flight", err=True)
-        raise typer.Exit(INTERRUPTED) from None
-    _print_leaderboard(records, runner.suite.metrics)
+    records = _carry_out(runner, plan, trackers)
+    _print_leaderboard(records, runner.suite.metrics, runner.store)
+    if runner.suite.tables or runner.suite.equal:
+        typer.echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records]))
     raise typer.Exit(exit_code(records))
+
+
+def _carry_out(runner: Runner, plan: Sequence[Step], trackers: Sequence[Tracker]) -> list[Record]:
+    """The records of the plan, after tuning where the suite asks for it; who watches sees bars or lines."""
+    from xmcbench.cli.progress import display
+    from xmcbench.tracking import tracked
+    from xmcbench.tuned import note_chosen, running, tuned_trials
+
+    try:
+        with display() as shown, tracked(shown, trackers) as told:
+            if runner.suite.tune:
+                plan = runner.steps(tuned_trials(runner, running(runner, told)))
+            records = runner.run(plan, told)
+            note_chosen(runner, records)
+            return records
+    except KeyboardInterrupt:
+        typer.echo("interrupted: the next run resumes the trials in flight", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _executor(where: Where, debug: bool, settings: Mapping[str, str | None]) -> Executor | None:
+    """What is to run the trials; None stands for what runs them unless something else is asked for."""
+    from xmcbench.errors import XMCBenchError
+
+    given = {name: value for name, value in settings.items() if value is not None}
+    if where is Where.LOCAL:
+        if given:
+            raise XMCBenchError(f"--{min(given)} is a setting of --executor ray, which is not asked for")
+        return None
+    if debug:
+        raise XMCBenchError("--debug runs in this process, --executor ray in others: give one of them")
+    from xmcbench.execution.ray import RayExecutor
+
+    return RayExecutor(**given)
+
+
+def _tuning(tune: Tune) -> str:
+    """What is done before the plan, whose trials then have other settings, and other keys."""
+    from xmcbench.reporting import budget_text
+
+    each = f"{tune.num_samples} samples of each method, {tune.searcher} search, scheduler {tune.scheduler}"
+    return f"tuned first: {each}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
 def _print_plan(plan: Sequence[Step]) -> None:
@@ -79,10 +175,14 @@ def _print_plan(plan: Sequence[Step]) -> None:
     typer.echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
 
 
-def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str]) -> None:
+def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str], store: Store) -> None:
     from xmcbench import reporting
     from xmcbench.evaluation import DEFAULT_METRICS
 
     recorded = reporting.recorded_metrics(records)
-    columns = None if tuple(wanted) == DEFAULT_METRICS else [name for name in wanted if name in recorded]
-    typer.echo("\n" + reporting.render(reporting.leaderboard(records, metrics=columns or None), "table"))
+    metrics = () if tuple(wanted) == DEFAULT_METRICS else [name for name in wanted if name in recorded]
+    by_key = {record.key: record for record in records}
+    table = reporting.leaderboard(
+        records, view=reporting.View(metrics=metrics), resampled=lambda key, names: store.resampled(by_key[key], names)
+    )
+    typer.echo("\n" + reporting.render(table))

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from pydantic import BaseModel, ConfigDict, Field
 
+from xmcbench.data.sparse_text import no_pairs
 from xmcbench.data.texts import take
+from xmcbench.errors import XMCBenchError
 
 Texts = Sequence[str]
 
@@ -70,6 +73,37 @@ class TrainingData:
     def rows(self, ids: np.ndarray) -> TrainingData:
         """The same data with only the training queries in `ids`, in that order."""
         return replace(self, texts=take(self.texts, ids), targets=self.targets[ids], ignore=self.ignore[ids])
+
+    def with_targets(self, targets: sp.csr_array) -> TrainingData:
+        """The same queries with the pairs `targets` [N, L] for true, whatever these are: a teacher's answers, say."""
+        return TrainingData(self.card, self.texts, targets, self.label_texts, self.ignore)
+
+    def unannotated(self, reader: str) -> TrainingData:
+        """The same without its targets, for the method named `reader`; see `Unannotated`."""
+        shape = (len(self.texts), self.num_labels)
+        return Unannotated(self.card, self.texts, no_pairs(shape), self.label_texts, self.ignore, reader)
+
+
+@dataclass(frozen=True)
+class Unannotated(TrainingData):
+    """Training data of the zero-shot track: the annotations are not in it, and asking for `targets` is an error.
+
+    What may have them instead is a judgement of one's own: `with_targets`.
+    """
+
+    reader: str = ""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "targets":
+            raise XMCBenchError(
+                f"method {self.reader!r} asks for training annotations, of which the zero-shot track shows none: "
+                "run it in a suite with track: supervised"
+            )
+        return super().__getattribute__(name)
+
+    def rows(self, ids: np.ndarray) -> TrainingData:
+        none = no_pairs((len(ids), self.num_labels))
+        return replace(self, texts=take(self.texts, ids), targets=none, ignore=self.ignore[ids])
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,36 @@
 """Figures from predictions and truth: numpy and scipy only, and nothing here knows a method."""
 
-from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins
+from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins, similarity_bins
 from xmcbench.evaluation.entry_check import InvalidPredictions, check_figures, check_predictions, drop_ignored
-from xmcbench.evaluation.evaluator import DEFAULT_METRICS, Evaluator, evaluate, find_evaluators, parse_metric, score
-from xmcbench.evaluation.metrics import Hits, find_hits
+from xmcbench.evaluation.evaluator import (
+    DEFAULT_METRICS,
+    ZERO_SHOT_METRICS,
+    Evaluator,
+    dataset_hits,
+    evaluate,
+    find_evaluators,
+    parse_metric,
+    score,
+)
+from xmcbench.evaluation.metrics import Hits, Terms, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.evaluation.ranking import rank
+from xmcbench.evaluation.significance import resampled_figures
 from xmcbench.evaluation.truth import truth_hash
 from xmcbench.record import METRIC_VERSION
 
 __all__ = [
     "DEFAULT_METRICS",
     "METRIC_VERSION",
+    "ZERO_SHOT_METRICS",
     "Evaluator",
     "Hits",
     "InvalidPredictions",
     "LabelBins",
+    "Terms",
     "check_figures",
     "check_predictions",
+    "dataset_hits",
     "decile_bins",
     "drop_ignored",
     "evaluate",
@@ -27,6 +40,8 @@ __all__ = [
     "label_bins",
     "parse_metric",
     "rank",
+    "resampled_figures",
     "score",
+    "similarity_bins",
     "truth_hash",
 ]

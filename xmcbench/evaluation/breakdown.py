@@ -24,13 +24,25 @@ class LabelBins:
 
     def num_pairs(self, targets: sp.csr_array) -> np.ndarray:
         """True pairs of the targets [N, L] that fall in each bin."""
-        return np.bincount(self.assignment[targets.indices], minlength=len(self.names))
+        return self._count(targets.indices)
 
     def contribution(self, hits: Hits, k: int) -> np.ndarray:
         """What the labels of each bin add to P@k; the sum over bins is P@k."""
         labels = hits.labels[hits.ranks < k]
-        counts = np.bincount(self.assignment[labels], minlength=len(self.names))
-        return counts / (hits.num_queries * k)
+        return self._count(labels) / (hits.num_queries * k)
+
+    def recall(self, hits: Hits, k: int) -> np.ndarray:
+        """The share of each bin's true pairs that are among their query's best k; NaN for a bin without any."""
+        return _share(self._count(hits.labels[hits.ranks < k]), self.num_pairs(hits.truth))
+
+    def coverage(self, hits: Hits, k: int) -> np.ndarray:
+        """The share of each bin's true labels that are found for at least one query; NaN for a bin without any."""
+        found, sought = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
+        return _share(self._count(found), self._count(sought))
+
+    def _count(self, labels: np.ndarray) -> np.ndarray:
+        """How many of `labels`, repeats counted, fall in each bin."""
+        return np.bincount(self.assignment[labels], minlength=len(self.names))
 
 
 def label_bins(card: DatasetCard, targets: sp.csr_array) -> LabelBins:
@@ -46,6 +58,22 @@ def decile_bins(targets: sp.csr_array) -> LabelBins:
     bins = np.empty(len(counts), dtype=np.int64)
     bins[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) * 10 // max(1, len(counts))
     return LabelBins(tuple(str(number) for number in range(1, 11)), bins)
+
+
+def similarity_bins(similarity: np.ndarray, among: np.ndarray | None = None) -> LabelBins:
+    """Three bins of (nearly) equally many labels by `similarity` [L] to other labels; ties go by label id.
+
+    With `among` (bool [L]) only those labels are divided, and a fourth bin holds the rest (DEXML, Figure 8).
+    """
+    chosen = np.arange(len(similarity)) if among is None else np.flatnonzero(among)
+    bins = np.full(len(similarity), 3)
+    bins[chosen[np.argsort(similarity[chosen], kind="stable")]] = np.arange(len(chosen)) * 3 // max(1, len(chosen))
+    return LabelBins(("dissimilar", "middle", "similar", *(() if among is None else ("others",))), bins)
+
+
+def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    shares: np.ndarray = np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
+    return shares
 
 
 def _frequencies(targets: sp.csr_array) -> np.ndarray:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from xmcbench.evaluation import metrics
 from xmcbench.evaluation.evaluator import Evaluator
-from xmcbench.evaluation.metrics import Hits
+from xmcbench.evaluation.metrics import Hits, Terms
 from xmcbench.hookspecs import hookimpl
 
 
@@ -17,7 +17,10 @@ class Figure:
 
     name: str
     summary: str
-    compute: Callable[[Hits, int], float]
+    terms: Callable[[Hits, int], Terms]
+
+    def compute(self, hits: Hits, k: int) -> float:
+        return self.terms(hits, k).figure
 
 
 EVALUATORS: tuple[Figure, ...] = (

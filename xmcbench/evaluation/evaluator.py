@@ -21,9 +21,16 @@ DEFAULT_METRICS = (
     *(f"R@{k}" for k in (1, 3, 5, 10, 100)),
 )
 
+# What papers on learning without annotations report (LMTX Section 2.6).
+ZERO_SHOT_METRICS = (*(f"P@{k}" for k in (1, 3, 5)), *(f"R@{k}" for k in (1, 3, 5, 10, 100)))
+
 
 class Evaluator(Protocol):
-    """A family of figures, one for each k. Plugins register instances through `register_evaluators`."""
+    """A family of figures, one for each k. Plugins register instances through `register_evaluators`.
+
+    One that is a ratio of two sums over queries may also have `terms(hits, k)`, which answers with `Terms`: what each
+    query adds to either sum. Its figures then get confidence intervals.
+    """
 
     @property
     def name(self) -> str:
@@ -78,6 +85,13 @@ def evaluate(
         if held < min(k, truth.shape[1]):
             raise XMCBenchError(f"{metric} needs the best {k} labels of a query, the predictions hold {held}")
     return {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
+
+
+def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
+    """The hits of checked `predictions` for the dataset's test split, with the propensities of its card."""
+    card = dataset.card
+    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
+    return find_hits(predictions, dataset.test.targets, weights)
 
 
 def score(

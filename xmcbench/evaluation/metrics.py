@@ -1,8 +1,9 @@
-"""P, nDCG, PSP, PSnDCG and R at k, as sums over the hits.
+"""P, nDCG, PSP, PSnDCG and R at k, query by query.
 
 N queries, L labels, H hits (predicted and true pairs), T true pairs. Every figure is a fraction in 0..1, computed in
 float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
-One that changes raises `METRIC_VERSION`.
+One that changes raises `METRIC_VERSION`. Each is a ratio of two sums over queries, so that queries can be drawn again
+(`significance.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ import scipy.sparse as sp
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.pairs import binary, contains
 from xmcbench.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A figure as what each query adds to either side of a ratio: `gained` and `possible`, float64 [N] each."""
+
+    gained: np.ndarray
+    possible: np.ndarray
+
+    @property
+    def figure(self) -> float:
+        """The ratio of the sums; 0 where nothing is possible (no query has a true label)."""
+        possible = float(self.possible.sum())
+        return float(self.gained.sum()) / possible if possible > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -40,10 +55,20 @@ class Hits:
         return counts
 
     @cached_property
+    def ones(self) -> np.ndarray:
+        """One for each query [N]."""
+        return np.ones(self.num_queries)
+
+    @cached_property
     def weights(self) -> np.ndarray:
         """Inverse propensity of each hit [H]."""
         weights: np.ndarray = self.inverse_propensity[self.labels]
         return weights
+
+    def per_query(self, amounts: np.ndarray | None, k: int) -> np.ndarray:
+        """What the hits among the first `k` add to each query [N]: `amounts` of them, or one each."""
+        sums: np.ndarray = np.bincount(self.queries[self.ranks < k], amounts, self.num_queries).astype(np.float64)
+        return sums
 
     @cached_property
     def best(self) -> Hits:
@@ -65,31 +90,34 @@ def find_hits(predictions: Predictions, truth: sp.csr_array, inverse_propensity:
     return Hits(predictions, pairs, inverse_propensity, queries, ranks, predictions.indices[queries, ranks])
 
 
-def precision(hits: Hits, k: int) -> float:
+def precision(hits: Hits, k: int) -> Terms:
     """P@k: the share of the k predictions that are true; a short row still divides by k."""
-    return float(np.count_nonzero(hits.ranks < k)) / (hits.num_queries * k)
+    return Terms(hits.per_query(None, k), k * hits.ones)
 
 
-def ndcg(hits: Hits, k: int) -> float:
+def ndcg(hits: Hits, k: int) -> Terms:
     """nDCG@k: discounted gain over that of the best ranking of the row; a row without labels gives 0."""
-    return float(_discounted(hits, k).sum()) / hits.num_queries
+    return Terms(hits.per_query(_discounted(hits, k), k), hits.ones)
 
 
-def propensity_scored_precision(hits: Hits, k: int) -> float:
+def propensity_scored_precision(hits: Hits, k: int) -> Terms:
     """PSP@k: weighted hits over those of the best ranking, a ratio of means."""
-    return _ratio(hits.weights[hits.ranks < k].sum(), hits.best.weights[hits.best.ranks < k].sum())
+    gained, possible = (side.per_query(side.weights[side.ranks < k], k) for side in (hits, hits.best))
+    return Terms(gained, possible)
 
 
-def propensity_scored_ndcg(hits: Hits, k: int) -> float:
+def propensity_scored_ndcg(hits: Hits, k: int) -> Terms:
     """PSnDCG@k: as PSP@k with discounted gains, both sides normalised a row as in nDCG (without weights)."""
-    gained, best = (weighted.weights[weighted.ranks < k] @ _discounted(weighted, k) for weighted in (hits, hits.best))
-    return _ratio(gained, best)
+    gained, possible = (
+        side.per_query(side.weights[side.ranks < k] * _discounted(side, k), k) for side in (hits, hits.best)
+    )
+    return Terms(gained, possible)
 
 
-def recall(hits: Hits, k: int) -> float:
+def recall(hits: Hits, k: int) -> Terms:
     """R@k: the share of a row's true labels found; a row without labels counts as 0."""
     found = hits.queries[hits.ranks < k]
-    return float((1.0 / hits.num_true[found]).sum()) / hits.num_queries
+    return Terms(hits.per_query(1.0 / hits.num_true[found], k), hits.ones)
 
 
 def _discounted(hits: Hits, k: int) -> np.ndarray:
@@ -99,7 +127,3 @@ def _discounted(hits: Hits, k: int) -> np.ndarray:
     ideal = np.cumsum(discounts)[np.minimum(hits.num_true[hits.queries[top]], k) - 1]  # a row with a hit has a label
     gains: np.ndarray = discounts[hits.ranks[top]] / ideal
     return gains
-
-
-def _ratio(gained: float, best: float) -> float:
-    return float(gained / best) if best > 0 else 0.0  # no query has a true label

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 from xmcbench.trial import Trial
+
+
+@dataclass(frozen=True)
+class Post:
+    """Which of a trial's workers a process is."""
+
+    rank: int = 0
+    size: int = 1
+    meeting: Path | None = None  # a file over which the workers find each other; None where they have, or there is one
+
+
+THE_ONLY = Post()
 
 
 class Job(BaseModel):
@@ -20,4 +34,5 @@ class Job(BaseModel):
     data: Path  # where datasets lie
     cache: Path  # prepared datasets, tokenised texts
     store: Path
+    chosen: dict[str, Any] = {}  # how tuning chose the configuration, for the record
     command: list[str] = []  # how the run was started, for the record

@@ -1,4 +1,4 @@
-"""A trial in a subprocess of its own: the parent owns the clock, and what the trial does cannot harm the run."""
+"""A trial at a time on this machine, in subprocesses: the parent owns the clock, and no trial can harm the run."""
 
 from __future__ import annotations
 
@@ -9,151 +9,143 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from xmcbench.execution.job import Job
-from xmcbench.execution.stages import now
-from xmcbench.execution.worker import log_tail
-from xmcbench.method import Progress
-from xmcbench.provenance import provenance
-from xmcbench.record import Failure, Record, Status
+from xmcbench.execution.executor import Task, Watch
+from xmcbench.execution.worker import MEETING
+from xmcbench.record import Record, Status
+from xmcbench.resources import Needs
 from xmcbench.store import Store, StoreError
 
 GRACE_SECONDS = 5.0  # between asking a trial to end and ending it
 POLL_SECONDS = 0.1
 # Threads of OpenMP that spin while they wait stall each other as soon as another process wants a core: on two cores,
 # one busy neighbour made a training step seven times slower.
-WORKER_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE"}
+# Products in bf16 are prepared anew for each shape, and texts come in many: of a thousand that oneDNN keeps by default
+# few are used again, and they took 400 MB beside the 1.1 GB of a small training (38 steps, encoder `tiny`).
+WORKER_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 
 
-@dataclass
-class _Seen:
-    """What a worker told on its pipe."""
+class LocalExecutor:
+    """One trial at a time, since what trials cost is compared; its workers are processes of this machine.
 
-    stage: str = "prepare"
-    spent: dict[str, Any] = field(default_factory=dict)
-    disk: str = ""
-
-
-def run_in_subprocess(job: Job, timeout: float, report: Callable[[Progress], None]) -> Record:
-    """Carry `job` out in a worker, and answer with its record; a worker that dies or takes too long gets one too.
-
-    An interrupt ends the worker and leaves no record, so that the next run resumes the trial.
+    A worker that dies, or a trial that takes too long, gets a record from here. An interrupt ends the workers and
+    leaves no record, so that the next run resumes the trial.
     """
-    store = Store(job.store)
-    directory = store.directory(job.trial.key)
-    started, start, seen = now(), time.monotonic(), _Seen()
-    with _worker(directory) as (worker, events):
-        timed_out = not _watch(worker, events, start + timeout, seen, report)
-        if timed_out:
-            _end(worker)
-    if seen.disk:
-        raise StoreError(seen.disk)
-    if record := store.record(job.trial.key):
-        return record
-    status, failure = _verdict(worker.returncode, timed_out, timeout, seen.stage, log_tail(directory))
-    record = Record(
-        key=job.trial.key,
-        suite=job.suite,
-        trial=job.trial,
-        status=status,
-        spent={**seen.spent, "wall_seconds": time.monotonic() - start},
-        failure=failure,
-        provenance=provenance(job.command),
-        started=started,
-        ended=now(),
-    )
-    store.write_record(record)
-    return record
+
+    def __init__(self) -> None:
+        self._running: tuple[Watch, _Crew] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._running:
+            self._running[1].end()
+
+    def check(self, needs: Needs) -> None: ...
+
+    def takes(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
+        return self._running is None
+
+    def start(self, task: Task) -> None:
+        directory = Store(task.job.store).directory(task.job.trial.key)
+        self._running = Watch(task), _Crew(directory, task.needs.workers)
+
+    def ended(self) -> list[Record]:
+        if self._running is None:
+            return []
+        watch, crew = self._running
+        code = crew.code()  # asked before the pipe is read: what they said last is not missed
+        for event in crew.events(POLL_SECONDS if code is None else 0):
+            watch.hear(event)
+        if code is None and not watch.overdue:
+            return []
+        crew.end()
+        self._running = None
+        if code is None:
+            return [watch.outcome(watch.timed_out)]
+        return [watch.outcome(lambda: _verdict(code))]
 
 
-@contextmanager
-def _worker(directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """A worker in a process group of its own and the pipe it reports on. Nothing of the group outlives the block."""
-    events, events_out = os.pipe()
-    parent, alive = os.pipe()  # `alive` is held here and never written to: it closes when this process ends
-    try:
+class _Crew:
+    """The workers of a trial, each in a process group of its own. All report on one pipe."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._rest = b""
+        self._events, events = os.pipe()
+        parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
+        self._workers: list[subprocess.Popen[bytes]] = []
         try:
+            (directory / MEETING).unlink(missing_ok=True)
             with (directory / "log.txt").open("ab") as log:
-                worker = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "xmcbench.execution.worker", directory, str(events_out), str(parent)],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(events_out, parent),
-                    env=WORKER_ENVIRONMENT | os.environ,
-                    start_new_session=True,
-                )
+                for rank in range(size):
+                    self._workers.append(_worker(directory, events, parent, rank, size, log))
         except OSError as problem:
+            self.end()
             raise StoreError(f"{directory / 'log.txt'}: cannot write: {problem.strerror}") from problem
         finally:
-            os.close(events_out)
+            os.close(events)
             os.close(parent)
-        try:
-            yield worker, events
-        finally:
-            _end(worker)
-    finally:
-        os.close(events)
-        os.close(alive)
 
+    def code(self) -> int | None:
+        """How they ended: 0 where all did well, else how the first went that did not; None while they work."""
+        codes = [worker.poll() for worker in self._workers]
+        failed = [code for code in codes if code]
+        if failed:
+            return min(failed)  # a signal, where there was one
+        return None if None in codes else 0
 
-def _watch(
-    worker: subprocess.Popen[bytes], events: int, deadline: float, seen: _Seen, report: Callable[[Progress], None]
-) -> bool:
-    """Pass progress on until the worker ends; False when the deadline comes first."""
-    content, rest = b"-", b""
-    while True:
-        ended = worker.poll() is not None  # asked before the pipe is read: what it said last is not missed
-        if time.monotonic() > deadline and not ended:
-            return False
-        while select.select([events], [], [], 0 if ended else POLL_SECONDS)[0]:
-            content = os.read(events, 65536)
-            *lines, rest = (rest + content).split(b"\n")
-            for line in lines:
-                _take(json.loads(line), seen, report)
-            if not content or not ended:
+    def events(self, seconds: float) -> list[dict[str, Any]]:
+        """What they told since the last call; where nothing, wait `seconds` for it."""
+        lines: list[bytes] = []
+        while select.select([self._events], [], [], seconds)[0]:
+            content = os.read(self._events, 65536)
+            if not content:
+                time.sleep(seconds)  # they closed the pipe and are about to end
                 break
-        if ended:
-            return True
-        if not content:
-            time.sleep(POLL_SECONDS)  # it closed the pipe and is about to end
+            *whole, self._rest = (self._rest + content).split(b"\n")
+            lines += whole
+            seconds = 0
+        return [json.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Ask the groups of all workers to end, then end them; nothing of them is left."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(worker.pid, signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for worker in self._workers:
+            with suppress(subprocess.TimeoutExpired):
+                worker.wait(max(0.0, deadline - time.monotonic()))
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(worker.pid, signal.SIGKILL)  # also what a worker that has ended left behind
+            worker.wait()
+        os.close(self._events)
+        os.close(self._alive)
 
 
-def _take(event: dict[str, Any], seen: _Seen, report: Callable[[Progress], None]) -> None:
-    if "disk" in event:
-        seen.disk = event["disk"]
-        return
-    seen.stage, seen.spent = event["stage"], event["spent"]
-    report(Progress(event["stage"], event["fraction"], event["figures"]))
+def _worker(directory: Path, events: int, parent: int, rank: int, size: int, log: Any) -> subprocess.Popen[bytes]:
+    shared = {} if size == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "xmcbench.execution.worker", directory, *map(str, (events, parent, rank, size))],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        pass_fds=(events, parent),
+        env=WORKER_ENVIRONMENT | shared | os.environ,
+        start_new_session=True,
+    )
 
 
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Ask the worker's whole group to end, then end it."""
-    if worker.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            worker.wait(GRACE_SECONDS)
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(worker.pid, signal.SIGKILL)  # also what a worker that has ended left behind
-    worker.wait()
-
-
-def _verdict(code: int, timed_out: bool, timeout: float, stage: str, tail: str) -> tuple[Status, Failure]:
-    """What became of a worker that left no record."""
-    if timed_out:
-        status, kind, message = Status.TIMEOUT, "Timeout", f"killed after {timeout:g} seconds of wall clock"
-    elif code == -signal.SIGKILL:
-        status, kind = Status.OOM, "SIGKILL"
-        message = "killed by signal 9, most likely out of memory"
-    elif code < 0:
+def _verdict(code: int) -> tuple[Status, str, str]:
+    """What became of workers that left no record: status, kind and message."""
+    if code == -signal.SIGKILL:
+        return Status.OOM, "SIGKILL", "killed by signal 9, most likely out of memory"
+    if code < 0:
         kind = signal.Signals(-code).name
-        status, message = Status.ERROR, f"killed by signal {-code} ({kind})"
-    else:
-        status, kind, message = Status.ERROR, "Exit", f"the worker ended with code {code} and left no record"
-    return status, Failure(type=kind, message=message, stage=stage, log_tail=tail)
+        return Status.ERROR, kind, f"killed by signal {-code} ({kind})"
+    return Status.ERROR, "Exit", f"the worker ended with code {code} and left no record"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from xmcbench.bootstrap import intervals
 from xmcbench.budget import Ledger, peak_memory
 from xmcbench.data import Dataset, TrainingData, load
 from xmcbench.errors import XMCBenchError
@@ -25,16 +27,20 @@ from xmcbench.evaluation import (
     evaluate,
     find_evaluators,
     inverse_propensity,
+    resampled_figures,
     score,
     truth_hash,
 )
-from xmcbench.execution.job import Job
-from xmcbench.method import Method, Progress, Run, derive_seed
+from xmcbench.execution.job import THE_ONLY, Job, Post
+from xmcbench.method import Exchange, Method, Progress, Run, derive_seed
 from xmcbench.plugins import registry
 from xmcbench.predictions import STORED, Predictions
 from xmcbench.provenance import provenance
 from xmcbench.record import Failure, Record, Status
 from xmcbench.store import Store
+from xmcbench.teachers import Teacher
+from xmcbench.teachers.hosted import Lesson
+from xmcbench.teachers.judges import Judges
 from xmcbench.trial import Trial
 
 
@@ -55,22 +61,32 @@ def method_of(trial: Trial) -> Method:
 
 @dataclass
 class Attempt:
-    """A trial being carried out. What is here when it fails goes into the record of the failure."""
+    """A trial being carried out by one of its workers. What is here when it fails goes into the failure's record."""
 
     job: Job
     report: Callable[[Progress], None] = lambda _: None
+    post: Post = THE_ONLY
+    exchange: Exchange | None = None
     started: str = field(default_factory=now)
     stage: str = "prepare"
     ledger: Ledger = field(default_factory=Ledger)
     curve: list[dict[str, float]] = field(default_factory=list)
+    teachers: list[Teacher] = field(default_factory=list)  # that the method asks
+    chosen_by: str = ""  # what chose the checkpoint, where the method itself did
 
-    def perform(self) -> Record:
-        """Carry the trial out and keep its predictions, model and record. Raises what the method raises."""
+    def perform(self) -> Record | None:
+        """Carry the trial out and keep its predictions, model and record. Raises what the method raises.
+
+        Of several workers every one fits; worker 0 does the rest, and the others answer None.
+        """
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
         method = method_of(trial)
         # The dataset is let go at once and read again to score: no test target is in the process until then.
         self._fit(method, self._dataset().training_data(), directory)
+        self.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
+        if self.post.rank > 0:
+            return None
         self.stage = "predict"
         predictions = self._predict(method)
         self.stage = "score"
@@ -78,13 +94,16 @@ class Attempt:
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
         evaluators = find_evaluators(self.job.metrics, registry().evaluator)
         metrics = score(predictions, dataset, self.job.metrics, evaluators)
+        resampled = resampled_figures(predictions, dataset, self.job.metrics, evaluators)
         truth = truth_hash(dataset)
         store.write_predictions(trial.key, predictions, truth)
+        store.write_resampled(trial.key, resampled, truth)
         self._save(method, directory / "model")
         over = self.ledger.over(trial.budget)
         record = self.record(
             Status.OVER_BUDGET if over else Status.OK,
             metrics=metrics,
+            intervals=intervals(resampled),
             metric_version=METRIC_VERSION,
             num_parameters=method.num_parameters,
             truth_hash=truth,
@@ -105,7 +124,11 @@ class Attempt:
             status=status,
             spent={**self.ledger.as_dict(), **_device_peak()},
             curve=self.curve,
-            selection_split=f"train: {held.queries} queries held out" if held else "none",
+            chosen=self.job.chosen,
+            workers=self.post.size,
+            teacher=", ".join(teacher.title for teacher in self.teachers),
+            simulated_teacher=any(teacher.simulated for teacher in self.teachers),
+            selection_split=f"train: {held.queries} queries held out" if held else self.chosen_by or "none",
             provenance=provenance(self.job.command),
             started=self.started,
             ended=now(),
@@ -137,18 +160,35 @@ class Attempt:
             cache=self.job.cache,
             curve=self.curve,
             report=self.report,
+            exchange=self.exchange,
         )
         run.checkpoint.mkdir(parents=True, exist_ok=True)
+        if run.exchange:
+            run.exchange.take()
+        rows = np.arange(len(train.texts))
         if trial.selection:
-            train = self._hold_out(train, run)
+            train, rows = self._hold_out(train, run)
+        if trial.track == "zero-shot":
+            train = train.unannotated(method.name)
+        lesson = Lesson(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
+        run.judge = judges = Judges(run, self.job.store, lesson, train.texts, rows, train.label_texts, self.teachers)
         self.stage = "fit"
         self.report(Progress("fit", 0.0))
         # What the method leaves uncharged inside `fit` is charged here: nothing before predictions is free.
-        with self.ledger.stage("prepare"):
+        with self._together(), closing(judges), self.ledger.stage("prepare"):
             method.fit(train, run)
+        self.chosen_by = run.chosen_by
 
-    def _hold_out(self, train: TrainingData, run: Run) -> TrainingData:
-        """Set the selection queries aside: the training data without them."""
+    def _together(self) -> AbstractContextManager[None]:
+        """The group of the trial's workers, where this process is to join it."""
+        if self.post.meeting is None:
+            return nullcontext()
+        from xmcbench.workers import joined  # imports torch
+
+        return joined(self.post.rank, self.post.size, self.post.meeting)
+
+    def _hold_out(self, train: TrainingData, run: Run) -> tuple[TrainingData, np.ndarray]:
+        """Set the selection queries aside: the training data without them, and the rows it consists of."""
         selection = self.job.trial.selection
         assert selection is not None
         total = len(train.texts)
@@ -170,7 +210,7 @@ class Attempt:
             metrics,
             find_evaluators(metrics, registry().evaluator),
         )
-        return train.rows(kept)
+        return train.rows(kept), kept
 
     def _predict(self, method: Method) -> Predictions:
         """The best labels of every test query, without ignored pairs. Queries come shuffled: order says nothing."""

@@ -1,7 +1,8 @@
-"""The process that carries one trial out: `python -m xmcbench.execution.worker DIRECTORY EVENTS PARENT`.
+"""A process that carries a trial out: `python -m xmcbench.execution.worker DIRECTORY EVENTS PARENT RANK SIZE`.
 
 EVENTS is the descriptor of a pipe for JSON lines: progress, and a fault of the disk. PARENT is that of a pipe nobody
-writes to: its end means that the parent is gone, however it went, and this process and its children go too.
+writes to: its end means that the parent is gone, however it went, and this process and its children go too. The
+process is worker RANK of SIZE.
 """
 
 from __future__ import annotations
@@ -17,41 +18,59 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
+from xmcbench.budget import TooLargeError
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import InvalidPredictions
-from xmcbench.execution.job import Job
+from xmcbench.execution.job import Job, Post
 from xmcbench.execution.stages import Attempt
 from xmcbench.method import Progress
 from xmcbench.record import Record, Status
 from xmcbench.store import DISK_FAULTS, Store, StoreError
 
+FAILED_EXIT = 1  # the trial has failed: there is a record that says how
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
+MEETING = "meeting"  # in a trial's directory: the file over which its workers find each other
 LOG_TAIL = 2048  # bytes of log.txt that a failure's record holds
 REPORT_SECONDS = 0.2  # progress is for eyes: a fast method must not spend its time on telling
 
 
-def main(directory: Path, events: int, parent: int) -> int:
-    """Carry out the trial in `directory` and leave a record there; the exit code tells only of the store."""
+class PartnerLostError(XMCBenchError):
+    """A worker met the end of another. Its own end is an echo, which says nothing of why: nothing is recorded."""
+
+
+def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
+    """Carry out the trial in `directory` and leave a record there; the exit code says whether it went well."""
     threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
-    # A worker whose parent was killed may still be going down: two must not write to one directory.
-    with os.fdopen(events, "w", buffering=1) as pipe, FileLock(directory / ".worker.lock"):
-        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()))
-        attempt.report = _reporter(attempt, pipe)
+    with os.fdopen(events, "w", buffering=1) as pipe:
+        post = Post(rank, size, directory / MEETING if size > 1 else None)
+        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), post=post)
+        attempt.report = telling(attempt, partial(_send, pipe))
         try:
-            carry_out(attempt)
+            record = carry_out(attempt)
         except (OSError, StoreError) as problem:
             _send(pipe, {"disk": str(problem)})
             return DISK_FAULT_EXIT
-    return 0
+    return FAILED_EXIT if record is not None and record.failure else 0
 
 
-def carry_out(attempt: Attempt) -> Record:
-    """Perform the attempt, and record a failure as one. A fault of the disk is no outcome of a trial and is raised."""
+def carry_out(attempt: Attempt) -> Record | None:
+    """Perform the attempt, and record a failure as one.
+
+    What is no outcome of a trial is raised: a fault of the disk as `StoreError`, and `PartnerLostError`.
+    """
+    directory = Store(attempt.job.store).directory(attempt.job.trial.key)
+    # A worker whose parent was killed may still be going down: two must not write to one directory.
+    with FileLock(directory / f".worker-{attempt.post.rank}.lock"):
+        return _performed(attempt)
+
+
+def _performed(attempt: Attempt) -> Record | None:
     store = Store(attempt.job.store)
     try:
         return attempt.perform()
@@ -64,10 +83,14 @@ def carry_out(attempt: Attempt) -> Record:
             raise
         traceback.print_exc()
         sys.stderr.flush()
+        if attempt.post.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
+            raise PartnerLostError("another worker is gone") from problem
         key = attempt.job.trial.key
         record = attempt.failure(_status(problem), problem, log_tail(store.directory(key)))
+        if first := store.record(key):  # of a worker that failed before this one
+            return first
         store.write_record(record)
-        if record.status is Status.INVALID:  # going on from here would only end there again
+        if record.status in (Status.INVALID, Status.TOO_LARGE):  # going on from here would only end there again
             shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
         return record
 
@@ -92,26 +115,36 @@ def log_tail(directory: Path) -> str:
         return ""
 
 
+def _in_collective(problem: BaseException) -> bool:
+    """Whether it came from waiting for other workers: what breaks there is, as a rule, that one of them is gone."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    return any("torch/distributed/" in frame.filename for frame in frames)
+
+
 def _status(problem: BaseException) -> Status:
     """What an exception means; torch's are known by name and text, since nothing here imports torch."""
+    if isinstance(problem, TooLargeError):
+        return Status.TOO_LARGE
     names = {kind.__name__ for kind in type(problem).__mro__}
     if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in str(problem):
         return Status.OOM
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
 
 
-def _reporter(attempt: Attempt, pipe: Any) -> Callable[[Progress], None]:
-    last = ("", 0.0)
+def telling(attempt: Attempt, send: Callable[[dict[str, Any]], None]) -> Callable[[Progress], None]:
+    """What sends progress, as the fields of a `Progress`, to who watches the trial; only worker 0 tells."""
+    last, told = ("", 0.0), 0
 
     def report(progress: Progress) -> None:
-        nonlocal last
+        nonlocal last, told
         stage, when = last
-        if stage == progress.stage and time.monotonic() - when < REPORT_SECONDS:
+        if attempt.post.rank > 0 or (stage == progress.stage and time.monotonic() - when < REPORT_SECONDS):
             return
         last = (progress.stage, time.monotonic())
+        evaluations, told = attempt.curve[told:], len(attempt.curve)
         figures = {name: float(value) for name, value in progress.figures.items()}
         event = {"stage": progress.stage, "fraction": float(progress.fraction), "figures": figures}
-        _send(pipe, event | {"spent": attempt.ledger.as_dict()})
+        send(event | {"spent": attempt.ledger.as_dict(), "evaluations": evaluations})
 
     return report
 
@@ -129,6 +162,6 @@ def _die_with_parent(parent: int) -> None:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])))
+        sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
     except XMCBenchError as error:
         sys.exit(str(error))

@@ -5,8 +5,8 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest, H hidden siz
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, normalize
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig, BertModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.models.dropout import QuickDropout
@@ -77,9 +77,9 @@ class Encoder(nn.Module):
             tokenizer = tiny_tokenizer(texts, cache)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                transformer = BertModel(_tiny_config(len(tokenizer), config), add_pooling_layer=False)
+                transformer = cls.transformer_of(cls.architecture(config, len(tokenizer)))
             return cls(config, transformer, TextTokenizer(tokenizer))
-        return cls._pretrained(config, minilm_path() if config.name == "minilm" else config.name)
+        return cls._pretrained(config, _place(config))
 
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> Encoder:
@@ -88,28 +88,46 @@ class Encoder(nn.Module):
 
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str) -> Encoder:
-        try:
-            offline = _offline(place)
-            settings = AutoConfig.from_pretrained(place, local_files_only=offline)
-            if config.hidden_dropout is not None:
-                for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
-                    if hasattr(settings, name):
-                        setattr(settings, name, config.hidden_dropout)
-            # A pooler would be parameters that nothing trains.
-            pooler = {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
+        with _loading(config):
+            offline = without_network(place)
+            settings = _settings(config, place, offline)
             transformer = AutoModel.from_pretrained(
                 place,
                 config=settings,
                 dtype=torch.float32,
                 attn_implementation=attention(),
                 local_files_only=offline,
-                **pooler,
+                **_no_pooler(settings),
             )
             tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
         return cls(config, transformer, TextTokenizer(tokenizer))
+
+    @staticmethod
+    def architecture(config: EncoderConfig, vocabulary: int) -> Any:
+        """The settings of the transformer that `config` names; `vocabulary` is that of `tiny`.
+
+        Raises XMCBenchError where they cannot be had.
+        """
+        if config.name == "tiny":
+            return _tiny_config(vocabulary, config)
+        with _loading(config):
+            place = _place(config)
+            return _settings(config, place, without_network(place))
+
+    @staticmethod
+    def transformer_of(settings: Any) -> nn.Module:
+        """A transformer of these settings with random weights."""
+        transformer: nn.Module = AutoModel.from_config(
+            settings, attn_implementation=attention(), **_no_pooler(settings)
+        )
+        return transformer
+
+    @staticmethod
+    def tokenizer_of(config: EncoderConfig) -> Any:
+        """The tokenizer of a pretrained encoder. Raises XMCBenchError where it cannot be had."""
+        with _loading(config):
+            place = _place(config)
+            return AutoTokenizer.from_pretrained(place, local_files_only=without_network(place))
 
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
@@ -144,11 +162,11 @@ class Encoder(nn.Module):
         spends is the same on every machine.
         """
         lengths_N = lengths_N.astype(np.int64)
-        constant, linear, square = self._flops_of_a_text
+        constant, linear, square = self.flops_of_a_text
         return int(constant * len(lengths_N) + linear * lengths_N.sum() + square * (lengths_N**2).sum())
 
     @cached_property
-    def _flops_of_a_text(self) -> tuple[int, int, int]:
+    def flops_of_a_text(self) -> tuple[int, int, int]:
         """(c, a, b) such that n tokens take c + a n + b n^2 operations: counted for 1, 2 and 3 tokens.
 
         Matrices applied to each token give a, the products of attention b.
@@ -183,7 +201,34 @@ def attention() -> str | None:
     return None if torch.cuda.is_available() else "eager"
 
 
-def _offline(place: str) -> bool:
+@contextmanager
+def _loading(config: EncoderConfig) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
+
+
+def _place(config: EncoderConfig) -> str:
+    return minilm_path() if config.name == "minilm" else config.name
+
+
+def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
+    settings = AutoConfig.from_pretrained(place, local_files_only=offline)
+    if config.hidden_dropout is not None:
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if hasattr(settings, name):
+                setattr(settings, name, config.hidden_dropout)
+    return settings
+
+
+def _no_pooler(settings: Any) -> dict[str, bool]:
+    """A pooler would be parameters that nothing trains."""
+    return {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
+
+
+def without_network(place: str) -> bool:
     """Whether to do without the network: for a folder, and where the hub does not answer, which transformers would ask
     for half a minute. What its cache holds is found all the same."""
     if Path(place).is_dir():

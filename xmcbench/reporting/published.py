@@ -19,6 +19,7 @@ from xmcbench.located import Located, Steps, read
 from xmcbench.validation import Problems, validate
 
 SHIPPED = Path(__file__).parents[1] / "leaderboard" / "published"
+ACCEPTED = Path(__file__).parents[1] / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
 COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epoch_hours")
 
 

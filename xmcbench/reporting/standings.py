@@ -1,228 +1,247 @@
-"""Records to ranked rows. Only rows of one dataset and one budget are ever ranked together."""
+"""Records and published rows to ranked groups: only rows of one dataset, track, protocol and budget are compared."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, stdev
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from textwrap import shorten
 from typing import Any
 
-from xmcbench.errors import UnknownNameError
+from xmcbench.budget import Budget
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.record import METRIC_VERSION, Record, Status
+from xmcbench.reporting.cited import cited_row, with_difference
+from xmcbench.reporting.columns import COLUMNS, cell
+from xmcbench.reporting.measured import measured_rows
+from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.rows import Group, Row, Table, View
+from xmcbench.reporting.ties import Resampled, with_ties
 
-USUAL_METRICS = ("P@1", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@100")
-SCORED = (Status.OK, Status.OVER_BUDGET)  # only these have figures
-
-
-@dataclass(frozen=True)
-class Row:
-    """One method with one configuration under one budget: the seeds that ended alike, averaged."""
-
-    rank: int | None  # None: shown, not ranked
-    method: str  # its label, and the settings that tell it from other rows of that label
-    status: Status
-    metrics: dict[str, float]  # fractions, mean over seeds
-    std: dict[str, float]  # over seeds, n - 1; empty for one seed
-    seeds: tuple[int, ...]
-    spent: dict[str, float]  # means over seeds; of peak_bytes the largest
-    num_parameters: int
-    metric_version: int
-    selection_split: str
-    suite: str
-    keys: tuple[str, ...]
-    problem: str  # why there are no figures
-
-    def figure(self, metric: str) -> float:
-        """The figure to sort by: below every other where there is none."""
-        return self.metrics.get(metric, -1.0)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Rows that are comparable, best first."""
-
-    dataset: str
-    dataset_hash: str
-    budget: dict[str, float]
-    rows: tuple[Row, ...]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A leaderboard: `metrics` are its columns, `notes` say how to read it."""
-
-    metrics: tuple[str, ...]
-    sort: str
-    groups: tuple[Group, ...]
-    notes: tuple[str, ...]
+USUAL_METRICS = {
+    "supervised": ("P@1", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@100"),
+    "zero-shot": ("P@1", "P@3", "P@5", "R@1", "R@10", "R@100"),
+}
+USUAL_COLUMNS = {
+    "measured": ("encoder_tokens", "teacher_tokens", "device_seconds", "peak_bytes", "num_parameters"),
+    "published": ("batch_size", "negatives", "encoder", "hardware", "training_hours", "paper"),
+}
+RARE = 0.25  # a usual metric that a smaller share of published rows has is no column of its own accord
 
 
 def leaderboard(
     records: Iterable[Record],
-    dataset: str | None = None,
-    metrics: Sequence[str] | None = None,
-    sort: str | None = None,
+    published: Iterable[PublishedRow] = (),
+    view: View | None = None,
+    resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
 ) -> Table:
-    """Rank `records` by `sort` (default P@1), datasets and budgets apart.
+    """Rank what was measured and what papers print, apart, as `view` asks; `resampled` tells which rows tie.
 
-    Raises `UnknownNameError` for a dataset or a metric that no record has.
+    Raises `UnknownNameError` for a dataset, metric, column or method that nothing has.
     """
-    records = list(records)
-    if dataset is not None:
-        names = {record.trial.dataset for record in records}
-        if dataset not in names:
-            raise UnknownNameError("dataset", dataset, names, "in these records")
-        records = [record for record in records if record.trial.dataset == dataset]
-    shown, sort = _columns(recorded_metrics(records), metrics, sort)
-    comparable: dict[str, list[Record]] = defaultdict(list)
+    view = view or View()
+    measured, cited = _wanted(_entered(list(records)), list(published), view)
+    groups = [*_measured_groups(measured, cited, view), *_published_groups(cited, view)]
+    groups = [group for group in groups if view.source in ("all", group.source)]
+    _check_names(groups, measured, cited, view)
+    ranked = [_ranked(group, view, resampled) for group in groups]
+    return Table(tuple(ranked), _notes(ranked))
+
+
+def _entered(records: list[Record]) -> list[Record]:
+    """The records that compete: what tuning tried is told in the record of what it chose, and is no entry."""
+    tried = {sample["trial"] for record in records for sample in record.chosen.get("samples", ())}
+    return [record for record in records if record.chosen or record.key not in tried]
+
+
+def _wanted(
+    records: list[Record], published: list[PublishedRow], view: View
+) -> tuple[list[Record], list[PublishedRow]]:
+    """What is left of either when the view has chosen dataset, track, budget and method."""
+    if view.dataset is not None:
+        names = {record.trial.dataset for record in records} | {row.dataset for row in published}
+        if view.dataset not in names:
+            raise UnknownNameError("dataset", view.dataset, names, "in these rows")
+        records = [record for record in records if record.trial.dataset == view.dataset]
+        published = [row for row in published if row.dataset == view.dataset]
+    if view.track is not None:
+        records = [record for record in records if record.trial.track == view.track]
+        published = [row for row in published if row.track == view.track]
+    if view.budget is not None:
+        records = _with_budget(records, view.budget)
+    if view.method is not None:
+        names = {record.trial.label for record in records} | {row.method for row in published}
+        records = [r for r in records if _is(view.method, r.trial.label, r.trial.method)]
+        published = [row for row in published if _is(view.method, row.method, row.label)]
+        if not records and not published:
+            raise UnknownNameError("method", view.method, names, "in these rows")
+    return records, published
+
+
+def _is(pattern: str, *names: str) -> bool:
+    folded = pattern.casefold()
+    return any(folded == name.casefold() or fnmatchcase(name.casefold(), folded) for name in names)
+
+
+def _with_budget(records: list[Record], wanted: str) -> list[Record]:
+    """The records whose budget has a limit: `steps`, or `steps=1000`."""
+    name, _, number = wanted.partition("=")
+    try:
+        limit = float(number) if number else None
+    except ValueError:
+        raise XMCBenchError(f"--budget {wanted}: found {number!r}, expected a number as in steps=1000") from None
+    limits = [(record, record.trial.budget.limits()) for record in records]
+    known = {f"{own}={value:.10g}" for _, budget in limits for own, value in budget.items()}
+    found = [r for r, own in limits if name in own and (limit is None or own[name] == limit)]
+    if not found:
+        raise UnknownNameError("budget", wanted, known, "in these records")
+    return found
+
+
+def _measured_groups(records: list[Record], published: list[PublishedRow], view: View) -> list[Group]:
+    comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
     for record in records:
         trial = record.trial
-        comparable[_canonical([trial.dataset, trial.dataset_hash, sorted(trial.budget.limits().items())])].append(
-            record
-        )
-    groups = tuple(_group(comparable[where], (*shown, sort), sort) for where in sorted(comparable))
-    return Table(shown, sort, groups, _notes([row for group in groups for row in group.rows], sort))
+        comparable[trial.dataset, trial.dataset_hash, trial.track, trial.budget].append(record)
+    groups = []
+    for where in sorted(comparable, key=lambda where: json.dumps([*where[:3], sorted(where[3].limits().items())])):
+        trial = comparable[where][0].trial
+        cited = [row for row in published if row.dataset == trial.dataset]
+        rows = measured_rows(comparable[where])
+        shown = [with_difference(row, record, cited) for record, row in rows] if cited else [row for _, row in rows]
+        common: dict[str, Any] = {"source": "measured", "dataset": trial.dataset, "track": trial.track, "protocol": ""}
+        common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
+        groups += _split(shown, common, view)
+    return groups
 
 
-def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
-    """All metrics that any record has, in the order they were first recorded."""
-    return tuple(dict.fromkeys(name for record in records if record.status in SCORED for name in record.metrics))
+def _published_groups(published: list[PublishedRow], view: View) -> list[Group]:
+    comparable: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    for row in published:
+        comparable[row.dataset, row.track, row.protocol].append(cited_row(row))
+    groups = []
+    for dataset, track, protocol in sorted(comparable):
+        setting = {"source": "published", "dataset": dataset, "track": track, "protocol": protocol}
+        groups += _split(comparable[dataset, track, protocol], setting, view)
+    return groups
 
 
-def _columns(known: Sequence[str], metrics: Sequence[str] | None, sort: str | None) -> tuple[tuple[str, ...], str]:
-    """The metrics to show and the one to sort by, out of the known ones."""
-    for name in (*(metrics or ()), *([sort] if sort else ())):
-        if name not in known:
-            raise UnknownNameError("metric", name, known, "in these records")
-    usual = [name for name in USUAL_METRICS if name in known] or known[: len(USUAL_METRICS)] or USUAL_METRICS[:1]
-    shown = tuple(dict.fromkeys(metrics or usual))
-    return shown, sort or ("P@1" if "P@1" in known else shown[0])
+def _split(rows: list[Row], setting: dict[str, Any], view: View) -> list[Group]:
+    """One group, or one for each value of the column that the view groups by."""
+    if view.group_by is None:
+        return [_group(rows, setting)]
+    if view.group_by not in COLUMNS:
+        raise UnknownNameError("column", view.group_by, COLUMNS, "--group-by")
+    parts: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        parts[cell(row, view.group_by)].append(row)
+    return [_group(parts[value], {**setting, "by": {view.group_by: value}}) for value in sorted(parts)]
 
 
-def _group(records: list[Record], metrics: Sequence[str], sort: str) -> Group:
-    seeds: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        alike = record.trial.model_dump(mode="json", exclude={"seed"})
-        seeds[_canonical([alike, record.status, record.metric_version])].append(record)
-    labels = _labels([group[0] for group in seeds.values()])
-    rows = [_row(group, label, metrics) for group, label in zip(seeds.values(), labels, strict=True)]
-    trial = records[0].trial
-    return Group(trial.dataset, trial.dataset_hash, trial.budget.limits(), tuple(_ranked(rows, sort)))
+def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
+    """A group with the columns that suit it; nothing is ranked yet."""
+    counts = Counter(name for row in rows for name in row.metrics)
+    scored = sum(bool(row.metrics) for row in rows)
+    usual = [name for name in USUAL_METRICS[setting["track"]] if name in counts]
+    if setting["source"] == "published":
+        usual = [name for name in usual if counts[name] >= RARE * scored] or usual
+    metrics = tuple(usual or list(counts)[:6] or USUAL_METRICS[setting["track"]][:1])
+    facts = {name for row in rows for name in row.facts}
+    columns = tuple(name for name in USUAL_COLUMNS[setting["source"]] if name in facts)
+    sort = "P@1" if "P@1" in counts else metrics[0]
+    return Group(rows=tuple(rows), metrics=metrics, columns=columns, sort=sort, **setting)
 
 
-def _row(records: list[Record], label: str, metrics: Sequence[str]) -> Row:
-    """Average records that differ in their seed alone."""
-    records = sorted(records, key=lambda record: record.trial.seed)
-    first = records[0]
-    figures = {name: [r.metrics[name] for r in records if name in r.metrics] for name in dict.fromkeys(metrics)}
-    complete = {name: values for name, values in figures.items() if len(values) == len(records)}
-    if first.status not in SCORED:
-        complete = {}
-    failure = first.failure
-    return Row(
-        rank=None,
-        method=label,
-        status=first.status,
-        metrics={name: fmean(values) for name, values in complete.items()},
-        std={name: stdev(values) for name, values in complete.items() if len(values) > 1},
-        seeds=tuple(record.trial.seed for record in records),
-        spent=_spent(records),
-        num_parameters=first.num_parameters,
-        metric_version=first.metric_version,
-        selection_split=first.selection_split,
-        suite=first.suite,
-        keys=tuple(record.key for record in records),
-        problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
+def _check_names(groups: Sequence[Group], records: list[Record], published: list[PublishedRow], view: View) -> None:
+    metrics = [name for group in groups for name in group.every_metric]
+    sortable = [*metrics, *COLUMNS]
+    for name in view.metrics:
+        if name not in metrics:
+            raise UnknownNameError("metric", name, metrics, "in these rows")
+    for name in view.columns:
+        if name not in COLUMNS:
+            raise UnknownNameError("column", name, COLUMNS)
+    if view.sort is not None and view.sort not in sortable:
+        raise UnknownNameError("metric", view.sort, sortable, "in these rows")
+    if not groups and (records or published):
+        raise XMCBenchError(f"found no {view.source} rows, expected some")
+
+
+def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
+    """The group with its rows in order and its columns as asked."""
+    sort = group.sort if view.sort is None or view.sort in COLUMNS else view.sort
+    metrics = tuple(dict.fromkeys(view.metrics)) or group.metrics
+    rows = sorted(group.rows, key=lambda row: (-row.metrics.get(sort, -1.0), row.status, row.method))
+    better: dict[float, int] = {}
+    for place, row in enumerate((row for row in rows if _competes(row, sort, group.track)), start=1):
+        better.setdefault(row.metrics[sort], place)
+    rows = [replace(row, rank=better[row.metrics[sort]]) if _competes(row, sort, group.track) else row for row in rows]
+    rows.sort(key=lambda row: row.rank is None)
+    if view.sort in COLUMNS and view.sort is not None:
+        rows.sort(key=lambda row: _least_first(row.facts.get(view.sort or "")))
+    shown = rows[: view.top] if view.top else rows
+    if group.source == "measured":
+        shown = with_ties(shown, tuple(dict.fromkeys([*metrics, sort])), resampled)
+    columns = tuple(dict.fromkeys(view.columns)) or group.columns
+    return replace(
+        group, rows=tuple(shown), metrics=metrics, columns=columns, sort=sort, left_out=len(rows) - len(shown)
     )
 
 
-def _spent(records: list[Record]) -> dict[str, float]:
-    ledgers = [
-        {**record.spent, "train_seconds": record.spent.get("stage_seconds", {}).get("train")} for record in records
-    ]
-    spent = {}
-    for name in ("encoder_tokens", "steps", "train_seconds", "device_seconds", "peak_bytes"):
-        values = [float(ledger[name]) for ledger in ledgers if ledger.get(name) is not None]
-        if values:
-            spent[name] = max(values) if name == "peak_bytes" else fmean(values)
-    return spent
+def _least_first(fact: Any) -> tuple[bool, bool, Any]:
+    """Numbers from the least, then texts by letter, then what is not known."""
+    return fact is None, isinstance(fact, str), 0 if fact is None else fact
 
 
-def _labels(records: list[Record]) -> list[str]:
-    """The label of each record; where several share one, with the settings they differ in."""
-    sharing = Counter(record.trial.label for record in records)
-    labels = []
-    for record in records:
-        label = record.trial.label
-        if sharing[label] > 1:
-            others = [_settings(other) for other in records if other.trial.label == label]
-            own = _settings(record)
-            names = sorted({name for other in others for name in other})
-            differing = [name for name in names if len({other.get(name) for other in others}) > 1]
-            if differing:
-                label += f" ({', '.join(f'{name}={own.get(name)}' for name in differing)})"
-        labels.append(" ".join(label.split()))
-    return labels
+def _competes(row: Row, sort: str, track: str) -> bool:
+    if sort not in row.metrics or row.status != Status.OK:
+        return False
+    if track == "zero-shot" and row.facts.get("simulated_teacher"):
+        return False
+    return row.source == "published" or row.metric_version == METRIC_VERSION
 
 
-def _settings(record: Record) -> dict[str, str]:
-    """All that makes this record's trial another than its neighbours', flat, as text."""
-    trial = record.trial
-    settings = _flat("", trial.config)
-    settings |= {"method": trial.method, "distribution": trial.distribution, "version": trial.version}
-    return settings | _flat("selection.", trial.selection.model_dump() if trial.selection else {})
+def _notes(groups: Sequence[Group]) -> tuple[str, ...]:
+    rows = [row for group in groups for row in group.rows]
+    measured = [row for row in rows if row.source == "measured"]
+    sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
+    notes = [f"Figures in per cent. Ranked by {sorts} within a dataset and a setting; equal figures share a rank."]
+    if len(measured) < len(rows):
+        notes.append(
+            "Published figures are what papers print, in their own settings; measured ones are never merged in."
+        )
+    if any(row.intervals for row in measured):
+        notes.append(
+            "95 %: half the width of the interval over test queries (bootstrap). "
+            "≈: cannot be told from the best of its column (paired bootstrap, 95 %)."
+        )
+    if any(row.std for row in measured):
+        notes.append(
+            "sd: standard deviation over seeds (n - 1), times the number of seeds that the figures are means over."
+        )
+    if any(row.against for row in measured):
+        notes.append("against: less the published figure of the same method, encoder, batch size and setting.")
+    notes += _measured_notes(measured)
+    if left_out := sum(group.left_out for group in groups):
+        notes.append(f"{left_out} rows below these are left out (--top).")
+    return tuple(dict.fromkeys(notes)) if rows else ()
 
 
-def _flat(prefix: str, tree: dict[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in tree.items():
-        flat |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": str(value)}
-    return flat
-
-
-def _ranked(rows: list[Row], sort: str) -> list[Row]:
-    """Ranked rows first, best first; then rows with figures that do not compete; then those without figures."""
-    rows = sorted(rows, key=lambda row: (-row.figure(sort), row.status, row.method))
-    competing = [row for row in rows if _competes(row, sort)]
-    better = {row.figure(sort): place for place, row in reversed(list(enumerate(competing, start=1)))}
-    ranked = [replace(row, rank=better[row.figure(sort)]) for row in competing]
-    return ranked + [row for row in rows if not _competes(row, sort)]
-
-
-def _competes(row: Row, sort: str) -> bool:
-    return row.status == Status.OK and row.metric_version == METRIC_VERSION and sort in row.metrics
-
-
-def _notes(rows: list[Row], sort: str) -> tuple[str, ...]:
-    if not rows:
-        return ()
-    notes = [
-        f"Figures in per cent, means over seeds; ± is the standard deviation (n - 1) of {sort}. "
-        f"Ranked by {sort} within a dataset and a budget.",
-        "Equal figures share a rank. Labels with equal scores rank by label id.",
-    ]
-    splits = Counter(row.selection_split for row in rows if row.status in SCORED)
-    if splits:
+def _measured_notes(rows: list[Row]) -> list[str]:
+    notes = []
+    splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
+    if set(splits) - {"none"}:
         notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
         notes.append("over_budget: spent more than one step past the budget; not ranked.")
+    if any(row.facts.get("simulated_teacher") for row in rows):
+        notes.append("A teacher that was simulated from annotations is not ranked on the zero-shot track.")
     if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
         versions = ", ".join(map(str, sorted(old)))
         notes.append(
             f"Rows scored by other metric definitions (version {versions}, now {METRIC_VERSION}) are not ranked: "
             "`xmcbench rescore` brings them up to date."
         )
-    notes += [f"{row.method}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]
-    return tuple(dict.fromkeys(notes))
-
-
-def budget_text(budget: dict[str, float]) -> str:
-    """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``."""
-    return ", ".join(f"{limit:,.10g} {name.replace('_', ' ')}" for name, limit in budget.items())
-
-
-def _canonical(content: Any) -> str:
-    return json.dumps(content, sort_keys=True)
+    return notes + [f"{row.method}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

@@ -25,20 +25,22 @@ IDS = "ids"  # of a table's rows, in the group of the table
 Groups = dict[str, dict[str, Tensor]]
 
 
-def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers) -> None:
+def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers, shared: bool = True) -> None:
     """Write the folder `directory`: each worker its `groups` of named tensors, worker 0 the JSON-able note; atomic.
 
-    Every worker calls this, and returns when the folder is there.
+    Every worker calls this, and returns when the folder is there. Without `shared` each has a folder of its own, which
+    holds what this worker wrote.
     """
+    makes = workers.rank == 0 or not shared
     partial = directory.with_name(f".{directory.name}.partial")
-    if workers.rank == 0:
+    if makes:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
     workers.barrier()
     try:
         _write(partial / _file(workers.rank), groups)
         workers.barrier()
-        if workers.rank == 0:
+        if makes:
             (partial / NOTE).write_text(json.dumps({"workers": workers.size, "note": note}))
             _flush(partial / NOTE)
             if directory.exists():
@@ -46,7 +48,7 @@ def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers
             partial.rename(directory)
             _flush(directory.parent)
     finally:
-        if workers.rank == 0:
+        if makes:
             shutil.rmtree(partial, ignore_errors=True)  # a disk that filled up needs the room
     workers.barrier()
 

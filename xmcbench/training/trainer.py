@@ -98,6 +98,7 @@ class Trainer:
                 with ledger.stage("train"):
                     figures = self._step(fraction)
             self.run.report(Progress("train", min(1.0, ledger.fraction(budget)), {**figures, "step": ledger.steps}))
+            self._check_memory()
             self._look()
             if self._agreed(time.monotonic() - self.last_kept) > CHECKPOINT_SECONDS:
                 self.keep()
@@ -105,6 +106,9 @@ class Trainer:
         ledger.worker_bytes = self.workers.gather(mine).tolist()
         self.keep()  # a kill while it indexes or predicts must not cost the last minute of training
         if self.best is not None:
+            if self.run.exchange:
+                self.workers.barrier()  # all have given
+                self.run.exchange.take()
             saved, _ = checkpoint.load(self._best_directory())
             self._load_model(saved[0])
             self.update.load_tables(saved)
@@ -142,8 +146,10 @@ class Trainer:
         if self.method.encodes_labels:
             texts.append(TextRows(self.labels, batch.label_ids))
         cached = self.cache.embed(texts, seed())
-        queries_BD = self.workers.gather(cached.embeddings[: len(texts[0].rows)])
-        labels_SD = cached.embeddings[len(texts[0].rows) :]
+        # Split, not sliced: the gradient of a slice is as large as the whole.
+        sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
+        mine_BD, labels_SD = torch.split(cached.embeddings, sizes)
+        queries_BD = self.workers.gather(mine_BD)
         step = _Embedded(whole, batch, queries_BD, labels_SD, (cached,))
         if self.sampler.adds:
             with self.run.ledger.stage("mine"):
@@ -190,6 +196,14 @@ class Trainer:
             where = f"step {self.run.ledger.steps}, epoch {self.epoch}, batch {self.index}"
             raise NonFiniteLossError(f"the {what} is {value} at {where}: lower learning_rate or raise temperature")
 
+    def _check_memory(self) -> None:
+        """End the trial where a worker took more memory than the budget allows one."""
+        budget = self.run.budget
+        if budget.peak_bytes is not None:
+            peak = torch.cuda.max_memory_allocated() if self.device.type == "cuda" else peak_memory()
+            mine = torch.tensor(float(peak), dtype=torch.float64, device=self.device)
+            self.run.ledger.check_memory(budget, float(self.workers.max(mine)))
+
     def _charge(self, whole: Batch, scored: int) -> None:
         """Enter what a step took, over all workers: a pass forward, and a backward one that counts as two."""
         ledger, encoder = self.run.ledger, self.method.encoder
@@ -201,6 +215,7 @@ class Trainer:
         ledger.encoder_flops += 3 * encoder.flops(lengths_N)
         ledger.scoring_flops += int(self.workers.sum(torch.tensor(scored, device=self.device)))
         ledger.queries += len(whole.query_ids)
+        ledger.pool_labels += len(whole.label_ids)
         ledger.steps += 1
         self.index += 1
         batches = self.sampler.num_batches(self.epoch)
@@ -237,8 +252,8 @@ class Trainer:
             return
         run.report(Progress("select", min(1.0, fraction)))
         with run.ledger.off_the_books():
-            self.method.index_LD = self.method.all_label_vectors(self.labels)
-            k = min(SELECTION_K, len(self.labels))
+            self.method.index(self.labels)
+            k = min(SELECTION_K, len(self.method.index_LD))
             figures = run.select(self.method.predict(run.selection_texts, k))
         ledger = run.ledger
         spent = {"steps": ledger.steps, "encoder_tokens": ledger.encoder_tokens, "flops": ledger.flops}
@@ -246,7 +261,7 @@ class Trainer:
         if self.best is None or figures[run.selection_metric] > self.best:
             self.best, self.best_step = figures[run.selection_metric], ledger.steps
             groups = {**self._model_tensors(), **self.update.table_tensors()}
-            checkpoint.save(self._best_directory(), groups, {}, self.workers)
+            checkpoint.save(self._best_directory(), groups, {}, self.workers, shared=run.exchange is None)
         self.keep()
 
     def _best_directory(self) -> Path:
@@ -263,10 +278,14 @@ class Trainer:
                 names = ("epoch", "index", "best", "best_step")
                 note = {name: getattr(self, name) for name in names}
                 note |= {"curve": self.run.curve, "ledger": ledger.state()}
-                checkpoint.save(checkpoint.step_directory(root, ledger.steps), groups, note, self.workers)
-                if self.workers.rank == 0:
+                exchange = self.run.exchange
+                place = checkpoint.step_directory(root, ledger.steps)
+                checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
+                if self.workers.rank == 0 or exchange:
                     checkpoint.prune(root, KEPT)
                     checkpoint.prune(root / "best", 1)
+                if exchange:
+                    exchange.give()
             self.kept_step = ledger.steps
         self.last_kept = time.monotonic()
 

@@ -1,0 +1,91 @@
+"""Whether every method of a suite ends the same with one local worker and with several in Ray: figures, keys, ledger.
+
+Each trial is run twice, for a few steps, in stores of its own. Where a method draws dropout, its workers draw other
+masks than one worker does, so its figures differ by chance: such settings are best turned off.
+
+    python benchmarks/executors_agree.py suites/methods.yaml --steps 16 --workers 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from report import report
+
+from xmcbench.data.prepared import default_cache_dir
+from xmcbench.execution.executor import Executor
+from xmcbench.execution.local import LocalExecutor
+from xmcbench.execution.ray import RayExecutor
+from xmcbench.method import Progress
+from xmcbench.plugins import registry
+from xmcbench.record import Record
+from xmcbench.resources import Share
+from xmcbench.runner import Runner, Settings, Step
+
+COUNTED = ("steps", "queries", "encoder_tokens")
+
+
+class Told:
+    """A display of a line a trial."""
+
+    def begin(self, step: Step, number: int, total: int) -> None: ...
+    def wait(self, step: Step) -> None: ...
+    def progress(self, step: Step, progress: Progress) -> None: ...
+
+    def end(self, step: Step, record: Record) -> None:
+        print(f"{step.trial.label}: {record.status}, workers: {record.workers}", flush=True)
+
+
+def run(asked: argparse.Namespace, root: Path, executor: Executor, workers: int) -> dict[str, Record]:
+    """The records of the suite by label, with so many workers."""
+    settings = Settings(
+        asked.suite,
+        Path("data"),
+        root,
+        default_cache_dir(),
+        sets=[f"budget={json.dumps({'steps': asked.steps})}", *asked.set],
+        datasets=[asked.dataset],
+        only=asked.only,
+        executor=executor,
+        share=Share(workers=workers),
+    )
+    runner = Runner(settings, registry())
+    return {record.trial.label: record for record in runner.run(runner.plan(), Told())}
+
+
+def compare(label: str, alone: Record, together: Record) -> dict[str, Any]:
+    """One row: how far two records of a trial are apart."""
+    apart = max((abs(together.metrics[name] - value) for name, value in alone.metrics.items()), default=float("nan"))
+    return {
+        "trial": label,
+        "status": str(together.status),
+        "workers": together.workers,
+        "same key": alone.key == together.key,
+        "same ledger": all(alone.spent[name] == together.spent[name] for name in COUNTED),
+        "P@1": together.metrics.get("P@1", float("nan")),
+        "largest difference": apart,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("suite", type=Path)
+    parser.add_argument("--steps", type=int, default=16)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--dataset", default="catalog-300")
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    asked = parser.parse_args()
+    with tempfile.TemporaryDirectory() as directory:
+        alone = run(asked, Path(directory) / "local", LocalExecutor(), 1)
+        together = run(asked, Path(directory) / "ray", RayExecutor(), asked.workers)
+    report("executors_agree", [compare(label, record, together[label]) for label, record in alone.items()], asked.out)
+
+
+if __name__ == "__main__":
+    main()

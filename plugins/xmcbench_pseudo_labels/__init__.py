@@ -1,0 +1,131 @@
+"""ICT and RTS: dual encoders trained on pairs of texts that are cut out of one document, without any annotation.
+
+Of each pair one text is the query, the other its label; the labels of the other pairs of a batch are its negatives.
+What is predicted are the dataset's labels: the encoder that learnt to find a document by a part of it embeds them.
+
+Legend: B queries of a batch, S pseudo labels of its pool, D dimensions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse as sp
+from pydantic import Field
+from torch import Tensor
+
+from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, XMCBenchError, hookimpl, losses, sampling
+
+Words = list[str]
+
+
+class PseudoLabels(EmbeddingMethod):
+    """A label of a document is a part of its own text; which part is the subclass's."""
+
+    class Config(EmbeddingMethod.Config):
+        pairs_per_document: int = Field(
+            1, gt=0, description="drawn before training; an epoch is a pass over all of them"
+        )
+        temperature: float = Field(0.05, gt=0)
+
+    config: PseudoLabels.Config
+
+    @abstractmethod
+    def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
+        """A query and its label, neither of them empty, from the words of a document: at least two."""
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        self._rng = run.rng("pairs")
+        super().fit(train, run)
+
+    def training_data(self, train: TrainingData) -> TrainingData:
+        """The pairs in place of documents and labels. Labels of the same words are one."""
+        self._real = train
+        documents = (text.split() for text in train.texts)
+        pairs = [
+            tuple(map(" ".join, self.pair(words, self._rng)))
+            for words in documents
+            for _ in range(self.config.pairs_per_document)
+            if len(words) > 1
+        ]
+        if not pairs:
+            raise XMCBenchError(f"{train.card.name}: no document has two words, expected some to make a pair of")
+        queries, labels = zip(*pairs, strict=True)
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(labels))}
+        columns = np.fromiter((numbers[text] for text in labels), np.int64, len(labels))
+        shape = len(queries), len(numbers)
+        pairs_csr = sp.csr_array((np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape)
+        return TrainingData(train.card, queries, pairs_csr, list(numbers), sp.csr_array(shape, dtype=np.float32))
+
+    def index(self, labels: Any) -> None:  # noqa: ARG002  (those of the pairs, which nobody asks for)
+        length = self.config.max_label_length or self._real.card.max_label_length
+        self.shard = type(self.shard)(self._real.num_labels, self.shard.workers)  # the trainer keeps that of the pairs
+        self.index_LD = self.all_label_vectors(self.encoder.tokenizer.tokens(self._real.label_texts, length))
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        positives = batch.positives
+        return losses.softmax(queries_BD, labels_SD, positives, positives.every(), temperature=self.config.temperature)
+
+
+class ICT(PseudoLabels):
+    """The inverse cloze task: the label is a span of the document, the query is the document without it."""
+
+    name = "ict"
+    info = MethodInfo(
+        summary="dual encoder trained on a span and the rest of its document",
+        citation="Lee et al., Latent Retrieval for Weakly Supervised Open Domain Question Answering, ACL 2019",
+        needs=("label texts",),
+    )
+
+    class Config(PseudoLabels.Config):
+        span: Literal["random", "opening"] = Field("random", description="where it is taken; the opening is the title")
+        span_words: int = Field(8, gt=0, description="of the span; of a short document at most half")
+
+    config: ICT.Config
+
+    def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
+        length = min(self.config.span_words, len(words) // 2)
+        start = int(rng.integers(len(words) - length + 1)) if self.config.span == "random" else 0
+        return words[:start] + words[start + length :], words[start : start + length]
+
+
+class RTS(PseudoLabels):
+    """Randomised text segmentation: the document is cut at random, query and label are spans of either side."""
+
+    name = "rts"
+    info = MethodInfo(
+        summary="dual encoder trained on two random spans of a document",
+        needs=("label texts",),
+    )
+
+    class Config(PseudoLabels.Config):
+        span_words: int = Field(64, gt=0, description="most of a span")
+
+    config: RTS.Config
+
+    def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
+        cut = int(rng.integers(1, len(words)))
+        sides = [words[:cut], words[cut:]]
+        if rng.random() < 0.5:
+            sides.reverse()
+        first, second = (self._window(side, rng) for side in sides)
+        return first, second
+
+    def _window(self, side: Words, rng: np.random.Generator) -> Words:
+        start = int(rng.integers(max(0, len(side) - self.config.span_words) + 1))
+        return side[start : start + self.config.span_words]
+
+
+METHODS: tuple[type[PseudoLabels], ...] = (ICT, RTS)
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    for method in METHODS:
+        register(method)

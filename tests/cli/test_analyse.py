@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.errors import XMCBenchError
+from xmcbench.reporting.analyses import analyses
+
+
+@pytest.fixture
+def ran(bench: Bench) -> Bench:
+    """A store with two trials that have predictions, and one that failed."""
+    bench.run(bench.suite(["fake-ok", "fake-rare", "fake-crash"]))
+    return bench
+
+
+def call(bench: Bench, *arguments: str | Path) -> int:
+    """The exit code of `xmcbench analyse`."""
+    places = ("--store", bench.root / "results", "--data", bench.root / "data")
+    with pytest.raises(SystemExit) as left:
+        main(["analyse", *map(str, (*arguments, *places))])
+    return int(left.value.code or 0)
+
+
+def test_tables_are_printed_and_files_written(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ran.root / "out"
+    assert call(ran, "ok", "fake-20/rare", "-k", "3", "--out", out, "--figures", "svg") == 0
+    shown = capsys.readouterr()
+    assert "head, torso, tail: what labels of a bin add to P@3 (per cent)" in shown.out
+    assert "Δ rare" in shown.out
+    records = {record.trial.label: record for record in ran.store.records()}
+    found = json.loads((out / "analysis.json").read_text())
+    for label in ("ok", "rare"):
+        assert found[label]["trade_off"]["1"] == [records[label].metrics["P@1"], records[label].metrics["PSP@1"]]
+        deciles = found[label]["breakdowns"]["deciles"]["contribution"]
+        assert sum(deciles) == pytest.approx(records[label].metrics["P@3"])
+    assert (out / "deciles.svg").read_bytes().startswith(b"<?xml")
+    assert len(shown.err.splitlines()) == len(list(out.iterdir())) == 7
+
+
+def test_problems_are_a_line(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, problem in (
+        (["crash"], "ended as error"),
+        (["nothing"], "no trial is called 'nothing'"),
+        (["ok", "--figures", "svg"], "expected --out DIR"),
+        (["ok", "--similarity", "ok"], "method 'fake-ok' has no vectors of labels"),
+    ):
+        assert call(ran, *arguments) == 2
+        assert problem in capsys.readouterr().err
+
+
+def test_trials_of_different_data_are_not_compared(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    ran.run(ran.suite(["fake-ok"], datasets=["random-pairs-200"]))
+    assert call(ran, "fake-20/ok", "random-pairs-200/ok") == 2
+    assert "expected trials on one dataset" in capsys.readouterr().err
+
+
+def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
+    records = ran.store.records()
+    told: list[str] = []
+    ok = next(record for record in records if record.trial.label == "ok")
+    gone = ran.store.directory(ok.key) / "predictions.npz"
+    gone.unlink()
+    found = analyses(ran.store, records, ran.root / "data", missed=told.append)
+    assert [record.trial.label for record in records if record.key in found] == ["rare"]
+    (line,) = told
+    assert "predictions.npz" in line
+    with pytest.raises(XMCBenchError):
+        ran.store.predictions(ok.key)

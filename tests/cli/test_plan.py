@@ -1,0 +1,56 @@
+"""`xmcbench plan` as people use it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from xmcbench.planning import memory
+
+from .test_run import call
+
+
+@pytest.fixture
+def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(memory, "process_bytes", lambda: 5e8)
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
+    content = {
+        "name": "x", "datasets": ["catalog-200"], "encoder": "tiny", "seeds": [0, 1],
+        "budget": {"encoder_tokens": 20_000, "peak_bytes": 1e9},
+        "methods": {"in-batch": {"method": "dexml", "negatives": "in-batch"}, "words": {"method": "tfidf-nn"}},
+        "settings": {"batch_size": 16},
+    }  # fmt: skip
+    path = tmp_path / "suite.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def test_every_trial_is_told_once_and_what_cannot_be_planned_is_named(
+    suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("plan", suite, "--accelerator", "h100", "--workers", "4", "--utilisation", "0.5") == 0
+    shown = capsys.readouterr()
+    row = next(line.split() for line in shown.out.splitlines() if line.startswith("in-batch"))
+    assert row[3] == "20.1k" or row[3].startswith("20.")
+    assert row[-1] == "yes"
+    assert "4 x h100 (NVIDIA H100 data sheet, SXM), 50% of its peak assumed" in shown.out
+    assert "memory of a worker" in shown.out
+    assert "not planned: catalog-200/words: trains no encoder of its own" in shown.err
+
+
+def test_what_does_not_fit_makes_the_exit_code(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", suite, "--set", "budget.peak_bytes=1e6", "--only", "in-batch", "--format", "csv") == 1
+    assert ",no\n" in capsys.readouterr().out
+
+
+def test_a_dataset_that_is_not_on_disk_is_planned(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("--dataset", "eurlex-4k", "--only", "in-batch", "--query-tokens", "20")
+    assert call("plan", suite, *arguments) == 0
+    assert "eurlex-4k is not here: queries and labels of 20 and 128 tokens are assumed" in capsys.readouterr().out
+
+
+def test_an_unknown_device_is_named(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("plan", suite, "--accelerator", "h10") == 2
+    assert "unknown accelerator 'h10' (did you mean 'h100'" in capsys.readouterr().err

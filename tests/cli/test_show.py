@@ -1,0 +1,93 @@
+"""`xmcbench show`: all of a record, and the same trial again."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.record import Failure, Record, Status
+from xmcbench.record_file import decode
+from xmcbench.reporting.describe import describe
+
+Show = Callable[..., str]
+GOLDEN = Path(__file__).parents[1] / "records" / "version-1.json"
+
+
+@pytest.fixture
+def show(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Show:
+    def said(*arguments: str) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main(["show", *arguments, "--store", str(bench.root / "results")])
+        out = capsys.readouterr()
+        return out.err if ended.value.code else out.out
+
+    return said
+
+
+def trial(bench: Bench) -> Record:
+    methods = {"ok": {"method": "fake-ok", "strength": 2.5, "depths": [3]}}
+    suite = bench.suite(methods, seeds=[7], selection={"queries": 5, "metric": "P@1"}, budget={"steps": 4, "epochs": 9})
+    return bench.run(suite, debug=True)["ok"]
+
+
+def leaves(value: object) -> set[str]:
+    """Every text and number in a record, as people read them."""
+    if isinstance(value, dict):
+        return {leaf for own in value.values() for leaf in leaves(own)}
+    if isinstance(value, list):
+        return {leaf for own in value for leaf in leaves(own)}
+    return {value} if isinstance(value, str) and value else set()
+
+
+def test_everything_in_a_record_is_shown(bench: Bench, show: Show) -> None:
+    record = trial(bench)
+    text = show("ok")
+    for leaf in leaves(json.loads(record.model_dump_json(exclude={"provenance": {"command"}}))):
+        assert leaf in text, leaf
+    for name, figure in record.metrics.items():
+        assert f"{name} " in text
+        assert f"{100 * figure:.4f}" in text
+    for name in (*record.spent, *record.trial.config, *record.provenance):
+        assert name == "command" or name in text, name
+    assert re.search(r"seed +7\n", text)
+    assert json.loads(show("ok", "--format", "json"))["key"] == record.key
+
+
+def test_the_suite_it_prints_is_the_same_trial(bench: Bench, show: Show) -> None:
+    record = trial(bench)
+    text = show(record.key[:6], "--format", "suite")
+    again = bench.root / "again.yaml"
+    again.write_text(text)
+    assert {label: action for label, (action, _) in bench.plan(again).items()} == {"ok": "hit"}
+    assert yaml.safe_load(text)["settings"]["depths"] == [3]
+    assert f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml" in show("ok")
+
+
+def test_a_failure_tells_what_happened_and_the_end_of_its_log(bench: Bench, show: Show) -> None:
+    record = trial(bench)
+    failure = Failure(type="ValueError", message="out of \x1b[31mluck", stage="fit", log_tail="the last line\n")
+    bench.store.write_record(record.model_copy(update={"status": Status.ERROR, "failure": failure, "metrics": {}}))
+    text = show("ok")
+    assert "ValueError while in fit: out of " in text
+    assert "\x1b" not in text
+    assert "the last line" in text
+
+
+def test_an_old_record_says_so(bench: Bench, show: Show) -> None:
+    directory = bench.store.directory(decode(GOLDEN.read_bytes()).key)
+    directory.mkdir(parents=True)
+    (directory / "record.json").write_bytes(GOLDEN.read_bytes())
+    assert "written by version 1, which had no digest" in show("decoupled-softmax")
+    assert "no trial is called 'decoupled-softmx' (did you mean" in show("decoupled-softmx")
+
+
+def test_sections_that_say_nothing_are_left_out() -> None:
+    titles = [section.title for section in describe(decode(GOLDEN.read_bytes()))]
+    assert titles == ["Trial", "Outcome", "Figures (per cent)", "Settings", "Spent", "Made with", "To have it again"]

@@ -1,0 +1,72 @@
+"""`xmcbench tables`, and what a run prints of a sweep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+
+from .test_run import call
+
+KEYS: dict[str, Any] = {
+    "equal": "steps",
+    "sweep": {"width": [1, 2]},
+    "selection": {"queries": 5, "metric": "P@1"},
+    "tables": {"widths": {"columns": ["width", "strength", "P@1", "steps"], "methods": ["ok"]}},
+}
+TUNE = {"space": {"ok": {"strength": [1.0, 2.0]}, "rare": {}}, "num_samples": 2}
+
+
+@pytest.fixture
+def places(bench: Bench) -> tuple[str, ...]:
+    return ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    assert left.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_a_run_prints_its_tables_and_that_its_cells_are_equal(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare"], **KEYS)
+    before = told(capsys, "tables", suite, *places)
+    assert before.count("not run") >= 2
+    assert "equal steps: no trial has spent any" in before or "equal steps" not in before
+
+    shown = told(capsys, "run", suite, *places)
+    tables = told(capsys, "tables", suite, *places)
+    assert tables.strip() in shown
+    rows = [line.split() for line in tables.splitlines() if line.startswith("ok[")]
+    assert rows[0][:3] == ["ok[width=1]", "1", "1.0"]
+    assert rows[0][4] == "5"
+    assert "quality against cost: P@1" in tables
+    assert "leaderboard at each budget: fake-20" in tables
+    assert "equal steps: 4 trials with 5 spent 5 to 5, each within one of its steps" in tables
+
+    csv = told(capsys, "tables", suite, *places, "--format", "csv")
+    assert csv.startswith("table,method,width,strength,P@1,steps\nwidths,ok[width=1],1,1.0,")
+
+
+def test_a_tuned_suite_is_tuned_first_and_its_tables_wait_for_that(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare"], **KEYS | {"tune": TUNE})
+    assert call("tables", suite, *places) == 2
+    assert "sample-0 on fake-20 was not run: `xmcbench run` tunes the suite" in capsys.readouterr().err
+    shown = told(capsys, "run", suite, *places)
+    assert shown.startswith("tuned first: 2 samples of each method, random search, scheduler none")
+    assert "fake-20/ok[width=1]/sample-1 seed 0: run" in shown
+    # Samples had the whole budget, so that the best of them is the trial: it says so, under the trial's label.
+    chosen = [record for record in bench.store.records() if record.chosen]
+    assert sorted(record.trial.label for record in chosen) == ["ok[width=1]", "ok[width=2]"]
+    tables = told(capsys, "tables", suite, *places)
+    assert tables.strip() in shown
+    assert "[1/" not in told(capsys, "run", suite, *places)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmcbench.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample
+from xmcbench.data.dataset import Dataset, DatasetCard, Split
+from xmcbench.evaluation import (
+    DEFAULT_METRICS,
+    Terms,
+    decile_bins,
+    find_hits,
+    label_bins,
+    rank,
+    resampled_figures,
+    score,
+)
+from xmcbench.evaluation.builtin import EVALUATORS
+from xmcbench.evaluation.comparison import compare, compare_resampled
+from xmcbench.predictions import Predictions
+
+from .cases import Case, cases
+
+BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
+
+
+def mean(values: np.ndarray) -> Terms:
+    """The mean of values of queries [N]."""
+    return Terms(values, np.ones(len(values)))
+
+
+@settings(max_examples=30, deadline=None)
+@given(case=cases(), k=st.integers(1, 8))
+def test_a_resample_is_the_figure_of_the_queries_that_are_drawn(case: Case, k: int) -> None:
+    """Drawn queries are looked up anew, as a data set of their own, and scored as any other."""
+    hits = find_hits(case.predictions, case.truth, np.array(case.weights))
+    drawn = {name: resample({name: evaluator.terms(hits, k)})[name] for name, evaluator in BUILT_IN.items()}
+    rng = np.random.default_rng([RESAMPLES, len(case.true)])
+    for number in range(3):
+        rows = rng.integers(len(case.true), size=len(case.true))
+        again = Case([case.scores[i] for i in rows], [case.true[i] for i in rows], case.weights)
+        hits_again = find_hits(again.predictions, again.truth, np.array(again.weights))
+        for name, evaluator in BUILT_IN.items():
+            assert drawn[name][number] == pytest.approx(evaluator.compute(hits_again, k), abs=1e-6), name
+
+
+def test_figures_are_drawn_together_or_one_by_one_alike() -> None:
+    rng = np.random.default_rng(0)
+    terms = {name: mean(rng.random(50)) for name in "abc"}
+    together = resample(terms)
+    for name, own in terms.items():
+        assert np.array_equal(together[name], resample({name: own})[name])
+        assert together[name].shape == (RESAMPLES,)
+    assert resample({}) == {}
+
+
+def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
+    values = np.random.default_rng(1).random(5000)
+    (low, high) = intervals(resample({"a": mean(values)}))["a"]
+    half = 1.96 * values.std() / np.sqrt(len(values))
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
+
+
+def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    rng = np.random.default_rng(2)
+    held = 0
+    for _ in range(200):
+        (low, high) = intervals(resample({"a": mean((rng.random(200) < 0.3).astype(float))}))["a"]
+        held += low <= 0.3 <= high
+    assert 0.90 <= held / 200 <= 0.99
+
+
+def test_pairing_finds_what_separate_intervals_do_not() -> None:
+    hard = np.random.default_rng(3).random(1000)  # some queries are hard for both
+    first, second = mean(hard + 0.01), mean(hard)
+    drawn = [resample({"a": terms})["a"] for terms in (first, second)]
+    found = difference(first.figure - second.figure, drawn[0], drawn[1])
+    assert found.significant
+    assert found.p == pytest.approx(2 / (RESAMPLES + 1))
+    ours, theirs = (intervals({"a": each})["a"] for each in drawn)
+    assert ours[0] < theirs[1], "the intervals of the figures themselves overlap"
+    assert indistinguishable(drawn[0], [drawn[1], drawn[0]]) == [False, True]
+
+
+def test_chance_is_not_significant_and_signs_are_symmetric() -> None:
+    rng = np.random.default_rng(4)
+    values = rng.random(300)
+    drawn = resample({"a": mean(values), "b": mean(values[::-1])})
+    value = float(drawn["a"].mean() - drawn["b"].mean())
+    forth, back = difference(value, drawn["a"], drawn["b"]), difference(-value, drawn["b"], drawn["a"])
+    assert not forth.significant
+    assert forth.p == back.p > 0.05
+    assert forth.interval == pytest.approx((-back.interval[1], -back.interval[0]), abs=1e-9)
+    same = difference(0.0, drawn["a"], drawn["a"])
+    assert (same.p, same.significant, same.interval) == (1.0, False, (0.0, 0.0))
+
+
+# Two trials -------------------------------------------------------------------------------------------------------
+
+
+def made(num_queries: int = 120, num_labels: int = 30) -> Dataset:
+    rng = np.random.default_rng(5)
+    train, test = (sp.csr_array((rng.random((n, num_labels)) < 0.1).astype(np.float32)) for n in (400, num_queries))
+    card = DatasetCard(
+        name="made", num_train=400, num_test=num_queries, num_labels=num_labels, content_hash="c" * 64, head_at_least=41
+    )
+    nothing = sp.csr_array((num_queries, num_labels), dtype=np.float32)
+    labels = [f"label {i}" for i in range(num_labels)]
+    texts = [f"text {i}" for i in range(num_queries)]
+    return Dataset(card, Split(texts * 4, train), Split(texts, test), labels, nothing, nothing)
+
+
+def predicted(dataset: Dataset, quality: float, seed: int) -> Predictions:
+    rng = np.random.default_rng(seed)
+    shape = dataset.test.targets.shape
+    scores = rng.random(shape) + quality * dataset.test.targets.toarray()
+    return rank(np.tile(np.arange(shape[1]), (shape[0], 1)), scores, 20)
+
+
+def test_a_comparison_adds_up() -> None:
+    dataset = made()
+    better, worse = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
+    bins = {"regimes": label_bins(dataset.card, dataset.train.targets), "deciles": decile_bins(dataset.train.targets)}
+    names = [name for name in DEFAULT_METRICS if name != "R@100"]
+    found = compare((better, worse), dataset, names, BUILT_IN, bins, 5)
+    figures = [score(each, dataset, names, BUILT_IN) for each in (better, worse)]
+    for each in found.figures:
+        assert (each.first, each.second) == (figures[0][each.name], figures[1][each.name])
+        assert each.difference.value == each.first - each.second
+    for parts in found.breakdowns.values():
+        assert sum(part.first for part in parts) == pytest.approx(figures[0]["P@5"])
+        assert sum(part.difference.value for part in parts) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
+    assert found.change.sum() / (5 * len(better)) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
+    gained, lost = found.most_changed(4)
+    assert found.change[gained].min() >= np.sort(found.change)[-4]
+    assert (found.change[lost] < 0).all()
+
+
+def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() -> None:
+    dataset = made()
+    trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
+    kept = tuple(resampled_figures(each, dataset, ["P@1", "PSP@5"], BUILT_IN) for each in trials)
+    figures = tuple(score(each, dataset, ["P@1", "PSP@5"], BUILT_IN) for each in trials)
+    apart = compare_resampled((figures[0], figures[1]), (kept[0], kept[1]))
+    assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).figures
+
+
+def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:
+    class Silent:
+        name, summary = "Silent", "a figure of all queries at once"
+
+        def compute(self, hits: object, k: int, /) -> float:  # noqa: ARG002
+            return 0.5
+
+    dataset = made()
+    evaluators = {**BUILT_IN, "Silent": Silent()}
+    predictions = predicted(dataset, 0.8, 1)
+    assert list(resampled_figures(predictions, dataset, ["P@1", "Silent@2"], evaluators)) == ["P@1"]
+    assert score(predictions, dataset, ["Silent@2"], evaluators) == {"Silent@2": 0.5}
+
+
+def test_queries_drawn_depend_on_their_number_alone() -> None:
+    dataset = made()
+    first = resampled_figures(predicted(dataset, 0.5, 1), dataset, ["P@1"], BUILT_IN)["P@1"]
+    card = dataset.card.model_copy(update={"content_hash": "d" * 64})
+    again = resampled_figures(predicted(dataset, 0.5, 1), replace(dataset, card=card), ["P@1"], BUILT_IN)["P@1"]
+    assert np.array_equal(first, again)

@@ -1,0 +1,24 @@
+"""Whether processes have ended, and waiting until they have."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import psutil
+
+PATIENCE = 30.0
+
+
+def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Whether `holds` comes true before patience ends."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if holds():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def gone(pid: int) -> bool:
+    return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

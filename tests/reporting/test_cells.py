@@ -1,0 +1,79 @@
+"""The tables of a suite: what each cell spent and reached."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xmcbench.record import Record
+from xmcbench.reporting import Cell, TableShape, along_grids, cell_grid, cells, cost_grid, published_rows
+from xmcbench.trial import Trial
+
+from .made import LEDGER, record
+
+
+def made(label: str, p1: float, flops: float = 1e9, **changes: Any) -> Record:
+    config = {"batch_size": 64, "negatives_per_query": 2, "encoder": {"name": "tiny"}} | changes.pop("config", {})
+    ledger = LEDGER | {"flops": flops, "pool_labels": 50_000}
+    return record(label, p1, config=config, spent=ledger, **changes)
+
+
+def idle(trial: Trial) -> frozenset[str]:
+    return frozenset({"negatives_per_query"}) if trial.label == "in-batch" else frozenset()
+
+
+def cells_of(*records: Record) -> list[Cell]:
+    return cells([(one.trial, one) for one in records], {one.trial.label: one.trial.label for one in records}, idle)
+
+
+SHAPE = TableShape(columns=["batch_size", "negatives_per_query", "negative_pool", "P@1", "encoder"])
+
+
+def test_a_cell_says_its_settings_its_pool_and_its_figures() -> None:
+    grid = cell_grid("title", SHAPE, cells_of(made("hard", 0.5), made("in-batch", 0.25)))
+    assert grid.headings == ("method", "batch", "negatives", "pool", "P@1", "encoder")
+    assert grid.rows == (
+        ("hard", "64", "2", "50", "50.00", "tiny"),
+        ("in-batch", "64", "-", "50", "25.00", "tiny"),  # negatives_per_query means nothing there
+    )
+
+
+def test_seeds_are_one_cell_and_what_was_not_run_says_so() -> None:
+    first, second, missing = made("a", 0.4, seed=0), made("a", 0.6, seed=1), made("b", 0.1)
+    found = cells([(first.trial, first), (second.trial, second), (missing.trial, None)], {}, idle)
+    assert cell_grid("", TableShape(columns=["P@1"]), found).rows == (("a", "50.00"), ("b", "not run"))
+
+
+def test_only_the_methods_asked_for_and_the_papers_rows_below() -> None:
+    shape = TableShape(methods=["a"], columns=["batch_size", "negative_pool", "P@1", "P@5"], beside="dexml Table 3")
+    grid = cell_grid("", shape, cells_of(made("a", 0.5), made("b", 0.5)), published_rows())
+    assert [row[0] for row in grid.rows if "Table" not in row[0]] == ["a"]
+    assert ("8,192", "90,112", "54.01", "42.08") in [row[1:] for row in grid.rows]
+
+
+def test_the_best_for_the_cost_is_marked() -> None:
+    found = cells_of(made("a", 0.5, flops=1e9), made("a2", 0.4, flops=2e9), made("a3", 0.6, flops=3e9))
+    found = [Cell("a", each.trial, each.settings, each.status, each.records, each.row) for each in found]
+    other = cells_of(made("b", 0.55, flops=4e9))
+    marks = {row[0]: row[-1] for row in cost_grid([*found, *other], "P@1").rows}
+    assert marks == {"a": "all", "a2": "", "a3": "all", "b": "method"}
+
+
+def along(label: str, *figures: float, fractions: tuple[float, ...] = (0.26, 0.5, 0.77, 1.01)) -> Record:
+    curve = [{"fraction": f, "nDCG@5": figure} for f, figure in zip(fractions, figures, strict=True)]
+    return made(label, 0.5, curve=curve)
+
+
+def test_a_leaderboard_at_each_budget() -> None:
+    found = cells_of(along("slow", 0.1, 0.2, 0.4, 0.5), along("quick", 0.3, 0.3, 0.3, 0.3), made("unseen", 0.9))
+    (grid,) = along_grids(found, "nDCG@5", 4)
+    assert grid.headings == ("method", "250 steps", "500 steps", "750 steps", "1.0k steps")
+    assert grid.rows == (
+        ("slow", "10.00 (2)", "20.00 (2)", "40.00 (1)", "50.00 (1)"),
+        ("quick", "30.00 (1)", "30.00 (1)", "30.00 (2)", "30.00 (2)"),
+    )
+    assert "without a look at every level: unseen (ok)" in grid.notes
+
+
+def test_a_step_over_two_levels_answers_for_both() -> None:
+    (grid,) = along_grids(cells_of(along("a", 0.1, 0.4, 0.5, fractions=(0.26, 0.8, 1.0))), "nDCG@5", 4)
+    assert grid.rows == (("a", "10.00 (1)", "40.00 (1)", "40.00 (1)", "50.00 (1)"),)

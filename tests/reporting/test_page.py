@@ -1,0 +1,206 @@
+"""The page in a real browser: what it shows, what it does, and what it does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmcbench.record import Record
+from xmcbench.reporting import View, leaderboard
+from xmcbench.reporting.page import write_page
+
+from .browser import Visit, browser
+from .leaderboards import HOSTILE, METRICS, analysed, board, many
+
+STEPS, TOKENS = "1,000 steps", "5,000 encoder tokens"
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    with browser() as launched:
+        yield launched
+
+
+@pytest.fixture(scope="module")
+def records() -> dict[str, Record]:
+    return board()[0]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records, table = board()
+    out: Path = tmp_path_factory.mktemp("site")
+    write_page(table, records, out, analysed(records))
+    return out
+
+
+@pytest.fixture
+def visit(chromium: Any, site: Path) -> Iterator[Visit]:
+    """The page, which may not ask for anything, complain, or have its title taken."""
+    visit = Visit(chromium, site / "index.html")
+    yield visit
+    assert visit.page.title() == "xmcbench leaderboard"
+    assert (visit.requests, visit.problems) == ([visit.uri], [])
+    visit.context.close()
+
+
+def choice(page: Any, name: str) -> Any:
+    """The list of choices of that name."""
+    return page.get_by_role("combobox", name=name, exact=True)
+
+
+def by_label(records: dict[str, Record], dataset: str, limits: dict[str, float]) -> dict[str, Record]:
+    found = [r for r in records.values() if (r.trial.dataset, r.trial.budget.limits()) == (dataset, limits)]
+    return {record.trial.label: record for record in found}
+
+
+def test_the_figures_shown_are_those_of_the_records(visit: Visit, records: dict[str, Record]) -> None:
+    assert visit.headings() == [f"made measured {TOKENS}", f"made measured {STEPS}", "made published"]
+    for table, limits in enumerate(({"encoder_tokens": 5000}, {"steps": 1000})):
+        expected = by_label(records, "made", limits)
+        shown = visit.rows(table)
+        assert {row["method"] for row in shown} == set(expected)
+        for row in shown:
+            metrics = expected[row["method"]].metrics
+            figures = {name: f"{100 * metrics[name]:.2f}" if metrics else "–" for name in METRICS}
+            assert {name: row[name] for name in METRICS} == figures
+    assert [(row["method"], row["P@1"], row["Source"]) for row in visit.rows(2)] == [
+        ("DEXML", "58.40", "dexml Table 1"),
+        (f"DEXML ({HOSTILE})", "10.0", "dexml Table 1"),
+    ]
+
+
+def test_a_column_is_sorted_either_way_with_mouse_and_keyboard(visit: Visit) -> None:
+    assert visit.sort("#") == "ascending"
+    visit.sorting("P@5").click()
+    assert visit.sort("P@5") == "descending"
+    assert visit.sort("#") is None
+    figures = [row["P@5"] for row in visit.rows(1)]
+    assert figures[-1] == "–"  # a failure has none, and ends last
+    values = [float(figure) for figure in figures[:-1]]
+    assert values == sorted(values, reverse=True)
+    visit.page.keyboard.press("Enter")  # the focus has stayed on the button
+    assert visit.sort("P@5") == "ascending"
+    figures = [row["P@5"] for row in visit.rows(1)]
+    assert [float(figure) for figure in figures[:-1]] == values[::-1]
+    assert figures[-1] == "–"
+    visit.sorting("tokens").click()  # which shows 10.0k, 20.0k, ... and is sorted by the numbers
+    assert [row["tokens"] for row in visit.rows(1)][:3] == ["20.0M", "60.0k", "50.0k"]
+
+
+def test_filters_choose_rows_and_are_kept_in_the_address(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_role("radio", name="Measured").check(force=True)
+    assert visit.headings() == [f"made measured {TOKENS}", f"made measured {STEPS}"]
+    choice(page, "Budget").select_option(STEPS)
+    assert visit.headings() == [f"made measured {STEPS}"]
+    page.get_by_role("searchbox", name="Method").fill("METHOD-3")
+    assert [row["method"] for row in visit.rows()] == ["method-3"]
+    assert page.locator("#count").inner_text() == "1 row"
+    page.reload()
+    assert [row["method"] for row in visit.rows()] == ["method-3"]
+    page.get_by_role("searchbox", name="Method").fill("no such thing")
+    assert page.locator("#tables").inner_text() == "No row is like that. Widen the filters above."
+    page.get_by_role("searchbox", name="Method").fill("")
+    choice(page, "Dataset").select_option("zoo")
+    assert visit.headings() == [f"zoo measured {STEPS}"]
+    choice(page, "Dataset").select_option("other-set")
+    assert visit.headings() == ["other-set published"]
+    visit.requests[:] = visit.requests[:1]  # the reload
+
+
+def test_columns_are_chosen_without_a_mouse(visit: Visit) -> None:
+    assert "steps" not in visit.rows()[0]
+    visit.page.locator("#columns summary").focus()
+    visit.page.keyboard.press("Enter")
+    visit.page.get_by_role("checkbox", name="steps", exact=True).press("Space")
+    assert visit.rows(1)[2]["steps"] == "10"
+    visit.page.keyboard.press("Escape")
+    assert not visit.page.locator("#columns").evaluate("(details) => details.open")
+
+
+def test_text_of_a_record_is_text(visit: Visit) -> None:
+    page = visit.page
+    assert HOSTILE in [row["method"] for row in visit.rows(1)]
+    assert page.locator("#tables script, #tables img").count() == 0
+    assert page.locator("script").count() == 3  # the data, the page's own, Plotly
+    links = page.locator("#tables a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
+    outside = {link for link in links if not link.startswith("records/")}
+    assert outside == {"https://example.org/paper"}
+
+
+def test_a_link_leads_to_the_record(visit: Visit, site: Path, records: dict[str, Record]) -> None:
+    page = visit.page
+    page.locator("tr", has_text="<script>").get_by_role("link", name="record").first.click()
+    assert page.locator("h1").inner_text().startswith(f"made/{HOSTILE}")
+    assert page.locator("main script, main img").count() == 0
+    assert page.title().startswith(f"made/{HOSTILE}")
+    (key,) = (key for key in records if key in page.url)
+    assert key in page.locator("h1").inner_text()
+    page.get_by_role("link", name="Leaderboard").click()
+    visit.requests[:] = visit.requests[:1]
+    files = list((site / "records").iterdir())
+    assert len(files) == len(records)
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}  # a web server may read them
+
+
+def test_charts_hold_the_figures_of_what_is_shown(visit: Visit, records: dict[str, Record]) -> None:
+    page = visit.page
+    choice(page, "Budget").select_option(STEPS)
+    expected = by_label(records, "made", {"steps": 1000})
+    choice(page, "Cost").select_option("encoder tokens")
+    points = page.evaluate(
+        """() => document.querySelector("#cost .plot").data.flatMap((trace) =>
+            trace.text.map((name, i) => [name, trace.x[i], trace.y[i]]))"""
+    )
+    scored = {label: r for label, r in expected.items() if r.metrics and r.spent["encoder_tokens"]}
+    assert {(unescape(name), x) for name, x, _ in points} == {
+        (label, found.spent["encoder_tokens"]) for label, found in scored.items()
+    }
+    for name, _, y in points:
+        assert y == pytest.approx(100 * scored[unescape(name)].metrics["P@1"], abs=1e-5)
+    curves = page.evaluate("document.querySelector('#curve .plot').data.map(({ name, x, y }) => [name, x, y])")
+    for name, x, y in curves:
+        points = expected[name].curve
+        assert x == [point["encoder_tokens"] for point in points]
+        assert y == pytest.approx([100 * point["P@1"] for point in points])
+    assert len(curves) == 6
+    bars = page.evaluate("document.querySelector('#deciles .plot').data.map((trace) => trace.y)")
+    assert [len(shares) for shares in bars] == [10] * 7
+    assert page.locator(".plot svg.main-svg:first-child:visible").count() == 3
+    choice(page, "Dataset").select_option("other-set")
+    assert page.locator(".plot svg.main-svg:first-child:visible").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_it_without_scrolling_sideways(chromium: Any, site: Path, scheme: str) -> None:
+    phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": scheme}
+    visit = Visit(chromium, site / "index.html", **phone)
+    assert visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
+    channels = visit.page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
+    assert (min(channels) > 200) if scheme == "light" else (max(channels) < 60)
+    assert visit.problems == []
+    visit.context.close()
+
+
+def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: Path) -> None:
+    records = many(10_000)
+    table = leaderboard(records.values(), (), View())
+    write_page(table, {}, tmp_path)
+    visit = Visit(chromium, tmp_path / "index.html")
+    page = visit.page
+    assert [row["method"] for row in visit.rows()] == [f"method-{i}" for i in range(9999, 9949, -1)]
+    assert page.locator("#count").inner_text() == "10,000 rows"
+    page.get_by_role("button", name="Next").click()
+    assert visit.rows()[0]["method"] == "method-9949"
+    assert page.get_by_role("button", name="Next").evaluate("(button) => button === document.activeElement")
+    again = "() => { const start = performance.now(); choose('P@1', true); return performance.now() - start; }"
+    milliseconds = [page.evaluate(again) for _ in range(2)]
+    assert visit.rows()[0]["method"] == "method-0"
+    assert max(milliseconds) < 2000  # some tens on an idle core
+    assert visit.problems == []
+    visit.context.close()

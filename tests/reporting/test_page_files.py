@@ -1,0 +1,78 @@
+"""The files of the page, without a browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+
+import pytest
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.reporting.page import write_page
+from xmcbench.reporting.page.payload import payload
+
+from .leaderboards import HOSTILE, board
+
+pytest.importorskip("plotly")
+
+
+def test_a_row_of_which_a_paper_prints_the_like_shows_the_difference() -> None:
+    _, table = board()
+    first = table.groups[0]
+    row = replace(first.rows[0], against={"P@1": -0.0123}, against_source="dexml Table 1")
+    data = payload(replace(table, groups=(replace(first, rows=(row, *first.rows[1:])),)), {}, {})
+    (group,) = data["groups"]
+    at = group["columns"].index("against")
+    assert "against" in group["shown"]
+    assert group["rows"][0]["texts"][at] == "-1.23 (dexml Table 1)"
+    assert group["rows"][0]["values"][at] == -0.0123
+    assert {row["values"][at] for row in group["rows"][1:]} == {None}
+    assert "against" not in payload(table, {}, {})["groups"][0]["columns"]
+
+
+def test_nothing_of_a_record_can_end_the_element_it_stands_in(tmp_path: Path) -> None:
+    records, table = board()
+    paths = write_page(table, records, tmp_path)
+    page = paths[0].read_text()
+    block = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert block is not None
+    assert not set("<>&") & set(block[1])
+    methods = {row["method"] for group in json.loads(block[1])["groups"] for row in group["rows"]}
+    assert HOSTILE in methods
+    assert page.count("<script") == 3 + page.count('"<script')  # Plotly's own code holds the word
+    for path in paths[1:]:
+        text = path.read_text()
+        assert "<script" not in text
+        assert "<img" not in text
+        assert any(label in unescape(text) for label in (HOSTILE, "method-", "fails"))
+
+
+def test_the_policy_allows_the_scripts_by_their_hashes_and_nothing_else(tmp_path: Path) -> None:
+    records, table = board()
+    paths = write_page(table, records, tmp_path)
+    policies = [re.search(r'Content-Security-Policy" content="([^"]*)"', path.read_text()) for path in paths]
+    first, *others = (dict(part.split(" ", 1) for part in found[1].split("; ")) for found in policies if found)
+    assert len(others) == len(records)
+    for policy in (first, *others):
+        assert {policy[name] for name in ("default-src", "base-uri", "form-action")} == {"'none'"}
+    assert re.fullmatch(r"'sha256-\S{44}' 'sha256-\S{44}'", first["script-src"])
+    assert {policy["script-src"] for policy in others} == {"'none'"}
+
+
+def test_the_same_leaderboard_is_the_same_page(tmp_path: Path) -> None:
+    for name in "ab":
+        records, table = board()
+        write_page(table, records, tmp_path / name)
+    assert (tmp_path / "a/index.html").read_bytes() == (tmp_path / "b/index.html").read_bytes()
+
+
+def test_without_plotly_a_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    records, table = board()
+    with pytest.raises(XMCBenchError, match=re.escape("pip install 'xmcbench[page]'")):
+        write_page(table, records, tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.reporting import View, leaderboard
+from xmcbench.reporting.plots import canvas, of_tables, write_analysis_figures, write_figures
+from xmcbench.reporting.plots.canvas import FIGURE_FORMATS, drawing
+
+from .leaderboards import HOSTILE, analysed, board, measured, published
+from .made import record
+
+pytest.importorskip("matplotlib")
+MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
+
+
+@pytest.mark.parametrize("format", FIGURE_FORMATS)
+def test_figures_are_files_of_their_format_and_the_same_bytes_again(tmp_path: Path, format: str) -> None:
+    records = measured(2)
+    table, analyses = leaderboard(records.values(), (), View()), analysed(records)
+    first, second = (write_figures(table, records, tmp_path / name, format, analyses) for name in "ab")
+    expected = ["made-P1-encoder_tokens", "made-P1-device_hours", "made-1000-steps-curve", "made-1000-steps-deciles"]
+    assert [path.name for path in first] == [f"{name}.{format}" for name in expected]
+    for one, other in zip(first, second, strict=True):
+        assert one.read_bytes().startswith(MAGIC[format])
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    for name in ("_cost", "_curves", "deciles"):
+        monkeypatch.setattr(of_tables, name, lambda *facts: drawn.append(facts[-1].name))
+    records, table = board()
+    paths = write_figures(table, records, tmp_path, "pdf", analysed(records))
+    assert drawn == [path.name for path in paths]
+    assert len(set(drawn)) == len(drawn)
+    curves = {f"{name}-curve.pdf" for name in ("made-1000-steps", "made-5000-encoder-tokens", "zoo-1000-steps")}
+    assert curves | {"other-set-P1-negative_pool.pdf", "made-1000-steps-deciles.pdf"} <= set(drawn)
+
+
+def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(canvas.STYLE, "svg.fonttype", "none")  # text stays text
+    records = measured(3)
+    table = leaderboard(records.values(), published(), View())
+    paths = {path.stem: path.read_text() for path in write_figures(table, records, tmp_path, "svg")}
+    cost = paths["made-P1-device_hours"]
+    for text in ("method-0", "method-2", "DEXML", "device hours", "P@1 (%)", "measured", "published"):
+        assert text in cost
+    assert "<script>" not in cost
+    assert all(f"method-{i}" in paths["made-1000-steps-curve"] for i in range(3))
+
+
+def test_formulas_and_markup_in_names_are_drawn_as_they_are(tmp_path: Path) -> None:
+    label = f"$x^$ \\frac {HOSTILE}"
+    found = record(label, curve=[{"encoder_tokens": 1.0, "P@1": 0.5}])
+    table = leaderboard([found, record("other", config={"x": 1})], (), View())
+    paths = write_figures(table, {found.key: found}, tmp_path, "png", analysed({found.key: found}))
+    assert len(paths) == 4
+
+
+def test_figures_of_analyses(tmp_path: Path) -> None:
+    found = dict(zip(("one", "two"), analysed(measured(2)).values(), strict=False))
+    paths = write_analysis_figures(found, tmp_path, "svg")
+    assert [path.stem for path in paths] == ["deciles", "precision-recall", "scores", "trade-off", "similarity"]
+    alone = write_analysis_figures({"one": found["one"]}, tmp_path / "alone", "pdf")
+    assert all(path.stat().st_size > 1000 for path in alone)
+
+
+def test_without_matplotlib_a_line_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(XMCBenchError, match=re.escape("pip install 'xmcbench[plots]'")), drawing(tmp_path / "x.png"):
+        pass
+    assert not (tmp_path / "x.png").exists()

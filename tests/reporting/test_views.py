@@ -1,0 +1,246 @@
+"""What a view chooses, and published rows beside measured ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from xmcbench.budget import Budget
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.reporting import FORMATS, Group, Row, Table, View, leaderboard, published_rows, render
+from xmcbench.reporting.columns import COLUMNS
+
+from .made import cited, record
+
+DEXML = {"encoder": {"name": "distilbert-base-uncased"}, "batch_size": 8192, "loss": "decoupled-softmax"}
+
+
+def named(table: Table) -> list[tuple[str, list[str]]]:
+    return [(group.source, [row.method for row in group.rows]) for group in table.groups]
+
+
+def only(table: Table) -> Group:
+    (group,) = table.groups
+    return group
+
+
+def measured(table: Table) -> Row:
+    return next(row for group in table.groups if group.source == "measured" for row in group.rows)
+
+
+def test_published_rows_are_never_in_a_group_with_measured_ones() -> None:
+    table = leaderboard([record("dexml", 0.4)], [cited("DEXML", 0.5), cited("NGAME", 0.6)])
+    assert named(table) == [("measured", ["dexml"]), ("published", ["NGAME", "DEXML"])]
+    for format in FORMATS:
+        text = render(table, format)
+        assert text.index("dexml") < text.index("NGAME")
+
+
+def test_tracks_and_protocols_are_apart() -> None:
+    rows = [cited("A"), cited("B", track="zero-shot"), cited("C", protocol="500 samples"), cited("D")]
+    groups = leaderboard([], rows).groups
+    assert {(g.track, g.protocol): [row.method for row in g.rows] for g in groups} == {
+        ("supervised", ""): ["A", "D"],
+        ("zero-shot", ""): ["B"],
+        ("supervised", "500 samples"): ["C"],
+    }
+    both = [record("a", track="zero-shot"), record("b")]
+    assert [[row.method for row in group.rows] for group in leaderboard(both).groups] == [["b"], ["a"]]
+
+
+def test_a_teacher_made_of_annotations_is_not_ranked_on_the_zero_shot_track() -> None:
+    records = [record("real", 0.2, track="zero-shot"), record("oracle", 0.9, track="zero-shot", simulated_teacher=True)]
+    assert [(row.rank, row.method) for row in only(leaderboard(records)).rows] == [(1, "real"), (None, "oracle")]
+
+
+@pytest.mark.parametrize("source", ["published", "measured"])
+def test_a_source_may_be_left_out(source: Any) -> None:
+    table = leaderboard([record("dexml")], [cited("NGAME")], View(source=source))
+    assert [group.source for group in table.groups] == [source]
+
+
+def test_the_difference_is_told_where_method_and_setting_are_the_same() -> None:
+    rows = [
+        cited("DEXML", 0.50, encoder="distilbert-base", batch_size=8192, loss="decoupled softmax", variant="decoupled"),
+        cited("DEXML", 0.40, encoder="distilbert-base", batch_size=8192, loss="softmax", table="Table 2"),
+        cited("DEXML", 0.30, table="Table 3"),
+        cited("NGAME", 0.20, encoder="distilbert-base", batch_size=8192, table="Table 4"),
+    ]
+    row = measured(leaderboard([record("mine", 0.47, config=DEXML)], rows))
+    assert row.against == {"P@1": pytest.approx(-0.03)}
+    assert row.against_source == "dexml Table 1"
+    text = render(leaderboard([record("mine", 0.47, config=DEXML)], rows))
+    assert "-3.00 (dexml Table 1)" in text
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"encoder": "distilbert-base"},
+        {"encoder": "distilbert-base", "batch_size": 1024},
+        {"encoder": "BERT-base", "batch_size": 8192},
+        {"encoder": "distilbert-base", "batch_size": 8192, "loss": "softmax"},
+        {"encoder": "distilbert-base", "batch_size": 8192, "protocol": "500 samples"},
+        {"encoder": "distilbert-base", "batch_size": 8192, "track": "zero-shot"},
+        {"encoder": "distilbert-base", "batch_size": 8192, "dataset": "another"},
+    ],
+)
+def test_no_difference_to_another_setting_or_to_one_that_is_not_known(facts: dict[str, Any]) -> None:
+    assert measured(leaderboard([record("dexml", config=DEXML)], [cited("DEXML", **facts)])).against == {}
+
+
+def test_a_label_that_names_another_published_method_is_that_one() -> None:
+    setting = {"encoder": "DistilBERT", "batch_size": 8192}
+    rows = [cited("DEXML", 0.5, **setting), cited("DEXML-lite", 0.4, **setting, table="Table 2")]
+    table = leaderboard([record("dexml-lite", 0.4, config=DEXML)], rows)
+    assert measured(table).against_source == "dexml Table 2"
+
+
+def test_a_view_chooses_budget_and_method() -> None:
+    records = [
+        record("dexml-hard", budget=Budget(steps=1000)),
+        record("dexml-easy", budget=Budget(steps=2000)),
+        record("ngame", method="ngame", budget=Budget(encoder_tokens=5)),
+    ]
+
+    def methods(**view: Any) -> list[str]:
+        return [row.method for group in leaderboard(records, view=View(**view)).groups for row in group.rows]
+
+    assert methods(budget="steps=1000") == ["dexml-hard"]
+    assert methods(budget="steps") == ["dexml-hard", "dexml-easy"]
+    assert methods(method="*-EASY") == ["dexml-easy"]
+    assert methods(method="dexml") == ["dexml-hard", "dexml-easy"]
+    with pytest.raises(UnknownNameError, match=r"unknown budget 'steps=3' .*'steps=2000'"):
+        methods(budget="steps=3")
+    with pytest.raises(XMCBenchError, match="expected a number"):
+        methods(budget="steps=many")
+    with pytest.raises(UnknownNameError, match="did you mean 'ngame'"):
+        methods(method="ngam")
+
+
+def test_the_best_rows_are_kept_and_the_others_counted() -> None:
+    table = leaderboard(
+        [record(str(i), i / 10) for i in range(5)], [cited(str(i), i / 10) for i in range(4)], View(top=2)
+    )
+    assert named(table) == [("measured", ["4", "3"]), ("published", ["3", "2"])]
+    assert [group.left_out for group in table.groups] == [3, 2]
+    assert "5 rows below these are left out (--top)." in table.notes
+
+
+def test_rows_are_grouped_by_a_column_and_ranked_within() -> None:
+    rows = [cited("A", 0.5, batch_size=10), cited("B", 0.6, batch_size=10), cited("C", 0.1, batch_size=20), cited("D")]
+    groups = leaderboard([], rows, View(group_by="batch_size")).groups
+    assert [(group.by, [(row.rank, row.method) for row in group.rows]) for group in groups] == [
+        ({"batch_size": ""}, [(1, "D")]),
+        ({"batch_size": "10"}, [(1, "B"), (2, "A")]),
+        ({"batch_size": "20"}, [(1, "C")]),
+    ]
+    assert "made, published, batch: not said" in render(leaderboard([], rows, View(group_by="batch_size")))
+
+
+def test_a_column_orders_rows_and_leaves_their_ranks() -> None:
+    rows = [cited("A", 0.5, training_hours=9.0), cited("B", 0.6), cited("C", 0.1, training_hours=2.0)]
+    group = only(leaderboard([], rows, View(sort="training_hours")))
+    assert [(row.rank, row.method) for row in group.rows] == [(3, "C"), (2, "A"), (1, "B")]
+
+
+def test_columns_are_as_asked_or_those_that_are_known() -> None:
+    rows = [cited("A", batch_size=1024, label_text=True), cited("B")]
+    assert only(leaderboard([], rows)).columns == ("batch_size", "paper")
+    chosen = View(columns=["label_text", "batch_size"], metrics=["P@5"])
+    text = render(leaderboard([], rows, chosen))
+    assert "#  method    P@5  label text  batch" in text
+    assert "25.00         yes  1,024" in text
+    with pytest.raises(UnknownNameError, match=r"'encodr' .did you mean 'encoder'"):
+        leaderboard([], rows, View(columns=["encodr"]))
+    with pytest.raises(UnknownNameError, match="--group-by: unknown column"):
+        leaderboard([], rows, View(group_by="P@1"))
+
+
+def test_published_figures_keep_the_papers_digits() -> None:
+    assert " 50.0  " in render(leaderboard([], [cited("A", 0.5)]))
+
+
+def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
+    rows = published_rows()
+    table = leaderboard([], rows)
+    assert sum(len(group.rows) for group in table.groups) == len(rows)
+    for format in FORMATS:
+        text = render(table, format)
+        for group in table.groups:
+            assert group.dataset.replace("_", r"\_") in text
+    assert max(map(len, render(table, "table", 120).splitlines()[:20])) <= 120
+
+
+# Ties -------------------------------------------------------------------------------------------------------------
+
+
+SCORES = {"best": 0.50, "near": 0.49, "sure": 0.48, "far": 0.10}
+
+
+def contest(figures: dict[str, np.ndarray]) -> dict[str, bool]:
+    records = [
+        record(label, p1, config={"label": label}, intervals={"P@1": (p1 - 0.03, p1 + 0.03)})
+        for label, p1 in SCORES.items()
+    ]
+    labels = {made.key: made.trial.label for made in records}
+
+    def resampled(key: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+        assert "P@1" in metrics
+        assert labels[key] != "far", "its interval does not reach the best's: it need not be read"
+        return {"P@1": figures[labels[key]]} if labels[key] in figures else {}
+
+    return {row.method: "P@1" in row.tied for row in only(leaderboard(records, resampled=resampled)).rows}
+
+
+def test_rows_that_the_best_does_not_surely_beat_are_marked() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, 1000)
+    figures = {
+        "best": 0.50 + noise,
+        "near": 0.49 - noise,  # apart by as much as chance gives
+        "sure": 0.48 + noise,  # the same queries drawn, and below each time
+    }
+    assert contest(figures) == {"best": False, "near": True, "sure": False, "far": False}
+    assert contest({}) == dict.fromkeys(SCORES, False)
+
+
+def test_a_tie_shows_in_the_table() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.02, 1000)
+    records = [
+        record(label, p1, config={"label": label}, intervals={"P@1": (0.47, 0.53)})
+        for label, p1 in (("a", 0.5), ("b", 0.49))
+    ]
+    table = leaderboard(records, resampled=lambda key, _: {"P@1": noise if key == records[0].key else -noise})
+    text = render(table)
+    assert "49.00≈  ±3.0" in text
+    assert r"49.00$\approx$" not in render(table, "markdown")
+    assert r"\underline{49.00}$\approx$" in render(table, "latex")
+
+
+def test_seeds_have_an_interval_of_their_mean() -> None:
+    records = [record("a", 0.5, seed=seed, intervals={"P@1": (0.4, 0.6)}) for seed in (0, 1)]
+    draws = {made.key: np.linspace(0.4, 0.6, 1001) + 0.1 * made.trial.seed for made in records}
+    (row,) = only(leaderboard(records, resampled=lambda key, _: {"P@1": draws[key]})).rows
+    assert row.intervals["P@1"] == pytest.approx((0.455, 0.645))
+    (row,) = only(leaderboard(records)).rows
+    assert row.intervals == {}
+
+
+# The documentation ------------------------------------------------------------------------------------------------
+
+
+def test_every_column_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    table = page.split("### Columns")[1].split("## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == list(COLUMNS)
+
+
+def test_every_fact_of_a_row_has_a_column() -> None:
+    facts = {name for group in leaderboard([record()], published_rows()).groups for name in group.every_column}
+    assert facts <= set(COLUMNS)

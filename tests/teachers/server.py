@@ -1,0 +1,149 @@
+"""An endpoint that speaks the OpenAI protocol in a process of its own, answers by looking, and fails as it is told to.
+
+`python server.py PORT LOG FAULT LAST`. What it answered goes into LOG, a line a pair: a list of document and label. The
+label is relevant where a word of it is in the document. A fault befalls every prompt the first time it is asked. It is
+killed once it has answered LAST pairs, 0 for never.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+FAULTS = ("429", "500", "503", "garbage", "html", "empty", "cut", "slow", "hang", "401", "half", "chatter")
+ONE = re.compile(r"^DOC (?P<document>.*) LABEL (?P<label>.*)$", re.DOTALL)
+SEVERAL = re.compile(r"^DOC (?P<document>.*) LABELS\n(?P<labels>.*)$", re.DOTALL)
+PROMPT_ONE = "DOC {document} LABEL {label}"
+PROMPT_SEVERAL = "DOC {document} LABELS\n{labels}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request."""
+
+    protocol_version = "HTTP/1.1"
+    fault = ""
+    log: Path
+    seen: ClassVar[Counter[str]] = Counter()
+    lock = threading.Lock()
+    said = 0
+    last = 0
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        prompt = body["messages"][-1]["content"]
+        with self.lock:
+            self.seen[prompt] += 1
+            first = self.seen[prompt] == 1
+        pairs, text = answer(prompt)
+        fault = self.fault if first or self.fault in ("401", "half", "chatter") else ""
+        if fault in ("429", "500", "503", "401"):
+            said = f"wrong key {self.headers['authorization']}" if fault == "401" else "not now"
+            return self.reply(int(fault), json.dumps({"error": {"message": said}}))
+        if fault == "garbage":
+            return self.reply(200, '{"choices": [{"mess')
+        if fault == "html":
+            return self.reply(200, "<html>Bad gateway</html>", "text/html")
+        if fault == "empty":
+            return self.reply(200, '{"choices": []}')
+        if fault == "hang":
+            time.sleep(30)
+        if fault == "slow":
+            time.sleep(0.2)
+        if fault == "half":
+            text = "\n".join(text.splitlines()[: len(pairs) // 2])
+        if fault == "chatter":
+            text = "It depends on what you mean."
+        usage = {"prompt_tokens": len(prompt), "completion_tokens": len(text), "total_tokens": len(prompt) + len(text)}
+        message = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        if body.get("logprobs"):
+            message["logprobs"] = {"content": [{"token": text, "logprob": -0.5, "top_logprobs": []}]}
+        content = json.dumps({"id": "1", "object": "chat.completion", "choices": [message], "usage": usage})
+        if fault == "cut":
+            return self.reply(200, content, cut=len(content) // 2)
+        with self.lock:  # killed here or there, it has logged what it said, and nothing else
+            with self.log.open("a") as log:
+                log.writelines(json.dumps(pair) + "\n" for pair in pairs)
+            self.reply(200, content)
+            type(self).said += len(pairs)
+            if self.last and self.said >= self.last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def reply(self, status: int, content: str, kind: str = "application/json", cut: int | None = None) -> None:
+        data = content.encode()
+        self.send_response(status)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def answer(prompt: str) -> tuple[list[tuple[str, str]], str]:
+    """The pairs that a prompt asks about, and what to say."""
+    if found := ONE.match(prompt):
+        pairs = [(found["document"], found["label"])]
+        return pairs, word(*pairs[0]).capitalize() + "."
+    found = SEVERAL.match(prompt)
+    assert found is not None, prompt
+    lines = [line.partition(". ") for line in found["labels"].splitlines()]
+    pairs = [(found["document"], label) for _, _, label in lines]
+    return pairs, "\n".join(f"{number}. {word(*pair)}" for (number, _, _), pair in zip(lines, pairs, strict=True))
+
+
+def word(document: str, label: str) -> str:
+    known = document.split()
+    return "maybe" if label == "unclear" else "yes" if any(part in known for part in label.split()) else "no"
+
+
+class Server:
+    """The endpoint as a test sees it: it can be started on its port, killed, and started again."""
+
+    def __init__(self, log: Path) -> None:
+        self.log = log
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}/v1"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, fault: str = "", last: int = 0) -> None:
+        command = [sys.executable, __file__, str(self.port), str(self.log), fault, str(last)]
+        self.process = subprocess.Popen(command)
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return
+            time.sleep(0.02)
+        raise TimeoutError("the server did not start")
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+    def answered(self) -> Counter[tuple[str, str]]:
+        """How often each pair was answered."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return Counter((document, label) for document, label in map(json.loads, lines))
+
+
+if __name__ == "__main__":
+    port, Handler.log, Handler.fault, Handler.last = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    ThreadingHTTPServer(("127.0.0.1", port), Handler).serve_forever()

@@ -1,0 +1,139 @@
+"""Judgements on disk, and the tables made of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+from typer.testing import CliRunner
+
+from xmcbench.cli import app, main
+from xmcbench.store import StoreError
+from xmcbench.teachers.database import COLUMNS, FILE, JudgementStore
+
+from .desk import DOCUMENTS, LABELS, Desk, counting, every_pair
+
+WORDS = {1: "yes", 0: "no", -1: "unparsed"}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A store with the judgements of two teachers."""
+    documents, labels = every_pair(4)
+    Desk(tmp_path).judge(counting())(documents, labels)
+    Desk(tmp_path, "other").judge(counting(flavour="sour"))(documents[:3], labels[:3])
+    return tmp_path / "results"
+
+
+def expected() -> list[dict[str, str]]:
+    documents, labels = every_pair(4)
+    answers = Desk(Path()).expected(documents, labels)
+    first = [
+        {"document": DOCUMENTS[d], "label": LABELS[label], "answer": WORDS[int(answer)]}
+        for d, label, answer in zip(documents, labels, answers, strict=True)
+    ]
+    return first + first[:3]
+
+
+@pytest.mark.parametrize("form", ["csv", "json", "parquet"])
+def test_every_judgement_is_in_the_table(results: Path, tmp_path: Path, form: str) -> None:
+    output = tmp_path / f"table.{form}"
+    main_arguments = ["teachers", "export", "--store", str(results), "--format", form, "-o", str(output)]
+    result = CliRunner().invoke(app, main_arguments, catch_exceptions=False)
+    assert result.output == f"{output}: 35 judgements\n"
+    if form == "csv":
+        with output.open(newline="") as file:
+            table = list(csv.DictReader(file))
+    else:
+        table = json.loads(output.read_text()) if form == "json" else parquet.read_table(output).to_pylist()
+    assert tuple(table[0]) == COLUMNS
+    assert [{name: row[name] for name in ("document", "label", "answer")} for row in table] == expected()
+    assert {float(row["confidence"]) for row in table} == {0.75}
+    assert {row["teacher"] for row in table} == {"counting"}
+    assert {json.loads(row["identity"])["flavour"] for row in table} == {"", "sour"}
+
+
+def test_without_a_file_the_table_goes_to_standard_output(results: Path) -> None:
+    result = CliRunner().invoke(app, ["teachers", "export", "--store", str(results)], catch_exceptions=False)
+    assert [row["answer"] for row in csv.DictReader(result.output.splitlines())] == [
+        row["answer"] for row in expected()
+    ]
+    nobody = ["teachers", "export", "--store", str(results), "--teacher", "openai*"]
+    assert CliRunner().invoke(app, nobody, catch_exceptions=False).output.strip() == ",".join(COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--format", "xml"], "--format: unknown format 'xml' (known: csv, json, parquet)"),
+        (["--format", "parquet"], "--format parquet: expected a file to write to, --output FILE"),
+        (["--store", "nowhere"], f"nowhere/{FILE}: no judgements there"),
+    ],
+)
+def test_a_table_that_cannot_be_is_told_in_a_line(
+    results: Path, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["teachers", "export", "--store", str(results), *arguments])
+    told = capsys.readouterr().err
+    assert complaint in told
+    assert told.count("\n") == 1
+    assert not Path("nowhere").exists()
+
+
+@pytest.mark.usefixtures("bench")  # without the built-in methods, which import torch
+def test_the_list_names_every_teacher() -> None:
+    whole = CliRunner().invoke(app, ["teachers"], catch_exceptions=False).output
+    rows = {line.split()[0]: line.split()[-1] for line in whole.splitlines()}
+    assert {"annotated": "yes", "openai": "no", "transformers": "no"}.items() <= rows.items()
+
+
+def test_a_teacher_never_has_two_numbers_nor_a_text(results: Path) -> None:
+    store = JudgementStore(results)
+    one = store.teacher("title", {"a": 1, "b": 2}, "prompt")
+    assert store.teacher("another title", {"b": 2, "a": 1}, "prompt") == one
+    assert store.teacher("title", {"a": 1, "b": 2}, "another prompt") != one
+    numbers = store.texts(["x", "y", "x", ""])
+    assert numbers[0] == numbers[2]
+    assert len(set(numbers.tolist())) == 3
+    assert np.array_equal(JudgementStore(results).texts(["x", "y", "x", ""]), numbers)
+
+
+def test_the_first_answer_stays(results: Path) -> None:
+    store = JudgementStore(results)
+    number, one = store.teacher("t", {}, ""), store.texts(["a text"])
+    found = store.look_up(number, one, one)
+    assert not found.known.any()
+    for answer in (1, 0):
+        found.answers[:] = answer
+        store.keep(number, one, one, found)
+    assert store.look_up(number, one, one).answers.tolist() == [1]
+
+
+@pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + bytes(200)])
+def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / FILE).write_bytes(content)
+    with pytest.raises(StoreError, match=FILE):
+        JudgementStore(tmp_path)
+
+
+def test_tables_of_another_version_are_left_alone(results: Path) -> None:
+    with sqlite3.connect(results / FILE) as database:
+        database.execute("PRAGMA user_version = 9")
+    with pytest.raises(StoreError, match="found version 9 of its tables, expected 1"):
+        JudgementStore(results)
+
+
+def test_a_full_disk_is_a_fault_of_the_store_and_loses_nothing(results: Path) -> None:
+    """So that the run stops, and goes on when there is room."""
+    before = list(JudgementStore(results).rows())
+    store = JudgementStore(results)
+    store._database.execute("PRAGMA max_page_count = 1")  # it never shrinks below what there is
+    with pytest.raises(StoreError, match=f"{FILE}: database or disk is full"):
+        store.texts([f"text {i} " * 100 for i in range(200)])
+    assert list(JudgementStore(results).rows()) == before

@@ -1,0 +1,199 @@
+"""The teacher behind an endpoint: whatever befalls the server, no judgement is lost and none is asked for twice."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Timer
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from xmcbench.budget import Budget
+from xmcbench.teachers import NO, UNPARSED, YES, TeacherError
+from xmcbench.teachers.endpoint import Endpoint, _cut, _shared_out
+
+from .desk import DOCUMENTS, LABELS, Desk, every_pair
+from .server import PROMPT_ONE, PROMPT_SEVERAL, Server
+
+SECRET = "sk-do-not-tell-0123456789"
+EACH_ONCE = Counter({(document, label): 1 for document in DOCUMENTS[:8] for label in LABELS})
+PAIRS = every_pair(8)
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    running = Server(tmp_path / "answered.jsonl")
+    yield running
+    running.kill()
+
+
+def endpoint(server: Server, **settings: Any) -> Endpoint:
+    told = {"name": "openai", "model": "m", "base_url": server.url, "prompt": PROMPT_ONE, "concurrency": 4} | settings
+    return Endpoint(Endpoint.Config.model_validate(told))
+
+
+@pytest.mark.parametrize("prompt", [PROMPT_ONE, PROMPT_SEVERAL])
+def test_answers_tokens_and_calls_are_those_of_the_server(server: Server, tmp_path: Path, prompt: str) -> None:
+    server.start()
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, prompt=prompt, labels_per_prompt=3))(*PAIRS)
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+    assert np.array_equal(found.confidence, (found.answers != UNPARSED).astype(np.float32))
+    assert server.answered() == EACH_ONCE
+    if prompt == PROMPT_ONE:
+        sizes = [
+            len(prompt.format(document=DOCUMENTS[d], label=LABELS[label])) for d, label in zip(*PAIRS, strict=True)
+        ]
+        said = [len({YES: "Yes.", NO: "No.", UNPARSED: "Maybe."}[int(answer)]) for answer in found.answers]
+        assert (desk.ledger.teacher_prompt_tokens, desk.ledger.teacher_completion_tokens) == (sum(sizes), sum(said))
+
+
+def test_a_prompt_for_several_labels_costs_less_and_says_the_same(server: Server, tmp_path: Path) -> None:
+    server.start()
+    one, several = Desk(tmp_path, "one"), Desk(tmp_path, "several")
+    by_one = one.judge(endpoint(server))(*PAIRS)
+    by_several = several.judge(endpoint(server, prompt=PROMPT_SEVERAL, labels_per_prompt=8))(*PAIRS)
+    assert np.array_equal(by_one.answers, by_several.answers)
+    assert one.ledger.teacher_calls == several.ledger.teacher_calls
+    assert several.ledger.teacher_prompt_tokens < one.ledger.teacher_prompt_tokens
+
+
+@pytest.mark.parametrize("fault", ["429", "500", "503", "garbage", "html", "empty", "cut", "slow"])
+def test_a_fault_that_passes_is_got_over(server: Server, tmp_path: Path, fault: str) -> None:
+    server.start(fault)
+    desk = Desk(tmp_path)
+    pairs = every_pair(2)
+    found = desk.judge(endpoint(server, concurrency=16, retries=3))(*pairs)
+    assert np.array_equal(found.answers, desk.expected(*pairs))
+    assert set(server.answered().values()) == {1}
+    assert server.answered().total() == len(pairs[0])
+
+
+def test_a_server_that_hangs_is_asked_again(server: Server, tmp_path: Path) -> None:
+    server.start("hang")
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, timeout=0.5, concurrency=16))(*every_pair(2))
+    assert np.array_equal(found.answers, desk.expected(*every_pair(2)))
+
+
+def test_half_an_answer_is_half_unparsed(server: Server, tmp_path: Path) -> None:
+    server.start("half")
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, prompt=PROMPT_SEVERAL, labels_per_prompt=8))(*PAIRS)
+    expected = desk.expected(*PAIRS).reshape(-1, 8)
+    expected[:, 4:] = UNPARSED
+    assert np.array_equal(found.answers, expected.ravel())
+    Desk(tmp_path, "again").judge(endpoint(server, prompt=PROMPT_SEVERAL, labels_per_prompt=8))(*PAIRS)
+    assert server.answered() == EACH_ONCE
+
+
+def test_chatter_is_no_answer(server: Server, tmp_path: Path) -> None:
+    server.start("chatter")
+    found = Desk(tmp_path).judge(endpoint(server))(*every_pair(1))
+    assert np.all(found.answers == UNPARSED)
+    assert np.all(found.confidence == 0)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT_ONE, PROMPT_SEVERAL])
+def test_a_killed_server_costs_nothing_that_was_answered(server: Server, tmp_path: Path, prompt: str) -> None:
+    server.start("slow", last=20)
+    with pytest.raises(TeacherError, match=r"teacher openai m at http://127.0.0.1:\d+/v1/ does not answer"):
+        Desk(tmp_path).judge(endpoint(server, prompt=prompt, labels_per_prompt=2, retries=1))(*PAIRS)
+    before = server.answered()
+    assert before.total() == 20
+    server.start()
+    desk = Desk(tmp_path)
+    found = desk.judge(endpoint(server, prompt=prompt, labels_per_prompt=2))(*PAIRS)
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+    assert server.answered() == EACH_ONCE
+
+
+def test_a_server_that_comes_back_in_time_is_not_noticed(server: Server, tmp_path: Path) -> None:
+    server.start("slow", last=20)
+    desk = Desk(tmp_path)
+    back = Timer(2, server.start)
+    back.start()
+    found = desk.judge(endpoint(server))(*PAIRS)
+    back.join()
+    assert np.array_equal(found.answers, desk.expected(*PAIRS))
+    assert server.answered() == EACH_ONCE
+
+
+def test_no_server_at_all_is_told_in_a_line(server: Server, tmp_path: Path) -> None:
+    start = time.monotonic()
+    with pytest.raises(TeacherError, match=r"after 2 tries \(APIConnectionError.*what it answered before is kept$"):
+        Desk(tmp_path).judge(endpoint(server, retries=1))(*PAIRS)
+    assert time.monotonic() - start < 20
+
+
+def test_the_key_is_told_nobody(server: Server, tmp_path: Path) -> None:
+    server.start("401")
+    desk = Desk(tmp_path)
+    teacher = endpoint(server)
+    with pytest.raises(TeacherError) as told:
+        desk.judge(teacher)(*PAIRS)
+    assert "401" in str(told.value)
+    assert told.value.__suppress_context__
+    assert SECRET not in str(told.value) + str(teacher.identity()) + teacher.title + teacher.config.model_dump_json()
+    for path in (path for path in tmp_path.rglob("*") if path.is_file()):
+        assert SECRET.encode() not in path.read_bytes(), path
+
+
+def test_a_limit_on_calls_is_a_limit_at_the_server(server: Server, tmp_path: Path) -> None:
+    server.start()
+    desk = Desk(tmp_path, budget=Budget(teacher_calls=13))
+    found = desk.judge(endpoint(server))(*PAIRS)
+    assert server.answered().total() == found.asked.sum() == 13
+
+
+def test_confidence_is_the_probability_where_the_endpoint_tells_it(server: Server, tmp_path: Path) -> None:
+    server.start()
+    found = Desk(tmp_path).judge(endpoint(server, logprobs=True))(np.array([0]), np.array([0]))
+    assert found.confidence.tolist() == [np.float32(np.exp(-0.5))]
+
+
+def test_where_the_model_is_served_is_no_part_of_its_answers(server: Server) -> None:
+    one = endpoint(server, concurrency=1, timeout=3, retries=2, key_variable="OTHER_KEY")
+    assert one.identity() == endpoint(server, base_url="https://elsewhere.example/v1").identity()
+    for other in ({"model": "n"}, {"revision": "2"}, {"temperature": 1.0}, {"max_words": 3}, {"request": {"seed": 1}}):
+        assert endpoint(server, **other).identity() != one.identity()
+
+
+def test_without_a_key_the_hosted_endpoint_is_not_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    teacher = Endpoint(Endpoint.Config(name="openai", model="m"))
+    with pytest.raises(TeacherError, match="expected a key in the environment variable OPENAI_API_KEY"):
+        Desk(tmp_path).judge(teacher)(np.array([0]), np.array([0]))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"base_url": "http://user:password@host/v1"},
+        {"base_url": "http://host/v1?key=secret"},
+        {"base_url": "host:8000"},
+        {"key_variable": SECRET},
+        {"concurrency": 0},
+        {"key": SECRET},
+    ],
+)
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Endpoint.Config.model_validate({"name": "openai", "model": "m"} | wrong)
+
+
+def test_documents_are_cut_between_words_and_tokens_shared_out_whole() -> None:
+    assert _cut("a  bc\nd", 2) == "a  bc"
+    assert _cut(" a b ", 2) == " a b"
+    assert _cut("a b", 5) == "a b"
+    for total, count in ((10, 3), (0, 4), (7, 7), (5, 8)):
+        parts = _shared_out(total, count)
+        assert (parts.sum(), len(parts)) == (total, count)
+        assert parts.max() - parts.min() <= 1

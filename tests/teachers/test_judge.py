@@ -1,0 +1,238 @@
+"""A judge: nothing is asked twice, nothing is lost, and what is spent is what was asked for, cached or not."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections import Counter
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmcbench.budget import Budget, Ledger
+from xmcbench.errors import XMCBenchError
+from xmcbench.teachers import UNASKED, Answers, TeacherError
+
+from .desk import DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
+
+
+def test_answers_are_the_teachers_in_the_order_of_the_questions(tmp_path: Path) -> None:
+    desk, teacher = Desk(tmp_path), counting()
+    documents, labels = every_pair()
+    shuffle = np.random.default_rng(0).permutation(len(documents))
+    found = desk.judge(teacher)(documents[shuffle], labels[shuffle])
+    assert np.array_equal(found.answers, desk.expected(documents, labels)[shuffle])
+    assert np.all(found.confidence == np.float32(0.75))
+    assert found.asked.all()
+    assert np.array_equal(found.yes, found.answers == 1)
+    assert np.array_equal(found.no, found.answers == 0)
+    assert len(teacher.asked) == len(documents) == desk.ledger.teacher_calls
+
+
+def test_a_pair_is_asked_and_charged_once_however_often_it_is_put(tmp_path: Path) -> None:
+    desk, teacher = Desk(tmp_path), counting()
+    judge = desk.judge(teacher)
+    judge(np.array([1, 1, 2, 1]), np.array([0, 0, 0, 3]))
+    judge(np.array([2, 1, 5]), np.array([0, 3, 0]))
+    assert Counter(teacher.asked).most_common(1)[0][1] == 1
+    assert desk.ledger.teacher_calls == len(teacher.asked) == 4
+    assert desk.ledger.teacher_cached == 0
+    assert desk.ledger.teacher_prompt_tokens == sum(len(document) for document, _ in teacher.asked)
+    assert desk.ledger.teacher_completion_tokens == sum(len(label) for _, label in teacher.asked)
+
+
+def test_a_second_trial_asks_nobody_and_is_charged_the_same(tmp_path: Path) -> None:
+    first, second = Desk(tmp_path, "first"), Desk(tmp_path, "second")
+    teacher = counting()
+    one = first.judge(teacher)(*every_pair())
+    two = second.judge(counting(breath=0))(*every_pair())
+    assert np.array_equal(one.answers, two.answers)
+    assert np.array_equal(one.confidence, two.confidence)
+    assert second.ledger.teacher_tokens == first.ledger.teacher_tokens > 0
+    assert second.ledger.teacher_calls == second.ledger.teacher_cached == first.ledger.teacher_calls
+
+
+def test_another_teacher_or_prompt_has_answers_of_its_own(tmp_path: Path) -> None:
+    class Prompted(Counting):
+        template = "{document} {label}"
+
+    desk = Desk(tmp_path)
+    desk.judge(counting())(*every_pair())
+    for other in (counting(flavour="sour"), Prompted(counting().config)):
+        Desk(tmp_path, "other").judge(other)(*every_pair(3, 3))
+        assert len(other.asked) == 9
+
+
+def test_equal_texts_are_one_text(tmp_path: Path) -> None:
+    desk, teacher = Desk(tmp_path, documents=["red hat", "red hat"]), counting()
+    found = desk.judge(teacher)(np.array([0, 1]), np.array([0, 0]))
+    assert found.yes.all()
+    assert desk.ledger.teacher_calls == 2  # two documents of the method
+    again = counting(breath=0)
+    Desk(tmp_path, "other", documents=["red hat"]).judge(again)(np.array([0]), np.array([0]))
+
+
+def test_what_was_answered_before_a_teacher_fell_silent_is_kept(tmp_path: Path) -> None:
+    documents, labels = every_pair()
+    asked = Counter[tuple[str, str]]()
+    for breath in (10, 25, 3, None):
+        desk, teacher = Desk(tmp_path), counting(breath=breath)
+        if breath is None:
+            found = desk.judge(teacher)(documents, labels)
+        else:
+            with pytest.raises(ConnectionError):
+                desk.judge(teacher)(documents, labels)
+        asked.update(teacher.asked)
+    assert np.array_equal(found.answers, desk.expected(documents, labels))
+    assert asked == Counter({(document, label): 1 for document in DOCUMENTS for label in LABELS})
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_limit_on_calls_is_kept_to_the_pair(tmp_path: Path, cached: bool) -> None:
+    if cached:
+        Desk(tmp_path, "before").judge(counting())(*every_pair())
+    desk, teacher = Desk(tmp_path, budget=Budget(teacher_calls=20)), counting()
+    judge = desk.judge(teacher)
+    documents, labels = every_pair()
+    found = judge(documents, labels)
+    assert np.array_equal(found.asked, np.arange(len(documents)) < 20)
+    assert np.all(found.answers[20:] == UNASKED)
+    assert len(teacher.asked) == (0 if cached else 20)
+    assert desk.ledger.fraction(desk.budget) == 1
+    assert not desk.ledger.over(desk.budget)
+    again = judge(documents[10:30], labels[10:30])  # what is paid for is still answered
+    assert np.array_equal(again.asked, np.arange(20) < 10)
+    assert desk.ledger.teacher_calls == 20
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_limit_on_tokens_is_crossed_by_one_pair_at_most(tmp_path: Path, cached: bool) -> None:
+    if cached:
+        Desk(tmp_path, "before").judge(counting())(*every_pair())
+    desk, teacher = Desk(tmp_path, budget=Budget(teacher_tokens=500)), counting()
+    documents, labels = every_pair()
+    found = desk.judge(teacher)(documents, labels)
+    costs = np.array([len(DOCUMENTS[d]) + len(LABELS[label]) for d, label in zip(documents, labels, strict=True)])
+    charged = int(np.searchsorted(np.cumsum(costs) - costs, 500))
+    assert np.array_equal(found.asked, np.arange(len(documents)) < charged)
+    assert desk.ledger.teacher_tokens == costs[:charged].sum() >= 500
+    assert desk.ledger.fraction(desk.budget) >= 1
+    assert not desk.ledger.over(desk.budget)
+    assert charged <= len(teacher.asked) < charged + teacher.at_once or cached
+
+
+def test_a_resumed_trial_ends_as_an_unbroken_one(tmp_path: Path) -> None:
+    """It was killed after its checkpoint: what it asked since lies in the store, and is charged anew."""
+    budget = Budget(teacher_calls=60)
+    documents, labels = every_pair()
+    unbroken = Desk(tmp_path / "unbroken", budget=budget)
+    judge = unbroken.judge(counting())
+    expected = [judge(documents[part], labels[part]).answers for part in (slice(30), slice(20, 50), slice(10, 90))]
+
+    killed = Desk(tmp_path / "killed", budget=budget)
+    judge = killed.judge(counting())
+    judge(documents[:30], labels[:30])
+    checkpoint = killed.ledger.state()
+    judge(documents[20:50], labels[20:50])
+    resumed = Desk(tmp_path / "killed", budget=budget, ledger=Ledger(**checkpoint))
+    teacher = counting()
+    judge = resumed.judge(teacher)
+    for part, answers in zip((slice(20, 50), slice(10, 90)), expected[1:], strict=True):
+        assert np.array_equal(judge(documents[part], labels[part]).answers, answers)
+    assert len(teacher.asked) == 10
+    for name in ("teacher_calls", "teacher_prompt_tokens", "teacher_completion_tokens"):
+        assert getattr(resumed.ledger, name) == getattr(unbroken.ledger, name)
+
+
+CALLS = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, len(LABELS) - 1)), max_size=30), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    calls=CALLS,
+    before=st.sets(st.tuples(st.integers(0, 9), st.integers(0, len(LABELS) - 1))),
+    calls_limit=st.one_of(st.none(), st.integers(1, 40)),
+    tokens_limit=st.one_of(st.none(), st.integers(1, 800)),
+)
+def test_what_is_in_the_store_changes_neither_answers_nor_charges(
+    calls: list[list[tuple[int, int]]],
+    before: set[tuple[int, int]],
+    calls_limit: int | None,
+    tokens_limit: int | None,
+) -> None:
+    """Equal to charging pair by pair, whatever another trial asked before."""
+    budget = Budget(steps=1, teacher_calls=calls_limit, teacher_tokens=tokens_limit)
+    paid: dict[tuple[int, int], int] = {}
+    expected = []
+    for call in calls:
+        answers = []
+        for d, label in call:
+            room = len(paid) < (calls_limit or np.inf) and sum(paid.values()) < (tokens_limit or np.inf)
+            if (d, label) not in paid and room:
+                paid[d, label] = len(DOCUMENTS[d]) + len(LABELS[label])
+            answers.append(told(DOCUMENTS[d], LABELS[label]) if (d, label) in paid else UNASKED)
+        expected.append(answers)
+    with TemporaryDirectory() as root:
+        if before:
+            ids = np.array(sorted(before))
+            Desk(Path(root), "before").judge(counting())(ids[:, 0], ids[:, 1])
+        desk, teacher = Desk(Path(root), budget=budget), counting(size=4)
+        with desk.judge(teacher) as judge:
+            for call, answers in zip(calls, expected, strict=True):
+                ids = np.array(call, np.int64).reshape(-1, 2)
+                assert judge(ids[:, 0], ids[:, 1]).answers.tolist() == answers
+    assert desk.ledger.teacher_calls == len(paid)
+    assert desk.ledger.teacher_tokens == sum(paid.values())
+    assert desk.ledger.teacher_cached == len(paid.keys() & before) or tokens_limit
+    assert not desk.ledger.over(budget)
+    assert len(teacher.asked) == len(set(teacher.asked))
+
+
+def test_two_processes_share_the_work_and_ask_each_pair_once(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    ends = [context.Pipe() for _ in range(2)]
+    workers = [
+        context.Process(target=ask_everything, args=(str(tmp_path), f"trial-{i}", end[1])) for i, end in enumerate(ends)
+    ]
+    for worker in workers:
+        worker.start()
+    told = [end[0].recv() for end in ends]
+    for worker in workers:
+        worker.join()
+    assert told[0][1] == told[1][1] == Desk(tmp_path).expected(*every_pair()).tolist()
+    assert [cached for *_, cached in told] == [len(told[1][0]), len(told[0][0])]
+    asked = Counter(map(tuple, told[0][0] + told[1][0]))
+    assert asked == Counter({(document, label): 1 for document in DOCUMENTS for label in LABELS})
+
+
+def test_ids_that_are_none_are_refused(tmp_path: Path) -> None:
+    judge = Desk(tmp_path).judge(counting())
+    with pytest.raises(XMCBenchError, match=r"document 99 is to be judged, expected one of 0\.\.29"):
+        judge(np.array([0, 99]), np.array([0, 0]))
+    with pytest.raises(XMCBenchError, match="label -1"):
+        judge(np.array([0]), np.array([-1]))
+    with pytest.raises(XMCBenchError, match="shapes"):
+        judge(np.array([0]), np.array([0, 1]))
+    assert len(judge(np.array([], np.int64), np.array([], np.int64)).answers) == 0
+
+
+@pytest.mark.parametrize("wrong", ["answer", "place", "silence"])
+def test_a_teacher_that_breaks_the_contract_leaves_nothing_wrong_behind(tmp_path: Path, wrong: str) -> None:
+    class Wrong(Counting):
+        def ask(self, pairs):  # type: ignore[no-untyped-def]
+            if wrong == "silence":
+                return
+            place, answer = (0, 7) if wrong == "answer" else (len(pairs), 1)
+            nothing = np.zeros(1, np.int64)
+            yield Answers(np.array([place]), np.array([answer], np.int8), np.ones(1, np.float32), nothing, nothing)
+
+    with pytest.raises(TeacherError, match="teacher counting"):
+        Desk(tmp_path).judge(Wrong(counting().config))(*every_pair(2, 2))
+    honest = counting()
+    Desk(tmp_path, "other").judge(honest)(*every_pair(2, 2))
+    assert len(honest.asked) == 4

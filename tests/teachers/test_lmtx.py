@@ -1,0 +1,72 @@
+"""A whole LMTX run against an endpoint: what befalls the server changes nothing but the time it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.plugins import registry
+from xmcbench.record import Record, Status
+from xmcbench.teachers import TeacherError
+
+from .server import PROMPT_SEVERAL, Server
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")
+    registry.cache_clear()
+    running = Server(tmp_path / "answered.jsonl")
+    yield running
+    running.kill()
+
+
+def run(bench: Bench, url: str, encoder: str, **teacher: Any) -> tuple[Record, np.ndarray]:
+    """The record of a run, and what it predicts."""
+    told = {"name": "openai", "model": "m", "base_url": url, "prompt": PROMPT_SEVERAL, "retries": 2} | teacher
+    method = {"method": "lmtx", "teacher": told, "cycles": 2, "shortlist": 6, "development": 20, "documents": 60}
+    settings = {"encoder": encoder, "batch_size": 16, "max_query_length": 24, "max_label_length": 24}
+    places = {"datasets": ["catalog-60"], "track": "zero-shot", "settings": settings, "budget": {"epochs": 3}}
+    (record,) = bench.run(bench.suite({"lmtx": method}, **places), debug=True).values()
+    return record, bench.store.predictions(record.key)[0].indices
+
+
+def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(
+    bench: Bench, server: Server, small_encoder: str, tmp_path: Path
+) -> None:
+    server.start()
+    (tmp_path / "whole").mkdir()
+    whole, expected = run(Bench(tmp_path / "whole"), server.url, small_encoder)
+    assert whole.status is Status.OK
+    assert set(server.answered().values()) == {1}
+    pairs = server.answered()
+    assert whole.spent["teacher_calls"] == pairs.total()
+    server.kill()
+    server.log.unlink()
+
+    server.start(last=100)
+    with pytest.raises(TeacherError, match="what it answered before is kept"):
+        run(bench, server.url, small_encoder)
+    assert server.answered().total() >= 100
+    server.start("429")
+    record, predicted = run(bench, server.url, small_encoder)
+    assert record.status is Status.OK
+    assert np.array_equal(predicted, expected)
+    assert server.answered() == pairs
+    for name in ("teacher_calls", "teacher_prompt_tokens", "teacher_completion_tokens", "steps", "encoder_tokens"):
+        assert record.spent[name] == whole.spent[name], name
+    assert record.curve[-1]["teacher P@1"] == whole.curve[-1]["teacher P@1"]
+
+
+@pytest.mark.parametrize("fault", ["500", "garbage", "slow", "half"])
+def test_a_run_whose_server_has_faults_ends_well(bench: Bench, server: Server, small_encoder: str, fault: str) -> None:
+    server.start(fault)
+    record, _ = run(bench, server.url, small_encoder, concurrency=32)
+    assert record.status is Status.OK
+    assert set(server.answered().values()) == {1}
+    assert record.spent["teacher_calls"] == server.answered().total()

@@ -1,0 +1,53 @@
+"""What a model wrote is yes, no, or neither; never a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from xmcbench.teachers import NO, UNPARSED, YES, reading
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("yes", YES),
+        ("Yes, it is. There is no doubt.", YES),
+        ("  \n**No.**", NO),
+        ("NO", NO),
+        ('"yes"', YES),
+        ("Answer: no", NO),
+        ("The answer is yes.", YES),
+        ("<think>yes? no?</think>\nNo", NO),
+        ("<think>yes, because", UNPARSED),
+        ("", UNPARSED),
+        ("not relevant", UNPARSED),
+        ("Nothing", UNPARSED),
+        ("yesterday", UNPARSED),
+        ("yes or no", UNPARSED),
+        ("Yes/No", UNPARSED),
+        ("I would say yes", UNPARSED),
+        ("There is no relation", UNPARSED),
+        ("是", UNPARSED),
+    ],
+)
+def test_one_answer(text: str, answer: int) -> None:
+    assert reading.one(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        ("1. yes\n2. no\n3. yes", (YES, NO, YES)),
+        ("1: Yes 2: NO 3 - yes", (YES, NO, YES)),
+        ("3) no\n1) yes", (YES, UNPARSED, NO)),
+        ("1. yes\n2.", (YES, UNPARSED, UNPARSED)),
+        ("1. yes\n1. no\n2. yes", (UNPARSED, YES, UNPARSED)),
+        ("1. yes\n4. yes\n0. no", (YES, UNPARSED, UNPARSED)),
+        ("1. yes or no", (UNPARSED,) * 3),
+        ("yes\nno\nyes", (UNPARSED,) * 3),
+        ("", (UNPARSED,) * 3),
+        ("<think>1. no</think>1. **yes**", (YES, UNPARSED, UNPARSED)),
+    ],
+)
+def test_several_answers(text: str, answers: tuple[int, ...]) -> None:
+    assert tuple(reading.several(text, 3)) == answers

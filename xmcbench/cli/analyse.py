@@ -1,0 +1,87 @@
+"""`xmcbench analyse`: where the figures of finished trials come from, read off their stored predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xmcbench.record import Record
+    from xmcbench.store import Store
+
+
+def analyse(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN...", help="Trials on one dataset: key or its beginning, dataset/label.")
+    ],
+    k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels a query that count.")] = 5,
+    similarity: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Bins of similar labels too, by the vectors of this trial.")
+    ] = None,
+    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="Of what is printed.")] = "table",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for CSV and JSON of every digit.")] = None,
+    figures: Annotated[
+        Literal["svg", "pdf", "png"] | None, typer.Option(help="Draw the figures too; needs --out.")
+    ] = None,
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+) -> None:
+    """Break figures down by label frequency and similarity; precision against recall, scores, coverage."""
+    from xmcbench.data import load
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting.analyses import analyse_together
+    from xmcbench.reporting.analysis_tables import analysis_grids, write_analyses
+    from xmcbench.reporting.grid import render_grids
+    from xmcbench.store import Store
+
+    if figures and out is None:
+        raise XMCBenchError("--figures needs a folder to draw into, expected --out DIR")
+    place = Store(store)
+    records = _on_one_dataset(place, runs)
+    dataset = load(records[0].trial.dataset, data)
+    vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
+    found = analyse_together(place, records, dataset, k, vectors)
+    typer.echo(render_grids(analysis_grids(found), format))
+    if out is not None:
+        written = write_analyses(found, out)
+        if figures:
+            from xmcbench.reporting.plots import write_analysis_figures
+
+            written += write_analysis_figures(found, out, figures)
+        typer.echo("\n".join(f"wrote {path}" for path in written), err=True)
+
+
+def _on_one_dataset(store: Store, runs: list[str]) -> list[Record]:
+    from xmcbench.cli.find import find_trial
+    from xmcbench.errors import XMCBenchError
+
+    records = list({record.key: record for record in (find_trial(store, run) for run in runs)}.values())
+    first = records[0].trial
+    for record in records[1:]:
+        if record.trial.dataset_hash != first.dataset_hash:
+            raise XMCBenchError(
+                f"{record.trial.dataset}/{record.trial.label} and {first.dataset}/{first.label} ran on different data, "
+                "expected trials on one dataset"
+            )
+    return records
+
+
+def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
+    """How much each label is like its neighbours, by the label vectors of a trial on the same data."""
+    from xmcbench.cli.find import find_trial
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.kept import kept_model
+
+    record = find_trial(store, run)
+    if record.trial.dataset_hash != dataset_hash:
+        raise XMCBenchError(f"--similarity {run}: ran on {record.trial.dataset}, expected the trials' own dataset")
+    vectors = getattr(kept_model(store, record), "index_LD", None)
+    if vectors is None:
+        raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no vectors of labels")
+    from xmcbench.search.similarity import mean_similarity
+
+    return mean_similarity(vectors)

@@ -1,0 +1,157 @@
+"""`xmcbench compare`: in what two trials differ, and whether it is more than chance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from xmcbench.data import Dataset
+    from xmcbench.evaluation.comparison import Compared, Comparison
+    from xmcbench.predictions import Predictions
+    from xmcbench.record import Record
+    from xmcbench.reporting import Grid
+    from xmcbench.store import Store
+
+RUN = "A trial: its key or the beginning of it, or dataset/label."
+
+
+def compare(
+    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN)],
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The trial to compare it with.")],
+    metrics: Annotated[str | None, typer.Option(help="Figures to compare, as in P@1,nDCG@5; all by default.")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Labels a query that breakdown and queries look at.")] = 5,
+    queries: Annotated[int, typer.Option(min=0, help="Queries to show that gained, and that lost most.")] = 3,
+    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "table",
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+) -> None:
+    """Compare two trials on one test split: figures, bins of labels, queries. Paired bootstrap over test queries."""
+    from xmcbench.cli.find import find_trial
+    from xmcbench.data import load
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting import render_grids
+    from xmcbench.store import Store
+
+    place = Store(store)
+    records = find_trial(place, first), find_trial(place, second)
+    names = _names(records, metrics)
+    try:
+        dataset = load(records[0].trial.dataset, data)
+    except XMCBenchError as problem:
+        typer.echo(render_grids([_kept_figures(place, records, names)], format))
+        typer.echo(f"\nno breakdown and no queries: {problem}", err=True)
+        return
+    predictions, found = _compare(place, records, dataset, names, k)
+    typer.echo(render_grids([*_grids(records, found)], format))
+    if format == "table" and queries:
+        typer.echo("\n" + "\n".join(_queries(found, dataset, predictions, queries)))
+
+
+def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
+    """The metrics to compare. Raises XMCBenchError where the two answer to different questions."""
+    from xmcbench.cli.find import described
+    from xmcbench.errors import UnknownNameError, XMCBenchError
+
+    if records[0].truth_hash != records[1].truth_hash:
+        raise XMCBenchError(
+            f"{described(records[0])} and {described(records[1])} answer to different truths: nothing to compare"
+        )
+    known = [name for name in records[0].metrics if name in records[1].metrics]
+    names = [name.strip() for name in metrics.split(",")] if metrics else known
+    for name in names:
+        if name not in known:
+            raise UnknownNameError("metric", name, known, "in both records")
+    return names
+
+
+def _compare(
+    store: Store, records: tuple[Record, Record], dataset: Dataset, names: Sequence[str], k: int
+) -> tuple[tuple[Predictions, Predictions], Comparison]:
+    from xmcbench.evaluation import find_evaluators
+    from xmcbench.evaluation.analysis import partitions
+    from xmcbench.evaluation.comparison import compare
+    from xmcbench.kept import kept_predictions
+    from xmcbench.plugins import registry
+
+    predictions = kept_predictions(store, records[0], dataset), kept_predictions(store, records[1], dataset)
+    evaluators = find_evaluators(names, registry().evaluator)
+    return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
+
+
+def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> Grid:
+    """The figures alone, from what the trials keep of them on resamples."""
+    from xmcbench.evaluation.comparison import compare_resampled
+
+    kept = store.resampled(records[0], names), store.resampled(records[1], names)
+    return _figures(records, compare_resampled((records[0].metrics, records[1].metrics), kept))
+
+
+def _grids(records: tuple[Record, Record], found: Comparison) -> Iterator[Grid]:
+    yield _figures(records, found.figures)
+    for name, parts in found.breakdowns.items():
+        yield _grid(f"P@{found.k} by {name}", "labels", parts, ())
+
+
+def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> Grid:
+    from xmcbench.cli.find import described
+
+    notes = (
+        f"1: {described(records[0])}",
+        f"2: {described(records[1])}",
+        "Per cent. Difference: 1 less 2, with its 95 % interval and two-sided p (paired bootstrap over test queries); "
+        "* where the interval leaves 0 out.",
+    )
+    return _grid(
+        f"{records[0].trial.dataset}: {records[0].trial.label} and {records[1].trial.label}", "", figures, notes
+    )
+
+
+def _grid(title: str, kind: str, compared: Sequence[Compared], notes: tuple[str, ...]) -> Grid:
+    from xmcbench.reporting import Grid
+
+    rows = []
+    for each in compared:
+        found = each.difference
+        low, high = found.interval
+        star = "*" if found.significant else ""
+        figures = (f"{100 * each.first:.2f}", f"{100 * each.second:.2f}", f"{100 * found.value:+.2f}{star}")
+        rows.append((each.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{found.p:.3f}"))
+    return Grid(title, (kind or "figure", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
+
+
+def _queries(
+    found: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
+) -> Iterator[str]:
+    """Which queries change, and those that change most with their texts and labels."""
+    change = found.change
+    better, worse = int((change > 0).sum()), int((change < 0).sum())
+    yield (
+        f"{len(change):,} test queries, hits among the first {found.k}: 1 has more for {better:,}, 2 for {worse:,}, "
+        f"the same for {len(change) - better - worse:,}."
+    )
+    gained, lost = found.most_changed(count)
+    for query in (*gained, *lost):
+        true = dataset.test.targets[[query]].indices.tolist()
+        yield f"\nquery {query}: {_line(dataset.test.texts[query])}"
+        yield f"  true: {_labels(dataset, true, set())}"
+        for number, (own, hits) in enumerate(zip(predictions, found.hits, strict=True), start=1):
+            best = [label for label in own.indices[query, : found.k].tolist() if label >= 0]
+            yield f"  {number} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
+
+
+def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
+    """Label texts, those that are true marked."""
+    marked = (("+" if label in true else "") + _line(dataset.label_texts[label], 40) for label in labels)
+    return "; ".join(marked) or "none"
+
+
+def _line(text: str, width: int = 160) -> str:
+    from textwrap import shorten
+
+    from xmcbench.reporting.columns import printable
+
+    return printable(shorten(text, width, placeholder="…"))

@@ -1,0 +1,83 @@
+"""Which trial of a store a name means: commands that are about one trial share it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from xmcbench.record import Record
+    from xmcbench.store import Store
+
+
+def find_trial(store: Store, name: str) -> Record:
+    """The one finished trial with predictions that `name` means.
+
+    A name is a key or its beginning, a label as suite or leaderboard have it, or `dataset/label`. Raises XMCBenchError
+    where none or several are meant, and names them.
+    """
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.record import SCORED
+
+    records = _records(store)
+    meant = _meant(records, name)
+    found = [record for record in meant if record.status in SCORED]
+    if not found and meant:
+        raise XMCBenchError(f"{described(meant[0])} ended as {meant[0].status}: it has no model")
+    scored = [record for record in records.values() if record.status in SCORED]
+    return _only(found, scored, name, store)
+
+
+def find_record(store: Store, name: str) -> Record:
+    """The one trial that `name` means, however it ended; names are those of `find_trial`."""
+    records = _records(store)
+    return _only(_meant(records, name), records.values(), name, store)
+
+
+def described(record: Record) -> str:
+    """A trial in a line, for messages."""
+    from xmcbench.reporting import budget_text
+
+    trial = record.trial
+    return f"{record.key} {trial.dataset}/{trial.label}, seed {trial.seed}, {budget_text(trial.budget.limits())}"
+
+
+def _records(store: Store) -> dict[str, Record]:
+    from xmcbench.errors import XMCBenchError
+
+    records = {record.key: record for record in store.records()}
+    if not records:
+        raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` makes some")
+    return records
+
+
+def _meant(records: dict[str, Record], name: str) -> list[Record]:
+    if name in records:
+        return [records[name]]
+    names = _names(records)
+    return [record for key, record in records.items() if name in names[key] or (name and key.startswith(name))]
+
+
+def _only(found: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
+    """The one record found; `others` are those that may have been meant."""
+    from xmcbench.errors import XMCBenchError, suggest
+
+    if len(found) == 1:
+        return found[0]
+    if found:
+        listed = "\n".join(f"  {described(record)}" for record in found)
+        raise XMCBenchError(f"{name!r} is {len(found)} trials, a key means one:\n{listed}")
+    known = {f"{record.trial.dataset}/{record.trial.label}" for record in others}
+    raise XMCBenchError(f"{store.root}: no trial is called {name!r}{suggest(name, known)}")
+
+
+def _names(records: dict[str, Record]) -> dict[str, set[str]]:
+    """What each trial is called beside its key."""
+    from xmcbench.reporting import leaderboard
+
+    names = {key: {record.trial.label} for key, record in records.items()}
+    for group in leaderboard(records.values()).groups:
+        for row in group.rows:  # which tells trials apart that share a label
+            for key in row.keys:
+                names[key].add(row.method)
+    return {key: own | {f"{records[key].trial.dataset}/{name}" for name in own} for key, own in names.items()}

@@ -1,0 +1,128 @@
+"""`xmcbench plan`: what the trials of a suite will take, before any of them runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from xmcbench.planning.trials import Machine, TrialPlan
+    from xmcbench.reporting import Grid
+    from xmcbench.trial import Trial
+
+
+def plan(
+    suite: Annotated[Path, typer.Argument(help="The suite file.", show_default=False)],
+    accelerator: Annotated[
+        str, typer.Option(metavar="NAME", help="A device by name, as h100; here: this machine, measured.")
+    ] = "a100-80gb",
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Devices that train a trial together.")] = 1,
+    utilisation: Annotated[
+        float, typer.Option(min=0.01, max=1, metavar="SHARE", help="Of the device's peak that is reached; assumed.")
+    ] = 0.3,
+    query_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of a dataset that is not here; else its longest.")
+    ] = None,
+    label_tokens: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Of a dataset that is not here; else its longest.")
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")] = "*",
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
+    ] = None,
+    datasets: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="This in place of the suite's.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="This in place of the suite's.")] = None,
+    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "table",
+    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")] = Path("data"),
+) -> None:
+    """Predict operations, hours, memory and messages of each trial of a suite; runs nothing.
+
+    Exit code: 0 every trial fits, 1 one does not fit its memory, 2 a problem to mend first.
+    """
+    from xmcbench.data.prepared import default_cache_dir
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.planning.accelerators import HERE
+    from xmcbench.planning.accelerators import accelerator as find
+    from xmcbench.planning.memory import here
+    from xmcbench.planning.trials import Machine, Planner
+    from xmcbench.planning.workload import Lengths
+    from xmcbench.plugins import registry
+    from xmcbench.reporting import render_grids
+    from xmcbench.runner import select
+    from xmcbench.suite import load_suite
+
+    machine = Machine(find(accelerator), workers, utilisation, here() if accelerator == HERE else "cuda")
+    asked = load_suite(suite, registry(), data, sets or (), datasets or (), encoder, on_disk=False)
+    planner = Planner(registry(), data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
+    trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)
+    seeds = Counter((trial.dataset, trial.label) for trial in trials)
+    made: list[TrialPlan] = []
+    left_out: list[str] = []
+    for trial in {(trial.dataset, trial.label): trial for trial in reversed(trials)}.values():
+        try:
+            made.append(planner.plan(trial))
+        except XMCBenchError as problem:
+            left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
+    made.reverse()
+    grids = [_costs(made, seeds, machine), _memory(made)] if made else []
+    typer.echo(render_grids(grids, format))
+    for line in reversed(left_out):
+        typer.echo(f"not planned: {line}", err=True)
+    raise typer.Exit(0 if all(_fits(each, machine) != "no" for each in made) else 1)
+
+
+def _fits(made: TrialPlan, machine: Machine) -> str:
+    from xmcbench.planning.trials import fits
+
+    return fits(made, machine.accelerator)
+
+
+def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> Grid:
+    from xmcbench.planning.trials import MARGIN
+    from xmcbench.reporting import Grid
+    from xmcbench.reporting.columns import written
+
+    rows = [
+        (
+            _name(each.trial, made),
+            *(written(value, "count") for value in (each.steps, round(each.pool), each.encoder_tokens, each.flops)),
+            written(each.device_hours, "hours"),
+            written(each.memory.total, "bytes"),
+            written(each.network, "bytes") if each.workers > 1 else "-",
+            _fits(each, machine),
+        )
+        for each in made
+    ]
+    device = machine.accelerator
+    total = sum(each.device_hours * seeds[each.trial.dataset, each.trial.label] for each in made)
+    notes = [
+        f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
+        f"all trials with their seeds: {written(total, 'hours')} device hours",
+        f"fits: close where memory is within {MARGIN:.0%} of what there is; memory and sent are a worker's",
+        *dict.fromkeys(note for each in made for note in each.notes),
+    ]
+    headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent a step", "fits")
+    return Grid("plan", headings, tuple(rows), tuple(notes))
+
+
+def _memory(made: Sequence[TrialPlan]) -> Grid:
+    from xmcbench.reporting import Grid
+    from xmcbench.reporting.columns import written
+
+    parts = list(made[0].memory.parts())
+    rows = [
+        (_name(each.trial, made), *(written(value, "bytes") for value in each.memory.parts().values())) for each in made
+    ]
+    note = "the peak is the first five and the largest of: embeddings + activations + scores, checkpoint, search"
+    return Grid("memory of a worker", ("trial", *parts), tuple(rows), (note,))
+
+
+def _name(trial: Trial, made: Sequence[TrialPlan]) -> str:
+    several = len({each.trial.dataset for each in made}) > 1
+    return f"{trial.dataset}/{trial.label}" if several else trial.label

@@ -1,0 +1,62 @@
+"""`xmcbench show`: everything about one trial."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from xmcbench.record import Record
+    from xmcbench.store import Store
+
+
+def show(
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A trial: its key or the beginning of it, or dataset/label.")
+    ],
+    format: Annotated[
+        Literal["text", "json", "suite"], typer.Option(help="json: the record; suite: one that runs this trial again.")
+    ] = "text",
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+) -> None:
+    """Show all that a record holds, and how to have it again."""
+    from xmcbench.cli.find import find_record
+    from xmcbench.store import Store
+
+    place = Store(store)
+    record = find_record(place, run)
+    if format == "json":
+        typer.echo(record.model_dump_json(indent=1))
+    elif format == "suite":
+        import yaml
+
+        from xmcbench.reporting.describe import reproducing_suite
+
+        typer.echo(yaml.safe_dump(reproducing_suite(record), sort_keys=False, allow_unicode=True), nl=False)
+    else:
+        _print(record, place)
+
+
+def _print(record: Record, store: Store) -> None:
+    from rich.console import Console
+    from rich.text import Text
+
+    from xmcbench.reporting.columns import printable
+    from xmcbench.reporting.describe import describe
+
+    console = Console(highlight=False, soft_wrap=True)
+    for section in describe(record):
+        console.print(Text(section.title, style="bold"))
+        width = max(len(name) for name, _ in section.rows)
+        for name, value in section.rows:
+            console.print(Text(f"  {name:<{width}}  ", style="dim") + Text(value))
+        console.print()
+    if record.failure and record.failure.log_tail:
+        console.print(Text("The end of its log", style="bold"))
+        console.print(Text("\n".join(map(printable, record.failure.log_tail.splitlines()))))
+        console.print()
+    directory = store.directory(record.key)
+    kept = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    console.print(Text(f"{directory}: {', '.join(kept)}", style="dim"))

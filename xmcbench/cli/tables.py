@@ -1,0 +1,73 @@
+"""`xmcbench tables`: what the cells of a suite's sweep spent and reached, from what the store holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from xmcbench.record import Record
+    from xmcbench.suite import Suite
+    from xmcbench.trial import Trial
+
+
+def tables(
+    suite: Annotated[Path, typer.Argument(help="The suite file.", show_default=False)],
+    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write them.")] = "table",
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
+    ] = None,
+    datasets: Annotated[
+        list[str] | None, typer.Option("--dataset", metavar="NAME", help="This in place of the suite's.")
+    ] = None,
+    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="This in place of the suite's.")] = None,
+    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")] = Path("data"),
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+) -> None:
+    """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
+    from xmcbench.data.prepared import default_cache_dir
+    from xmcbench.plugins import registry
+    from xmcbench.runner import Runner, Settings
+    from xmcbench.tuned import kept, tuned_trials
+
+    settings = Settings(
+        suite=suite,
+        data=data,
+        store=store,
+        cache=default_cache_dir(),
+        sets=sets or (),
+        datasets=datasets or (),
+        encoder=encoder,
+    )
+    runner = Runner(settings, registry())
+    steps = runner.steps(tuned_trials(runner, kept(runner))) if runner.suite.tune else runner.plan()
+    typer.echo(of_suite(runner.suite, [(step.trial, step.record) for step in steps], format))
+
+
+def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], format: str = "table") -> str:
+    """The tables a suite asks for, what its cells reached along their budgets and at what cost, and the check that
+    they spent the same where they are to."""
+    from xmcbench import reporting
+    from xmcbench.equal import equalities
+    from xmcbench.plugins import registry
+
+    def idle(trial: Trial) -> frozenset[str]:
+        method = registry().method(trial.method).thing
+        unused: frozenset[str] = method.Config.model_validate(trial.config).unused()
+        return unused
+
+    outcomes = list(outcomes)
+    entries = {variant.label: variant.entry for variant in suite.variants}
+    found = reporting.cells(outcomes, entries, idle)
+    published = reporting.published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
+    grids = [reporting.cell_grid(title, shape, found, published) for title, shape in suite.tables.items()]
+    if suite.selection:
+        grids += reporting.along_grids(found, suite.selection.metric, suite.selection.evaluations)
+    metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
+    text = reporting.render_grids([*grids, reporting.cost_grid(found, metric)], format)
+    records = [record for _, record in outcomes if record]
+    checks = [str(equality) for equality in equalities(records, suite.equal)] if suite.equal else []
+    return text if format == "csv" else "\n\n".join([text, *checks])

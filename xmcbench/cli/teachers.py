@@ -1,0 +1,64 @@
+"""`xmcbench teachers`: who can be asked whether a label fits a document, and what was answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="List teachers, or export what they answered.", invoke_without_command=True)
+
+HEADERS = ("teacher", "summary", "distribution", "version", "simulated")
+
+
+@app.callback()
+def main(context: typer.Context) -> None:
+    """List teachers, or export what they answered."""
+    if context.invoked_subcommand is None:
+        list_teachers()
+
+
+@app.command("list")
+def list_teachers() -> None:
+    """List the teachers that are installed."""
+    from tabulate import tabulate
+
+    from xmcbench.plugins import registry
+
+    rows = [
+        (
+            each.name,
+            each.thing.summary,
+            each.origin.distribution,
+            each.origin.version,
+            "yes" if each.thing.simulated else "no",
+        )
+        for each in registry().all("teacher")
+    ]
+    typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+
+
+@app.command()
+def export(
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
+    form: Annotated[str, typer.Option("--format", help="csv, json or parquet.")] = "csv",
+    teacher: Annotated[str, typer.Option(metavar="GLOB", help="Teachers whose title matches.")] = "*",
+    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results are kept.")] = Path("results"),
+) -> None:
+    """Write every judgement of a store as a table: document, label, answer, confidence, and who gave it."""
+    from xmcbench.teachers.database import FILE, JudgementStore
+    from xmcbench.teachers.export import writer
+
+    write = writer(form, to_file=output is not None)
+    if not (store / FILE).is_file():
+        from xmcbench.errors import XMCBenchError
+
+        raise XMCBenchError(f"{store / FILE}: no judgements there; a method that asks a teacher makes some")
+    judgements = JudgementStore(store)
+    try:
+        written = write(judgements.rows(teacher), output)
+    finally:
+        judgements.close()
+    if output is not None:
+        typer.echo(f"{output}: {written:,} judgements")

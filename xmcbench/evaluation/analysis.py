@@ -1,0 +1,97 @@
+"""Where a trial's figures come from: everything that can be read off its stored predictions, in one object.
+
+L labels, X bins of labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins, similarity_bins
+from xmcbench.evaluation.curves import PrecisionRecall, ScoreDistributions, precision_recall, score_distributions
+from xmcbench.evaluation.metrics import Hits, find_hits, precision, propensity_scored_precision
+from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.predictions import Predictions
+
+REGIMES, DECILES = "head, torso, tail", "deciles"
+SIMILARITY, SIMILARITY_OF_TAIL = "similarity", "similarity of tail labels"
+TRADE_OFF_KS = (1, 3, 5)
+
+
+@dataclass(frozen=True)
+class Breakdown:
+    """Figures at k of each bin: [X] each, fractions."""
+
+    bins: tuple[str, ...]
+    num_labels: np.ndarray
+    num_pairs: np.ndarray  # true pairs of the test split
+    contribution: np.ndarray  # to P@k; the sum is P@k
+    recall: np.ndarray
+    coverage: np.ndarray
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What one trial's predictions tell. Figures are fractions."""
+
+    k: int
+    breakdowns: dict[str, Breakdown]
+    coverage: dict[int, float]  # by k: labels found at least once, of those that are true for some test query
+    distinct: dict[int, float]  # by k: labels predicted at least once, right or wrong, of all labels
+    trade_off: dict[int, tuple[float, float]]  # by k: P and PSP
+    precision_recall: PrecisionRecall
+    scores: ScoreDistributions
+
+
+def partitions(dataset: Dataset, similarity: np.ndarray | None = None) -> dict[str, LabelBins]:
+    """The ways to put labels into bins. `similarity` [L] adds those of DEXML's Figure 8: all labels, tail labels."""
+    targets = dataset.train.targets
+    regimes = label_bins(dataset.card, targets)
+    found = {REGIMES: regimes, DECILES: decile_bins(targets)}
+    if similarity is not None:
+        found[SIMILARITY] = similarity_bins(similarity)
+        found[SIMILARITY_OF_TAIL] = similarity_bins(similarity, regimes.assignment == regimes.names.index("tail"))
+    return found
+
+
+def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, LabelBins], k: int = 5) -> Analysis:
+    """Everything about checked `predictions` for the dataset's test split; `bins` are its `partitions`."""
+    card, num_labels = dataset.card, dataset.test.targets.shape[1]
+    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
+    hits = find_hits(predictions, dataset.test.targets, weights)
+    ks = sorted({*TRADE_OFF_KS, k})
+    return Analysis(
+        k=k,
+        breakdowns={name: breakdown(hits, partition, k) for name, partition in bins.items()},
+        coverage={at: _coverage(hits, at) for at in ks},
+        distinct={at: _distinct(predictions, at) / num_labels for at in ks},
+        trade_off={at: (precision(hits, at).figure, propensity_scored_precision(hits, at).figure) for at in ks},
+        precision_recall=precision_recall(hits),
+        scores=score_distributions(hits),
+    )
+
+
+def breakdown(hits: Hits, bins: LabelBins, k: int) -> Breakdown:
+    """The figures at `k` of each bin."""
+    return Breakdown(
+        bins.names,
+        bins.num_labels(),
+        bins.num_pairs(hits.truth),
+        bins.contribution(hits, k),
+        bins.recall(hits, k),
+        bins.coverage(hits, k),
+    )
+
+
+def _coverage(hits: Hits, k: int) -> float:
+    sought = len(np.unique(hits.truth.indices))
+    return len(np.unique(hits.labels[hits.ranks < k])) / max(1, sought)
+
+
+def _distinct(predictions: Predictions, k: int) -> int:
+    best = predictions.indices[:, :k]
+    return len(np.unique(best[best >= 0]))

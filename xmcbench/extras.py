@@ -1,0 +1,19 @@
+"""Packages that only some commands need; `pip install 'xmcbench[EXTRA]'` brings them."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from xmcbench.errors import XMCBenchError
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """The module, which comes with the extra `extra`. Raises `XMCBenchError` where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        package = module.partition(".")[0]
+        raise XMCBenchError(
+            f"{purpose} needs {package}, which cannot be imported ({problem}): pip install 'xmcbench[{extra}]'"
+        ) from problem

@@ -1,0 +1,63 @@
+"""The predictions that a store keeps, analysed: each dataset is read once, its labels are put into bins once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from xmcbench.data import Dataset, load
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.analysis import Analysis, analyse, partitions
+from xmcbench.kept import kept_predictions
+from xmcbench.record import Record
+from xmcbench.store import Store
+
+
+def analyses(
+    store: Store, records: Iterable[Record], data: Path, k: int = 5, missed: Callable[[str], None] = lambda _: None
+) -> dict[str, Analysis]:
+    """The analysis of each record whose predictions and dataset can be had, by key; `missed` is told of the others."""
+    by_dataset: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        if record.metrics:
+            by_dataset[record.trial.dataset].append(record)
+    found: dict[str, Analysis] = {}
+    for name, some in by_dataset.items():
+        try:
+            dataset = load(name, data)
+        except XMCBenchError as problem:
+            missed(str(problem))
+            continue
+        bins = partitions(dataset)
+        for record in some:
+            try:
+                found[record.key] = analyse(kept_predictions(store, record, dataset), dataset, bins, k)
+            except XMCBenchError as problem:
+                missed(f"{record.key} {record.trial.label}: {problem}")
+    return found
+
+
+def analyse_together(
+    store: Store, records: Iterable[Record], dataset: Dataset, k: int = 5, similarity: np.ndarray | None = None
+) -> dict[str, Analysis]:
+    """The analyses of trials on one dataset, by name for people; raises `XMCBenchError` where one cannot be had."""
+    bins, named = partitions(dataset, similarity), names(records)
+    return {name: analyse(kept_predictions(store, record, dataset), dataset, bins, k) for name, record in named.items()}
+
+
+def names(records: Iterable[Record]) -> dict[str, Record]:
+    """Each record under its label; where labels are equal with the seed, and with the key where that is equal too."""
+    named = {record.key: record for record in records}
+    forms: tuple[Callable[[Record], str], ...] = (
+        lambda record: record.trial.label,
+        lambda record: f"{record.trial.label} seed {record.trial.seed}",
+        lambda record: f"{record.trial.label} {record.key}",
+    )
+    for form in forms:
+        found = {form(record): record for record in named.values()}
+        if len(found) == len(named):
+            break
+    return found

@@ -1,0 +1,149 @@
+"""The cells of a sweep as tables: batch, pool, what was spent, how good it got. A suite says in which columns."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmcbench.record import SCORED, Record
+from xmcbench.reporting.cited import cited_row
+from xmcbench.reporting.columns import COLUMNS, cell, heading
+from xmcbench.reporting.grid import Grid
+from xmcbench.reporting.measured import measured_rows
+from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.rows import Row
+from xmcbench.trial import Trial
+
+POOL = "negative_pool"
+COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
+
+
+class TableShape(BaseModel):
+    """Which cells of a suite make a table, and what it says of each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
+    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
+    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method with one configuration on one dataset under one budget; figures are means over its seeds."""
+
+    entry: str  # the method's label in the suite
+    trial: Trial  # of its first seed
+    settings: dict[str, Any]  # those that mean something
+    status: str  # of its seeds; "not run"
+    records: tuple[Record, ...]  # those with figures
+    row: Row  # what they come to
+
+    @property
+    def label(self) -> str:
+        """The method's label and the point of the sweep."""
+        return self.trial.label
+
+
+def cells(
+    outcomes: Iterable[tuple[Trial, Record | None]],
+    entries: Mapping[str, str],
+    idle: Callable[[Trial], frozenset[str]],
+) -> list[Cell]:
+    """The cells of a suite's trials, in its order. `entries` has the method's label of each trial's label.
+
+    `idle` names the settings that mean nothing beside a trial's others.
+    """
+    seeds: dict[str, list[tuple[Trial, Record | None]]] = defaultdict(list)
+    for trial, record in outcomes:
+        seeds[json.dumps(trial.model_dump(mode="json", exclude={"seed"}), sort_keys=True)].append((trial, record))
+    return [_cell(alike, entries, idle) for alike in seeds.values()]
+
+
+def _cell(
+    alike: Sequence[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
+) -> Cell:
+    trial = alike[0][0]
+    statuses = [str(record.status) if record else "not run" for _, record in alike]
+    scored = [record for _, record in alike if record and record.status in SCORED]
+    rows = [row for _, row in measured_rows(scored)]
+    unused = idle(trial)
+    return Cell(
+        entry=entries.get(trial.label, trial.label),
+        trial=trial,
+        settings={name: value for name, value in trial.config.items() if name not in unused},
+        status=", ".join(dict.fromkeys(statuses)),
+        records=tuple(scored),
+        row=rows[0] if rows else Row("measured", trial.label, {}),
+    )
+
+
+def cell_grid(title: str, shape: TableShape, found: Sequence[Cell], published: Sequence[PublishedRow] = ()) -> Grid:
+    """The table of a suite: its cells, and below them the rows of the paper's table that it is shaped like."""
+    shown = [each for each in found if shape.methods is None or each.entry in shape.methods]
+    rows = [(each.label, *(_text(each, name) for name in shape.columns)) for each in shown]
+    theirs = [row for row in published if row.source == shape.beside]
+    for row in theirs:
+        told = f"{row.source}: {row.label}, {row.dataset}"
+        rows.append((told, *(_printed(row, name) or "-" for name in shape.columns)))
+    notes = []
+    if POOL in shape.columns:
+        notes.append("pool: labels that a step's queries are scored against, mean over steps")
+    if theirs:
+        notes.append(f"rows of {shape.beside} are as printed there, on the datasets and budgets of the paper")
+    headings = ("method", *(_heading(name) for name in shape.columns))
+    return Grid(title, headings, tuple(rows), tuple(notes))
+
+
+def cost_grid(found: Sequence[Cell], metric: str) -> Grid:
+    """Quality against cost, method by method and the cheapest cell first."""
+    order = {entry: place for place, entry in enumerate(dict.fromkeys(each.entry for each in found))}
+    scored = sorted((each for each in found if metric in each.row.metrics), key=lambda e: (order[e.entry], _cost(e)))
+    rows = []
+    for each in scored:
+        of_method = _undominated(each, [other for other in scored if other.entry == each.entry], metric)
+        mark = "all" if _undominated(each, scored, metric) else "method" if of_method else ""
+        rows.append((each.label, *(_text(each, name) for name in (metric, *COSTS)), mark))
+    headings = ("method", metric, *(_heading(name) for name in COSTS), "best of")
+    note = f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"
+    return Grid(f"quality against cost: {metric}", headings, tuple(rows), (note,))
+
+
+def _cost(each: Cell) -> float:
+    return float(each.row.facts.get("flops", 0.0))
+
+
+def _undominated(each: Cell, others: Sequence[Cell], metric: str) -> bool:
+    """Whether no other is as good for less, or better for as much."""
+
+    def beats(other: Cell) -> bool:
+        gain, saved = other.row.metrics[metric] - each.row.metrics[metric], _cost(each) - _cost(other)
+        return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
+
+    where = each.trial.dataset, each.trial.budget
+    return not any(beats(other) for other in others if (other.trial.dataset, other.trial.budget) == where)
+
+
+def _text(each: Cell, name: str) -> str:
+    if "@" in name and name not in each.row.metrics:
+        return each.status
+    if name not in each.settings:
+        return cell(each.row, name) or "-" if "@" in name or name in COLUMNS else "-"
+    value = each.settings[name]
+    if isinstance(value, dict) and "name" in value:  # an encoder
+        value = value["name"]
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def _printed(row: PublishedRow, name: str) -> str:
+    """What a paper says in the column of a metric or a fact."""
+    return cell(cited_row(row), name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
+
+
+def _heading(name: str) -> str:
+    return "negatives" if name == "negatives_per_query" else heading(name)

@@ -1,0 +1,54 @@
+"""What a row cost, in the units that charts compare rows by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+
+from xmcbench.record import Record
+from xmcbench.reporting.rows import Row
+
+COSTS = {
+    "negative_pool": "negatives per query",  # as PRIME's Figure 1 has it: the labels a query is scored against
+    "encoder_tokens": "encoder tokens",
+    "device_hours": "device hours",
+    "flops": "floating-point operations",
+    "batch_size": "batch size",
+    "num_parameters": "parameters",
+}
+SPENT = {
+    "encoder_tokens": "encoder tokens",
+    "steps": "optimiser steps",
+    "device_seconds": "device seconds",
+    "flops": "floating-point operations",
+}  # what the points of a record's curve say of the budget
+
+
+def costs(row: Row) -> dict[str, float]:
+    """The costs of a row that are known, by name of `COSTS`; a cost of 0 is left out, since charts are logarithmic."""
+    known = {name: row.facts[name] for name in COSTS if name in row.facts}
+    if (hours := _device_hours(row)) is not None:
+        known["device_hours"] = hours
+    return {name: float(cost) for name, cost in known.items() if isinstance(cost, int | float) and cost > 0}
+
+
+def _device_hours(row: Row) -> float | None:
+    """Measured: what the budget covers, of all workers. Published: hours of training of all devices."""
+    seconds, hours, hardware = (row.facts.get(name) for name in ("device_seconds", "training_hours", "hardware"))
+    if row.source == "measured":
+        workers = row.facts.get("workers", 1)
+        return seconds * workers / 3600 if isinstance(seconds, float) and isinstance(workers, int) else None
+    if not isinstance(hours, float) or not isinstance(hardware, str):
+        return None
+    return hours * sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", hardware)))
+
+
+def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tuple[str, list[dict[str, float]]]]:
+    """Quality along the budget, by key of a trial: what to call the trial, and the points of its record's curve."""
+    found = {}
+    for row in rows:
+        for key, seed in zip(row.keys, row.seeds, strict=True):
+            if key in records and records[key].curve:
+                name = row.method if len(row.keys) == 1 else f"{row.method} seed {seed}"
+                found[key] = (name, records[key].curve)
+    return found

@@ -1,0 +1,136 @@
+"""Everything that a record says, in sections for people, and how to have it again."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from xmcbench.record import METRIC_VERSION, Record
+from xmcbench.reporting.columns import printable, written
+from xmcbench.reporting.rows import budget_text
+from xmcbench.trial import SCHEMA_VERSION
+
+KINDS: Mapping[str, Any] = {
+    "encoder_tokens": "number",
+    "peak_bytes": "bytes",
+    "peak_device_bytes": "bytes",
+    "device_seconds": "seconds",
+    "memory_bytes": "bytes",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a record: names and what they are, as text."""
+
+    title: str
+    rows: tuple[tuple[str, str], ...]
+
+
+def describe(record: Record) -> tuple[Section, ...]:
+    """The sections of a record that say something; nothing of the record is left out but its failure's log."""
+    trial, made = record.trial, dict(record.provenance)
+    command = made.pop("command", None)
+    sections = (
+        Section("Trial", tuple(_trial(record))),
+        Section("Outcome", tuple(_outcome(record))),
+        Section("Figures (per cent)", tuple(_figures(record))),
+        Section("Settings", tuple(_flat(trial.config))),
+        Section("Spent", tuple(_flat(record.spent))),
+        Section("Along the budget", tuple(_curve(record))),
+        Section("How the settings were chosen", tuple(_flat(record.chosen))),
+        Section("Made with", tuple(_flat(made))),
+        Section("To have it again", tuple(_again(record, command))),
+    )
+    clean = (Section(each.title, tuple((name, printable(text)) for name, text in each.rows)) for each in sections)
+    return tuple(section for section in clean if section.rows)
+
+
+def reproducing_suite(record: Record, metrics: Iterable[str] = ()) -> dict[str, Any]:
+    """A suite of this one trial: with the versions and the data it ran with, it has the same key."""
+    trial = record.trial
+    suite: dict[str, Any] = {
+        "name": record.suite,
+        "datasets": [trial.dataset],
+        "seeds": [trial.seed],
+        "budget": trial.budget.limits(),
+        "methods": {trial.label: {"method": trial.method}},
+        "settings": trial.config,
+        "metrics": list(metrics or record.metrics) or None,
+        "selection": trial.selection.model_dump() if trial.selection else None,
+        "track": trial.track,
+    }
+    return {key: value for key, value in suite.items() if value not in (None, {})}
+
+
+def _trial(record: Record) -> Iterable[tuple[str, str]]:
+    trial = record.trial
+    yield "key", record.key
+    yield "label", trial.label
+    yield "method", f"{trial.method} ({trial.distribution} {trial.version})"
+    yield "dataset", f"{trial.dataset}, content {trial.dataset_hash}"
+    yield "track", trial.track
+    yield "seed", str(trial.seed)
+    yield "budget", budget_text(trial.budget.limits())
+    if trial.selection:
+        held = trial.selection
+        yield "selection", f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
+    yield "suite", record.suite
+    if record.key_version != SCHEMA_VERSION:
+        yield "schema", f"written by version {record.key_version}, which had no digest: an edit would not be noticed"
+
+
+def _outcome(record: Record) -> Iterable[tuple[str, str]]:
+    yield "status", str(record.status)
+    yield "begun", record.started
+    yield "ended", record.ended
+    yield "checkpoint chosen on", record.selection_split
+    yield "trainable parameters", f"{record.num_parameters:,}"
+    yield "workers", str(record.workers)
+    if record.teacher:
+        yield "teacher", record.teacher + (" (simulated from annotations)" if record.simulated_teacher else "")
+    if record.failure:
+        where = f" while in {record.failure.stage}" if record.failure.stage else ""
+        yield "failure", f"{record.failure.type}{where}: {record.failure.message}"
+    if record.truth_hash:
+        yield "truth", record.truth_hash
+
+
+def _figures(record: Record) -> Iterable[tuple[str, str]]:
+    for name, figure in record.metrics.items():
+        low, high = record.intervals.get(name, (None, None))
+        interval = "" if low is None or high is None else f"  95 %: {100 * low:.2f} to {100 * high:.2f}"
+        yield name, f"{100 * figure:.4f}{interval}"
+    if record.metrics and record.metric_version != METRIC_VERSION:
+        yield "definitions", f"version {record.metric_version}, now {METRIC_VERSION}: `xmcbench rescore` renews them"
+
+
+def _curve(record: Record) -> Iterable[tuple[str, str]]:
+    for number, point in enumerate(record.curve, start=1):
+        yield str(number), ", ".join(f"{name} {value:.6g}" for name, value in point.items())
+
+
+def _again(record: Record, command: Any) -> Iterable[tuple[str, str]]:
+    git = record.provenance.get("git") or {}
+    if commit := git.get("commit"):
+        yield "code", f"git checkout {commit}" + ("  (it had changes that no commit holds)" if git.get("dirty") else "")
+    if isinstance(command, list) and command:
+        words = [PurePath(str(command[0])).name, *map(str, command[1:])]
+        yield "the command it came from", shlex.join(words)
+    yield "this trial alone", f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml"
+
+
+def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
+            yield prefix + name, json.dumps(value, ensure_ascii=False)
+        elif name in KINDS:
+            yield prefix + name, written(value, KINDS[name])
+        else:
+            yield prefix + name, f"{value:,}" if isinstance(value, int) else str(value)

@@ -1,0 +1,134 @@
+"""Records to rows: seeds that ended alike are one row, configurations that share a label are told apart."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from xmcbench.record import SCORED, Record
+from xmcbench.reporting.rows import Fact, Row
+
+FACTS = (str, int, float)  # of the kinds that a column can hold, bool among them
+SAID_BY_CONFIG = ("batch_size", "negatives", "loss", "dimension")
+SPENT = ("encoder_tokens", "steps", "epochs", "flops", "device_seconds", "teacher_calls", "teacher_tokens")
+
+
+def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
+    """All metrics that any record has, in the order they were first recorded."""
+    return tuple(dict.fromkeys(name for record in records if record.status in SCORED for name in record.metrics))
+
+
+def measured_rows(records: Sequence[Record]) -> list[tuple[Record, Row]]:
+    """Rows of comparable records, and of each row the record of its first seed."""
+    seeds: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        alike = record.trial.model_dump_json(exclude={"seed"})
+        seeds[f"{alike} {record.status} {record.metric_version}"].append(record)
+    groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
+    labels = _labels([group[0] for group in groups])
+    return [(group[0], _row(group, label)) for group, label in zip(groups, labels, strict=True)]
+
+
+def _row(records: list[Record], label: str) -> Row:
+    """Average records that differ in their seed alone."""
+    first = records[0]
+    scored = first.status in SCORED
+    single = scored and len(records) == 1
+    failure = first.failure
+    figures: dict[str, list[float]] = {}
+    if scored and len(records) > 1:
+        names = [name for name in first.metrics if all(name in record.metrics for record in records)]
+        figures = {name: [record.metrics[name] for record in records] for name in names}
+    return Row(
+        source="measured",
+        method=label,
+        status=first.status,
+        metrics={name: fmean(values) for name, values in figures.items()} or (first.metrics if single else {}),
+        intervals=first.intervals if single else {},
+        std={name: stdev(values) for name, values in figures.items()},
+        facts=_facts(records),
+        seeds=tuple(record.trial.seed for record in records),
+        keys=tuple(record.key for record in records),
+        metric_version=first.metric_version,
+        problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
+    )
+
+
+def _facts(records: list[Record]) -> dict[str, Fact]:
+    first = records[0]
+    config, made = first.trial.config, first.provenance
+    encoder = config.get("encoder")
+    facts: dict[str, Any] = {name: config.get(name) for name in SAID_BY_CONFIG}
+    facts["encoder"] = encoder.get("name") if isinstance(encoder, dict) else encoder
+    facts |= _spent([record.spent for record in records])
+    if first.status in SCORED:
+        facts["num_parameters"] = first.num_parameters
+    if made.get("gpu"):
+        facts["hardware"] = f"{made.get('gpus', 1)} x {made['gpu']}"
+    elif made.get("cpu"):
+        facts["hardware"] = f"{made.get('cores_usable', 1)} cores of {made['cpu']}"
+    facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
+    facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
+    facts["simulated_teacher"] = first.simulated_teacher or None
+    return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
+
+
+def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
+    """Means over seeds; of peak memory the largest."""
+    spent: dict[str, float] = {}
+    for name in SPENT:
+        values = [float(ledger[name]) for ledger in ledgers if ledger.get(name) is not None]
+        if values and (any(values) or not name.startswith("teacher")):
+            spent[name] = sum(values) / len(values)
+    if "device_seconds" in spent:
+        spent["training_hours"] = spent["device_seconds"] / 3600
+    if training := [
+        ledger["stage_seconds"]["train"] for ledger in ledgers if ledger.get("stage_seconds", {}).get("train")
+    ]:
+        spent["train_seconds"] = fmean(training)
+    if peaks := [float(ledger["peak_bytes"]) for ledger in ledgers if ledger.get("peak_bytes")]:
+        spent["peak_bytes"] = max(peaks)
+    if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
+        spent["negative_pool"] = round(fmean(pools) / spent["steps"])
+    return spent
+
+
+def _labels(records: list[Record]) -> list[str]:
+    """The label of each record; where several share one, with the settings they differ in."""
+    sharing = Counter(record.trial.label for record in records)
+    settings = [_settings(record) if sharing[record.trial.label] > 1 else {} for record in records]
+    values: dict[str, dict[str, set[str | None]]] = {label: defaultdict(set) for label in sharing}
+    for record, own in zip(records, settings, strict=True):
+        for name, value in own.items():
+            values[record.trial.label][name].add(value)
+    named: dict[str, Counter[str]] = {label: Counter() for label in sharing}
+    for record, own in zip(records, settings, strict=True):
+        named[record.trial.label].update(own.keys())
+    labels = []
+    for record, own in zip(records, settings, strict=True):
+        label = record.trial.label
+        differing = [
+            name
+            for name in sorted(values[label])
+            if len(values[label][name]) > 1 or named[label][name] < sharing[label]
+        ]
+        own_values = ", ".join(f"{name}={own.get(name)}" for name in differing)
+        labels.append(" ".join(f"{label} ({own_values})".split()) if differing else " ".join(label.split()))
+    return labels
+
+
+def _settings(record: Record) -> dict[str, str]:
+    """All that makes this record's trial another than its neighbours', flat, as text."""
+    trial = record.trial
+    settings = _flat("", trial.config)
+    settings |= {"method": trial.method, "distribution": trial.distribution, "version": trial.version}
+    return settings | _flat("selection.", trial.selection.model_dump() if trial.selection else {})
+
+
+def _flat(prefix: str, tree: dict[str, Any]) -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for name, value in tree.items():
+        flat |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": str(value)}
+    return flat

@@ -1,0 +1,5 @@
+"""The leaderboard as a static page: one file that needs no network, and a file for each record beside it."""
+
+from xmcbench.reporting.page.site import write_page
+
+__all__ = ["write_page"]

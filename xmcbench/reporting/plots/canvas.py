@@ -1,0 +1,68 @@
+"""What all figures have in common: size, colours, and files that are the same bytes each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from xmcbench.extras import import_extra
+from xmcbench.files import atomic_write
+
+FIGURE_FORMATS = ("png", "pdf", "svg")
+COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
+# Okabe and Ito's colours, told apart by people who see few of them; black last.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "legend.fontsize": 7.0,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "figure.dpi": 200,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.03,
+    "pdf.fonttype": 42,  # fonts as outlines that journals take
+    "svg.hashsalt": "xmcbench",
+    "mathtext.default": "regular",
+}
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+@contextmanager
+def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int = 1) -> Iterator[Any]:
+    """Axes to draw on, one or a list of `panels` side by side; written to `path`, whose ending says in which format."""
+    matplotlib = import_extra("matplotlib", "plots", "drawing figures")
+    figures = import_extra("matplotlib.figure", "plots", "drawing figures")
+    with matplotlib.rc_context(STYLE):
+        figure = figures.Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        yield axes[0] if panels == 1 else list(axes)
+        content, format = BytesIO(), path.suffix[1:]
+        figure.savefig(content, format=format, metadata=UNDATED[format])
+    with atomic_write(path) as file:
+        file.write(content.getvalue())
+
+
+def plain(text: str) -> str:
+    """Text in which matplotlib reads no formula."""
+    return text.replace("$", r"\$")
+
+
+def legend_below(axes: Any, columns: int = 3) -> None:
+    """The legend of the axes under the whole figure, where it covers nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    axes.figure.legend(handles, names, loc="outside lower center", ncols=columns, columnspacing=1.4, handlelength=1.6)

@@ -1,0 +1,80 @@
+"""Which rows cannot be told from the best of their group: the paired bootstrap, from kept figures on resamples.
+
+A trial keeps its figures on the same resamples of the test queries as every other trial on that split, so rows are
+compared without predictions or dataset. B resamples, R rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from xmcbench.reporting.rows import Row
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# The figures (by metric, [B] each) on resamples that are kept of a trial, by its key; empty where there are none.
+Resampled = Callable[[str, Sequence[str]], Mapping[str, "np.ndarray"]]
+
+
+def with_ties(rows: Sequence[Row], metrics: Sequence[str], resampled: Resampled) -> list[Row]:
+    """The `rows` of a group, with the intervals of those of several seeds and with the `metrics` in which they tie."""
+    ranked = [row for row in rows if row.rank is not None]
+    if len(ranked) < 2 and not any(row.std for row in ranked):
+        return list(rows)
+    kept = _Kept(metrics, resampled)
+    known = [replace(row, intervals=kept.intervals(row)) if row.std and row.rank else row for row in rows]
+    tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for metric in metrics:
+        for row in _tied(metric, [row for row in known if row.rank and metric in row.intervals], kept):
+            tied[row.keys].add(metric)
+    return [replace(row, tied=frozenset(tied[row.keys])) if row.rank and row.keys in tied else row for row in known]
+
+
+def _tied(metric: str, rows: Sequence[Row], kept: _Kept) -> list[Row]:
+    """Of rows with an interval those that the best row in `metric` does not beat."""
+    from xmcbench.bootstrap import indistinguishable
+
+    if len(rows) < 2:
+        return []
+    best = max(rows, key=lambda row: row.metrics[metric])
+    lowest = best.intervals[metric][0]
+    # Where intervals do not overlap, neither does that of the difference hold 0: such rows need not be read.
+    near = [row for row in rows if row is not best and row.intervals[metric][1] >= lowest]
+    figures = kept.figures(best, metric)
+    compared = [(row, own) for row in near if (own := kept.figures(row, metric)) is not None]
+    if figures is None or not compared:
+        return []
+    answers = indistinguishable(figures, [own for _, own in compared])
+    return [row for (row, _), same in zip(compared, answers, strict=True) if same]
+
+
+class _Kept:
+    """Figures on resamples of rows, read once."""
+
+    def __init__(self, metrics: Sequence[str], resampled: Resampled) -> None:
+        self._metrics = metrics
+        self._resampled = resampled
+        self._read: dict[str, Mapping[str, np.ndarray]] = {}
+
+    def figures(self, row: Row, metric: str) -> np.ndarray | None:
+        """The means over seeds [B]; None where a seed has none."""
+        total: np.ndarray | None = None
+        for key in row.keys:
+            if key not in self._read:
+                self._read[key] = self._resampled(key, self._metrics)
+            own = self._read[key].get(metric)
+            if own is None or (total is not None and len(total) != len(own)):
+                return None
+            total = own if total is None else total + own
+        return None if total is None else total / len(row.keys)
+
+    def intervals(self, row: Row) -> dict[str, tuple[float, float]]:
+        """The interval of each metric of which every seed keeps figures on resamples."""
+        from xmcbench.bootstrap import intervals
+
+        own = {metric: self.figures(row, metric) for metric in self._metrics if metric in row.metrics}
+        return intervals({metric: figures for metric, figures in own.items() if figures is not None})

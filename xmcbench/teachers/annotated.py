@@ -1,0 +1,90 @@
+"""A simulated teacher: the training annotations, with mistakes of a chosen rate.
+
+Legend: N pairs, D documents, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from pydantic import Field
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.evaluation.pairs import binary, contains
+from xmcbench.teachers.teacher import Answers, Pairs, Teacher
+
+
+class Annotated(Teacher):
+    """Says yes to a share `recall` of the annotated pairs and to a share `false_accepts` of the others.
+
+    What it says of a pair hangs on the texts and the seed alone: of two teachers with one seed, the better one errs
+    on a subset of the pairs the other errs on. Documents with the same text share their annotations, and so do labels.
+    """
+
+    name = "annotated"
+    summary = "simulated: the training annotations, with mistakes at a chosen rate"
+    simulated = True
+
+    class Config(Teacher.Config):
+        recall: float = Field(1.0, ge=0, le=1, description="share of the annotated pairs it accepts")
+        false_accepts: float = Field(0.0, ge=0, le=1, description="share of the other pairs it accepts")
+        seed: int = Field(0, ge=0, description="another seed errs on other pairs")
+
+    config: Config
+    annotations: sp.csr_array  # [distinct documents, distinct labels]
+
+    @property
+    def title(self) -> str:
+        return f"annotated (recall {self.config.recall:g}, false accepts {self.config.false_accepts:g})"
+
+    @property
+    def at_once(self) -> int:
+        return 65_536  # it costs nothing to ask it in vain
+
+    def attend(self, train: TrainingData) -> None:
+        self._document_D, documents = _distinct(train.texts)
+        self._label_L, labels = _distinct(train.label_texts)
+        targets = sp.coo_array(train.targets)
+        rows, columns = self._document_D[targets.coords[0]], self._label_L[targets.coords[1]]
+        self.annotations = binary(sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), (documents, labels)))
+
+    def ask(self, pairs: Pairs) -> Iterator[Answers]:
+        rows, columns = self._document_D[pairs.document_ids], self._label_L[pairs.label_ids]
+        true_N = contains(self.annotations[rows], columns[:, None])[:, 0]
+        lot_N = _lots(pairs.documents, pairs.labels, self.config.seed)
+        accepted_N = lot_N < np.where(true_N, self.config.recall, self.config.false_accepts)
+        nothing = np.zeros(len(pairs), np.int64)
+        sure = np.ones(len(pairs), np.float32)
+        yield Answers(np.arange(len(pairs)), accepted_N.astype(np.int8), sure, nothing, nothing)
+
+
+def _lots(documents: Sequence[str], labels: Sequence[str], seed: int) -> np.ndarray:
+    """[N] numbers in [0, 1), each a hash of the texts of its pair and the seed."""
+    mixed = _hashes(documents, f"document {seed}") ^ _hashes(labels, f"label {seed}")
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's finish
+        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    mixed ^= mixed >> np.uint64(31)
+    lots: np.ndarray = (mixed >> np.uint64(11)).astype(np.float64) / 2**53
+    return lots
+
+
+def _hashes(texts: Sequence[str], purpose: str) -> np.ndarray:
+    """uint64 [N]"""
+    known: dict[str, int] = {}
+    person = blake2b(purpose.encode(), digest_size=16).digest()
+    for text in texts:
+        if text not in known:
+            known[text] = int.from_bytes(blake2b(text.encode(), digest_size=8, person=person).digest(), "little")
+    return np.fromiter((known[text] for text in texts), np.uint64, len(texts))
+
+
+def _distinct(texts: Sequence[Any]) -> tuple[np.ndarray, int]:
+    """The number of each text among the distinct ones, and how many these are."""
+    known: dict[bytes, int] = {}
+    digests = (blake2b(texts[i].encode(), digest_size=16).digest() for i in range(len(texts)))
+    numbers = np.fromiter((known.setdefault(digest, len(known)) for digest in digests), np.int64, len(texts))
+    return numbers, len(known)

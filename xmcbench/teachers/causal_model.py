@@ -1,0 +1,210 @@
+"""A causal language model in this process, which is not made to write: its probabilities of yes and of no decide.
+
+Legend: N pairs, M of a batch, W tokens of the longest prompt, C continuations, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from xmcbench.teachers.prompts import OneLabelPrompt, template
+from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Ids = tuple[int, ...]  # of tokens
+
+
+class CausalModel(Teacher):
+    """Compares P(yes | prompt) and P(no | prompt), each the sum over its spellings; the larger is the answer.
+
+    The probability of a spelling is the product over its tokens. Where the tokenizer has a chat template the prompt is
+    the user's turn and the spelling begins the model's; without, a space goes before it.
+    """
+
+    name = "transformers"
+    summary = "a causal language model from the Hugging Face hub or a folder, scored in this process"
+
+    class Config(Teacher.Config):
+        indifferent: ClassVar[frozenset[str]] = Teacher.Config.indifferent | {"model", "device", "batch_tokens"}
+
+        model: str = Field(min_length=1, description="Hugging Face id, or a folder")
+        revision: str = Field("main", description="of a Hugging Face id: branch, tag or commit")
+        prompt: OneLabelPrompt = Field("eurlex-4k", description="name of a prompt, or a template of your own")
+        document_tokens: int = Field(430, gt=0, description="tokens a document is cut at")
+        yes: tuple[str, ...] = Field(("yes", "Yes"), min_length=1, description="spellings of yes")
+        no: tuple[str, ...] = Field(("no", "No"), min_length=1, description="spellings of no")
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="auto: as it was saved")
+        device: str = Field("auto", description="auto: a GPU where there is one")
+        batch_tokens: int | None = Field(
+            None, gt=0, description="padded tokens of a batch; null is 2,048 on a CPU, 32,768 on a GPU"
+        )
+
+    config: Config
+
+    @property
+    def title(self) -> str:
+        folder = Path(self.config.model)
+        return f"transformers {folder.name if folder.is_dir() else self.config.model}"
+
+    @property
+    def template(self) -> str:
+        return template(self.config.prompt)
+
+    @property
+    def at_once(self) -> int:
+        return 1024
+
+    def identity(self) -> dict[str, Any]:
+        """A model in a folder is known by the content of its files, wherever they lie."""
+        folder = Path(self.config.model)
+        return {**super().identity(), "model": _content(folder) if folder.is_dir() else self.config.model}
+
+    def ask(self, pairs: Pairs) -> Iterator[Answers]:
+        prompts = self._prompts(pairs)
+        for places in self._batches([len(prompt) for prompt in prompts]):
+            yes_M, no_M = self.log_probabilities([prompts[place] for place in places])
+            margin_M = yes_M - no_M
+            yield Answers(
+                places,
+                (margin_M > 0).astype(np.int8),
+                (1 / (1 + np.exp(-np.abs(margin_M)))).astype(np.float32),
+                np.array([len(prompts[place]) for place in places], np.int64),
+                np.zeros(len(places), np.int64),
+            )
+
+    def close(self) -> None:
+        self.__dict__.pop("_model", None)  # the memory of the device is the method's again
+
+    def log_probabilities(self, prompts: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray]:
+        """float64 [M] log P(yes) and log P(no) after each prompt."""
+        import torch
+
+        spelt = [self._spelt(spellings) for spellings in (self.config.yes, self.config.no)]
+        by_spelling: dict[Ids, Tensor] = {}
+        with torch.inference_mode():
+            # Spellings that differ in their last token only are read off one pass.
+            for beginning in dict.fromkeys(ids[:-1] for ids in (*spelt[0], *spelt[1])):
+                logits = self._logits([prompt + beginning for prompt in prompts], 1 + len(beginning))
+                logs = logits.double().log_softmax(-1)
+                for ids in {*spelt[0], *spelt[1]}:
+                    if ids[:-1] == beginning:
+                        by_spelling[ids] = sum(logs[:, i, token] for i, token in enumerate(ids))  # type: ignore[assignment]
+            yes_M, no_M = (torch.stack([by_spelling[ids] for ids in each]).logsumexp(0) for each in spelt)
+        return yes_M.cpu().numpy(), no_M.cpu().numpy()
+
+    def _logits(self, texts: Sequence[Ids], count: int) -> Tensor:
+        """[M, count, V] logits after the last `count` tokens but none, one, ... of each text.
+
+        Padding goes to the left, so that the ends of all texts are in the same columns; a token's position is counted
+        from the beginning of its text.
+        """
+        import torch
+
+        width = max(map(len, texts))
+        ids_MW = torch.full((len(texts), width), self._pad)
+        mask_MW = torch.zeros(len(texts), width, dtype=torch.long)
+        for row, ids in enumerate(texts):
+            ids_MW[row, width - len(ids) :] = torch.tensor(ids)
+            mask_MW[row, width - len(ids) :] = 1
+        inputs = {"input_ids": ids_MW, "attention_mask": mask_MW}
+        if "position_ids" in self._accepted:
+            inputs["position_ids"] = (mask_MW.cumsum(1) - 1).clamp(min=0)
+        kept = {"logits_to_keep": count} if "logits_to_keep" in self._accepted else {}
+        placed = {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
+        logits: Tensor = self._model(**placed, use_cache=False, **kept).logits
+        return logits[:, -count:]
+
+    def _prompts(self, pairs: Pairs) -> list[Ids]:
+        """The tokens of each pair's prompt."""
+        texts: list[str] = []
+        for run in pairs.runs():
+            document = self._cut(pairs.documents[run.start])
+            texts += [self.template.format(document=document, label=pairs.labels[place]) for place in run]
+        chat = self._tokenizer.chat_template is not None
+        if chat:
+            turns = [[{"role": "user", "content": text}] for text in texts]
+            texts = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        made = self._tokenizer(texts, add_special_tokens=not chat, verbose=False)["input_ids"]
+        return [tuple(ids) for ids in made]
+
+    def _cut(self, document: str) -> str:
+        """The first `document_tokens` tokens of a document, as they stand in it."""
+        limit, tokenizer = self.config.document_tokens, self._tokenizer
+        if not tokenizer.is_fast:
+            ids = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
+            return document if len(ids) <= limit else tokenizer.decode(ids[:limit])
+        made = tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        ends = [end for _, end in made["offset_mapping"]]
+        return document if len(ends) <= limit else document[: ends[limit - 1]]
+
+    def _spelt(self, spellings: Sequence[str]) -> list[Ids]:
+        """The tokens of each spelling, once."""
+        space = "" if self._tokenizer.chat_template is not None else " "
+        made = [self._tokenizer(space + text, add_special_tokens=False)["input_ids"] for text in spellings]
+        return list(dict.fromkeys(tuple(ids) for ids in made))
+
+    def _batches(self, lengths: list[int]) -> Iterator[np.ndarray]:
+        """Places of prompts of like length, the longest first: a batch too large fails at once."""
+        most = self.config.batch_tokens or (32_768 if self._model.device.type == "cuda" else 2_048)
+        order = np.argsort(lengths, kind="stable")[::-1]
+        start = 0
+        while start < len(order):
+            size = max(1, most // lengths[order[start]])
+            yield order[start : start + size]
+            start += size
+
+    @cached_property
+    def _accepted(self) -> frozenset[str]:
+        return frozenset(inspect.signature(self._model.forward).parameters)
+
+    @cached_property
+    def _pad(self) -> int:
+        tokenizer = self._tokenizer
+        return next((i for i in (tokenizer.pad_token_id, tokenizer.eos_token_id) if i is not None), 0)
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        from transformers import AutoTokenizer
+
+        return self._loaded(AutoTokenizer)
+
+    @cached_property
+    def _model(self) -> Any:
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        device = self.config.device
+        if device == "auto":
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
+
+    def _loaded(self, kind: Any, **settings: Any) -> Any:
+        from xmcbench.models.encoder import without_network
+
+        place = self.config.model
+        try:
+            return kind.from_pretrained(
+                place, revision=self.config.revision, local_files_only=without_network(place), **settings
+            )
+        except (OSError, ValueError) as problem:
+            reason = str(problem).strip().splitlines()[0]
+            raise TeacherError(f"teacher {self.title}: {place!r} cannot be loaded: {reason}") from problem
+
+
+def _content(folder: Path) -> str:
+    """SHA-256 of the files of a model."""
+    whole = sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+        with path.open("rb") as file:
+            whole.update(f"{path.name} {file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return whole.hexdigest()

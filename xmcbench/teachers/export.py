@@ -1,0 +1,82 @@
+"""Judgements as a table, written as they are read: a store may hold millions."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.extras import import_extra
+from xmcbench.files import atomic_write
+from xmcbench.teachers.database import COLUMNS
+
+Rows = Iterable[tuple[Any, ...]]
+ROWS = 50_000  # of parquet in memory at a time
+
+
+def writer(form: str, to_file: bool) -> Callable[[Rows, Path | None], int]:
+    """What writes rows to a file, or to standard output, and says how many. Raises XMCBenchError for a wrong form."""
+    writers = {"csv": _csv, "json": _json, "parquet": _parquet}
+    if form not in writers:
+        raise UnknownNameError("format", form, writers, "--format")
+    if form == "parquet" and not to_file:
+        raise XMCBenchError("--format parquet: expected a file to write to, --output FILE")
+    return writers[form]
+
+
+def _csv(rows: Rows, output: Path | None) -> int:
+    with _opened(output) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        table = csv.writer(text)
+        table.writerow(COLUMNS)
+        count = 0
+        for row in rows:
+            table.writerow(row)
+            count += 1
+        text.detach()
+    return count
+
+
+def _json(rows: Rows, output: Path | None) -> int:
+    """A list of objects, one a line."""
+    with _opened(output) as file:
+        count = 0
+        file.write(b"[")
+        for count, row in enumerate(rows, 1):
+            line = json.dumps(dict(zip(COLUMNS, row, strict=True)), ensure_ascii=False)
+            file.write((",\n" if count > 1 else "\n").encode() + line.encode())
+        file.write(b"\n]\n")
+    return count
+
+
+def _parquet(rows: Rows, output: Path | None) -> int:
+    arrow = import_extra("pyarrow", "parquet", "--format parquet")
+    parquet = import_extra("pyarrow.parquet", "parquet", "--format parquet")
+    assert output is not None
+    kinds = [(name, arrow.float32() if name == "confidence" else arrow.string()) for name in COLUMNS]
+    schema = arrow.schema(kinds)
+    count = 0
+    with _opened(output) as file, parquet.ParquetWriter(file, schema) as table:
+        left = iter(rows)
+        while part := list(islice(left, ROWS)):
+            columns = dict(zip(COLUMNS, zip(*part, strict=True), strict=True))
+            table.write_table(arrow.table({name: list(column) for name, column in columns.items()}, schema=schema))
+            count += len(part)
+    return count
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[BinaryIO]:
+    if output is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+    else:
+        with atomic_write(output) as file:
+            yield file
