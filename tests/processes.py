@@ -8,6 +8,13 @@ from collections.abc import Callable
 import psutil
 
 PATIENCE = 30.0
+# The command, which hears an interrupt even where the tests were started in the background of a shell that ignores it.
+MAIN = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from xmcbench.cli import main
+main()
+"""
 
 
 def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:

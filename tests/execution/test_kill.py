@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fakes.bench import Bench
-from processes import PATIENCE, gone, until
+from processes import MAIN, PATIENCE, gone, until
 
 from xmcbench.record import Status
 
@@ -26,7 +26,7 @@ def processes(bench: Bench) -> list[int]:
 
 def start(bench: Bench, suite: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from xmcbench.cli import main; main()", "run", str(suite), "--store", "results"],
+        [sys.executable, "-c", MAIN, "run", str(suite), "--store", "results"],
         cwd=bench.root,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from fakes import TRUSTED, install_fakes
 from fakes.bench import Bench, Heard
-from processes import gone, until
+from processes import MAIN, gone, until
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.execution.ray import SETTINGS, RayExecutor
@@ -28,8 +28,10 @@ from xmcbench.resources import Needs, Share
 from xmcbench.runner import Step
 from xmcbench.store import StoreError
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX")
-pytestmark = pytest.mark.slow  # whole clusters of processes, a few minutes: `pytest -m slow`
+pytestmark = [
+    pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX"),
+    pytest.mark.slow,  # whole clusters of processes, a few minutes: `pytest -m slow`
+]
 
 CPUS = 2  # of each node
 OBJECT_STORE_BYTES = 80 * 2**20
@@ -281,7 +283,7 @@ def test_there_is_room_for_as_many_as_fit() -> None:
 
 def start(bench: Bench, suite: Path, *options: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", "from xmcbench.cli import main; main()", "run", str(suite), "--store", "results",
+        [sys.executable, "-c", MAIN, "run", str(suite), "--store", "results",
          "--executor", "ray", *options],
         cwd=bench.root,
         env={**os.environ, "XMCBENCH_CACHE": str(bench.root / "cache")},

@@ -6,7 +6,7 @@ const COLOURS = {
   dark: ["#6fb0f2", "#f2935c", "#63c794", "#c295e6", "#e2bd57", "#f080ab", "#72c7d9", "#a5abb3"],
 };
 const LABELLED = 18; // names beside points; more would cover each other
-const CURVES = 24; // lines that can still be told apart
+const CURVES = 12; // lines that can still be told apart
 const LARGEST = 40; // pixels across the largest blob
 const CROWD = 150; // points that are drawn smaller and fainter
 const HEIGHT = 340; // pixels, without the names below
@@ -30,7 +30,7 @@ function short(number) {
 }
 
 function axis(title, settings) {
-  return { title: { text: title, font: { size: 12.5 } }, gridcolor: css("--grid"), linecolor: css("--line"), zeroline: false,
+  return { title: { text: title, font: { size: 12.5 }, standoff: 8 }, automargin: true, gridcolor: css("--grid"), linecolor: css("--line"), zeroline: false,
     fixedrange: true, tickfont: { size: 12, color: css("--soft") }, ...settings };
 }
 
