@@ -38,6 +38,9 @@ class Spot(NamedTuple):
         return math.sqrt(self.size / math.pi)
 
 
+LINES = 12  # of a figure, the best ones: more cannot be told apart
+
+
 def write_figures(
     table: Table,
     records: Mapping[str, Record],
@@ -69,7 +72,7 @@ def _of_group(
     found = [curve for curve in curves(group.rows, records).values() if any(group.sort in at for at in curve[1])]
     if found:
         paths.append(out / f"{stem}-curve.{format}")
-        _curves(found, group.sort, paths[-1])
+        _curves(found[:LINES], group.sort, paths[-1])
     known = {row.method: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
     if known:
         paths.append(out / f"{stem}-deciles.{format}")
