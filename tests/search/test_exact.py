@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -18,21 +21,30 @@ from xmcbench.search.exact import Sizes
 from .cases import Case, assert_same, clustered, tied
 
 SIZES = st.builds(Sizes, rows=st.integers(4, 25), columns=st.integers(20, 250), piece=st.integers(1, 500))
+SHAPES = st.tuples(st.sampled_from([1, 3, 32]), st.sampled_from([1, 2, 64]), st.integers(1, 9))
+
+
+@contextmanager
+def small(sizes: Sizes, shape: tuple[int, int, int]) -> Iterator[None]:
+    """Chunks of these sizes, of many small tiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exact.SIZES, "cpu", sizes)
+        for name, value in zip(("BLOCK", "TILE", "ENOUGH"), shape, strict=True):
+            patch.setattr(exact, name, value)
+        yield
 
 
 @settings(deadline=None)
-@given(case=tied(), sizes=SIZES)
-def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(exact.SIZES, "cpu", sizes)
+@given(case=tied(), sizes=SIZES, shape=SHAPES)
+def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
+    with small(sizes, shape):
         assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), case.solution())
 
 
 @settings(deadline=None)
-@given(case=tied(), sizes=SIZES)
-def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(exact.SIZES, "cpu", sizes)
+@given(case=tied(), sizes=SIZES, shape=SHAPES)
+def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
+    with small(sizes, shape):
         found = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude, precision="bf16")
     solution = case.solution()
     if len(case.labels_LD) <= case.k + exact.SPARE + case.k // 4:  # all labels are ranked in float32
@@ -101,11 +113,11 @@ class Largest(TorchDispatchMode):
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
 def test_the_score_matrix_is_never_there(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=64, columns=512, piece=100))
-    queries_ND, labels_LD = torch.randn(640, 2), torch.randn(5_120, 2)
+    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=16, columns=4096, piece=100))
+    queries_ND, labels_LD = torch.randn(640, 2), torch.randn(20_480, 2)
     with Largest() as largest:
         top_k(queries_ND, labels_LD, 3, precision=precision)
-    assert largest.entries == 64 * 512
+    assert largest.entries == 16 * 4096 * (2 if precision == "bf16" else 1)
 
 
 def test_no_queries_give_no_rows() -> None:

@@ -3,12 +3,14 @@
 A chunk of queries meets a chunk of labels at a time. The scores of a chunk are read once, for the maximum of each block
 of labels. Only blocks whose maximum beats the query's bar are looked into, and only labels that beat it are kept; the
 bar is the lowest of the best labels so far. Chunks go by ascending label, so one that merely ties with the bar loses.
+Blocks lie beside each other as the columns of a tile do, so that a processor finds the maxima of many at once.
 
 The chunks nominate somewhat more than k labels. Each nominated pair is then scored in float32 on its own, so its score
 is the same in every chunk, shard and backend.
 
-Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk, X blocks of S labels in it;
-P blocks that beat the bar, F labels that do; W nominated labels of a query, A queries ranked at a time.
+Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk, G tiles in it of S by T labels,
+so X = G T blocks of S; P blocks that beat the bar, F labels that do; W nominated labels of a query, A queries ranked at
+a time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from xmcbench.search.order import PAD, keys, predictions, scores_and_labels
 if TYPE_CHECKING:
     from xmcbench.models.embedding import Precision
 
-BLOCK = 32  # labels that share a maximum
+BLOCK = 32  # labels that share a maximum: a column of a tile
+TILE = 64  # blocks side by side
+ENOUGH = 1024  # maxima of a query that its first bar is found in: more take longer than the higher bar saves
 SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
 
@@ -37,12 +41,12 @@ class Sizes(NamedTuple):
     """How much is worked on at a time."""
 
     rows: int  # queries
-    columns: int  # labels
+    columns: int  # labels, of float32 scores; twice as many of bf16
     piece: int  # entries of a tensor that is made on the way
 
 
 # On a CPU 128 MiB of scores, and 2 MiB that stay in its cache; a GPU wants to be filled: 1 GiB each.
-SIZES = {"cpu": Sizes(1024, 1 << 15, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
+SIZES = {"cpu": Sizes(512, 1 << 16, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
 
 
 def top_k(
@@ -130,17 +134,18 @@ class _Chunks:
     def __init__(self, labels_LD: Tensor, dtype: torch.dtype) -> None:
         """`dtype` is that of the products."""
         self.rows, columns, _ = SIZES[labels_LD.device.type]
-        self.labels_LD, self.columns = labels_LD, min(columns, len(labels_LD))
-        self.room = torch.empty(self.rows * _whole_blocks(self.columns), device=labels_LD.device, dtype=dtype)
+        self.labels_LD = labels_LD
+        self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
+        self.room = torch.empty(self.rows * _whole_tiles(self.columns), device=labels_LD.device, dtype=dtype)
 
     def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
-        """Where a chunk starts and its scores [B, C], in whole blocks: -inf are excluded pairs and what fills up."""
+        """Where a chunk starts and its scores [B, C], in whole tiles: -inf are excluded pairs and what fills up."""
         queries_BD = queries_BD.to(self.room.dtype)
         excluded = None if exclude is None else exclude.tocsc()
         for start in range(0, len(self.labels_LD), self.columns):
             labels_CD = self.labels_LD[start : start + self.columns].to(queries_BD.dtype)
             num_labels = len(labels_CD)
-            shape = len(queries_BD), _whole_blocks(num_labels)
+            shape = len(queries_BD), _whole_tiles(num_labels)
             scores_BC = self.room[: math.prod(shape)].view(shape)
             torch.mm(queries_BD, labels_CD.T, out=scores_BC[:, :num_labels])
             scores_BC[:, num_labels:] = -torch.inf
@@ -151,41 +156,39 @@ class _Chunks:
             yield start, scores_BC
 
 
-def _whole_blocks(num_labels: int) -> int:
-    return -(-num_labels // BLOCK) * BLOCK
+def _whole_tiles(num_labels: int) -> int:
+    return math.ceil(num_labels / (BLOCK * TILE)) * BLOCK * TILE
 
 
 def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
     """[B, W] the `width` best labels of each query by the scores in `chunks`; -1 where there are fewer."""
     best_BW = bar_B = torch.empty(0)
     for start, scores_BC in chunks:
-        blocks_S = scores_BC.view(-1, BLOCK)  # of all queries, one after another
-        maxima_BX = _maxima(blocks_S).view(len(scores_BC), -1)
+        tiles_BGST = scores_BC.view(len(scores_BC), -1, BLOCK, TILE)
+        maxima_BX = tiles_BGST.amax(2).float().flatten(1)
         if start == 0:
             best_BW = torch.full((len(scores_BC), width), PAD, device=scores_BC.device)
             bar_B = _first_bar(maxima_BX, width)
         rows_P, blocks_P = (maxima_BX > bar_B[:, None]).nonzero(as_tuple=True)
-        scores_PS = blocks_S.index_select(0, rows_P * maxima_BX.shape[1] + blocks_P).float()
-        which_F, offsets_F = (scores_PS > bar_B[rows_P, None]).nonzero(as_tuple=True)
-        keys_F = keys(scores_PS[which_F, offsets_F], start + blocks_P[which_F] * BLOCK + offsets_F)
+        tiles_P, columns_P = blocks_P // TILE, blocks_P % TILE
+        scores_PS = tiles_BGST[rows_P, tiles_P, :, columns_P].float()
+        which_F, places_F = (scores_PS > bar_B[rows_P, None]).nonzero(as_tuple=True)
+        labels_F = start + (tiles_P[which_F] * BLOCK + places_F) * TILE + columns_P[which_F]
+        keys_F = keys(scores_PS[which_F, places_F], labels_F)
         found_BM = _by_row(keys_F, rows_P[which_F], len(best_BW))
         best_BW = torch.cat([best_BW, found_BM], dim=1).topk(width, dim=1).values
         bar_B = scores_and_labels(best_BW[:, -1])[0]
     return scores_and_labels(best_BW)[1]
 
 
-def _maxima(blocks_S: Tensor) -> Tensor:
-    """The float32 maximum of each block; a CPU finds that of bf16 faster in float32, where it is in the cache."""
-    pieces = torch.split(blocks_S, max(1, SIZES[blocks_S.device.type].piece // BLOCK))
-    return torch.cat([piece.float().amax(1) for piece in pieces])
-
-
 def _first_bar(maxima_BX: Tensor, width: int) -> Tensor:
-    """[B] just below the `width`-th best block maximum: enough labels reach that, so the others are not needed."""
+    """[B] just below the `width`-th best of the maxima: as many labels reach that, so the others are not needed."""
     nothing = maxima_BX.new_tensor(-torch.inf)
     if maxima_BX.shape[1] < width:
         return nothing.expand(len(maxima_BX))
-    return torch.nextafter(maxima_BX.topk(width, dim=1).values[:, -1], nothing)
+    while (half := maxima_BX.shape[1] // 2) >= max(ENOUGH, width):
+        maxima_BX = torch.maximum(maxima_BX[:, :half], maxima_BX[:, half : 2 * half])
+    return torch.nextafter(maxima_BX.topk(width, dim=1, sorted=False).values.amin(1), nothing)
 
 
 def _by_row(keys_F: Tensor, rows_F: Tensor, num_rows: int) -> Tensor:
