@@ -105,9 +105,10 @@ def test_all_published_rows_of_a_dataset_are_shown(tmp_path: Path) -> None:
     rows = [row for row in published_rows() if row.dataset == "lf-amazontitles-1.3m"]
     text = run("--dataset", "lf-amazontitles-1.3m", "--store", tmp_path)
     lines = [line for line in text.splitlines() if re.match(r" *(\d+|-)  ", line)]
-    assert len(lines) == len(rows) > 50
+    assert 50 < len(lines) < len(rows)
     for row in rows:
-        found = [line for line in lines if f"  {row.label} " in line and line.endswith(row.source)]
+        source = re.compile(rf"  {row.paper} Table (\d+, )*{row.table.removeprefix('Table ')}(, \d+)*$")
+        found = [line for line in lines if f"  {row.label} " in line and source.search(line)]
         assert any(f" {row.printed['P@1']} " in line if "P@1" in row.printed else " - " in line for line in found), row
 
 

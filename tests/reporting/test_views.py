@@ -163,6 +163,34 @@ def test_columns_are_as_asked_or_those_that_are_known() -> None:
         leaderboard([], rows, View(group_by="P@1"))
 
 
+def test_a_result_that_a_paper_prints_twice_is_one_row() -> None:
+    first = cited(printed={"P@1": "50.0", "P@5": "20.0"}, metrics={"P@1": 0.5, "P@5": 0.2}, batch_size=64, note="a.")
+    second = cited(
+        table="Table 7", printed={"P@1": "50.0", "PSP@1": "9.0"}, metrics={"P@1": 0.5, "PSP@1": 0.09}, note="b."
+    )
+    [group] = leaderboard([], [first, second]).groups
+    [row] = group.rows
+    assert row.metrics == {"P@1": 0.5, "P@5": 0.2, "PSP@1": 0.09}
+    assert row.facts.items() >= {"paper": "dexml Table 1, 7", "batch_size": 64, "note": "a. b."}.items()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"paper": "prime"},
+        {"variant": "another"},
+        {"batch_size": 65},
+        {"protocol": "500 samples"},
+        {"printed": {"P@1": "50.1"}, "metrics": {"P@1": 0.501}},
+        {"printed": {"P@5": "20.0"}, "metrics": {"P@5": 0.2}},
+    ],
+    ids=str,
+)
+def test_what_papers_may_mean_differently_stays_apart(other: dict[str, Any]) -> None:
+    rows = [cited(batch_size=64), cited(**{"table": "Table 7", "batch_size": 64} | other)]
+    assert sum(len(group.rows) for group in leaderboard([], rows).groups) == 2
+
+
 def test_published_figures_keep_the_papers_digits() -> None:
     assert " 50.0  " in render(leaderboard([], [cited("A", 0.5)]))
 
@@ -170,7 +198,8 @@ def test_published_figures_keep_the_papers_digits() -> None:
 def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
     rows = published_rows()
     table = leaderboard([], rows)
-    assert sum(len(group.rows) for group in table.groups) == len(rows)
+    places = ", ".join(row.place for group in table.groups for row in group.rows)
+    assert sorted(places.split(", ")) == sorted(row.place for row in rows)
     for format in FORMATS:
         text = render(table, format)
         for group in table.groups:

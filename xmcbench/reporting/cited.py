@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from xmcbench.reporting.rows import Fact, Row
 # A setting is the same where both say these and agree, and do not disagree in what both say of the others.
 MUST_AGREE = ("encoder", "batch_size")
 MAY_NOT_DISAGREE = ("negatives", "loss", "dimension")
+SAID_OF_A_TABLE = {"paper", "note"}
 
 
 def cited_row(row: PublishedRow) -> Row:
@@ -30,6 +32,59 @@ def cited_row(row: PublishedRow) -> Row:
         url=row.url,
         citation=row.citation,
     )
+
+
+def cited_rows(published: Iterable[PublishedRow]) -> list[Row]:
+    """Published rows as rows of a leaderboard. A result that a paper prints in several tables is one row, and names all
+    of them: the method and variant are one, a figure is in both, and neither says what the other denies.
+    """
+    results: dict[tuple[str, str], list[list[Row]]] = defaultdict(list)
+    for row in published:
+        same_name = results[row.paper, row.label]
+        found = cited_row(row)
+        told = next((told for told in same_name if all(_one_result(found, other) for other in told)), None)
+        if told is None:
+            same_name.append([found])
+        else:
+            told.append(found)
+    return [_joined(told) for same_name in results.values() for told in same_name]
+
+
+def _one_result(row: Row, other: Row) -> bool:
+    figures = row.printed.keys() & other.printed.keys()
+    facts = row.facts.keys() & other.facts.keys() - SAID_OF_A_TABLE
+    return (
+        any("@" in name for name in figures)
+        and all(row.printed[name] == other.printed[name] for name in figures)
+        and all(row.facts[name] == other.facts[name] for name in facts)
+    )
+
+
+def _joined(told: Sequence[Row]) -> Row:
+    """What the tables say together."""
+    if len(told) == 1:
+        return told[0]
+    facts = {name: fact for row in told for name, fact in row.facts.items()}
+    facts["paper"] = _tables([str(row.facts["paper"]) for row in told])
+    if notes := dict.fromkeys(str(row.facts["note"]) for row in told if "note" in row.facts):
+        facts["note"] = " ".join(notes)
+    return replace(
+        told[0],
+        metrics={name: figure for row in told for name, figure in row.metrics.items()},
+        printed={name: digits for row in told for name, digits in row.printed.items()},
+        facts=facts,
+        place=", ".join(row.place for row in told),
+    )
+
+
+def _tables(sources: Sequence[str]) -> str:
+    """
+    >>> _tables(["prime Table 2", "prime Table 4", "prime Section 5"])
+    'prime Table 2, 4, Section 5'
+    """
+    paper = sources[0].partition(" ")[0]
+    places = [source.removeprefix(f"{paper} ") for source in sources]
+    return f"{paper} {', '.join([places[0], *(place.removeprefix('Table ') for place in places[1:])])}"
 
 
 def with_difference(row: Row, record: Record, published: Iterable[PublishedRow]) -> Row:

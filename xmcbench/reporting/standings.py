@@ -13,7 +13,7 @@ from typing import Any
 from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.record import METRIC_VERSION, Record, Status
-from xmcbench.reporting.cited import cited_row, with_difference
+from xmcbench.reporting.cited import cited_rows, with_difference
 from xmcbench.reporting.columns import COLUMNS, cell
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
@@ -118,13 +118,13 @@ def _measured_groups(records: list[Record], published: list[PublishedRow], view:
 
 
 def _published_groups(published: list[PublishedRow], view: View) -> list[Group]:
-    comparable: dict[tuple[str, str, str], list[Row]] = defaultdict(list)
+    comparable: dict[tuple[str, str, str], list[PublishedRow]] = defaultdict(list)
     for row in published:
-        comparable[row.dataset, row.track, row.protocol].append(cited_row(row))
+        comparable[row.dataset, row.track, row.protocol].append(row)
     groups = []
     for dataset, track, protocol in sorted(comparable):
         setting = {"source": "published", "dataset": dataset, "track": track, "protocol": protocol}
-        groups += _split(comparable[dataset, track, protocol], setting, view)
+        groups += _split(cited_rows(comparable[dataset, track, protocol]), setting, view)
     return groups
 
 

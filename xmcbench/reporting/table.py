@@ -103,7 +103,7 @@ def _columns(group: Group, markup: Markup) -> list[_Column]:
     rows, escape = group.rows, markup.escape
     columns = [
         _Column(escape("#"), ["-" if row.rank is None else str(row.rank) for row in rows]),
-        _Column("method", [escape(_name(row)) for row in rows], text=True, least=14),
+        _Column("method", [escape(_name(row)) for row in rows], text=True, least=13),
     ]
     for name in group.metrics:
         columns.append(_Column(escape(name), _figures(group, name, markup)))
@@ -112,7 +112,7 @@ def _columns(group: Group, markup: Markup) -> list[_Column]:
     for name in group.columns:
         kind = COLUMNS[name].kind
         cells = [escape(cell(row, name)) or "-" for row in rows]
-        columns.append(_Column(escape(heading(name)), cells, kind == "text", least=20 if name == "paper" else 9))
+        columns.append(_Column(escape(heading(name)), cells, kind == "text", least=20 if name == "paper" else 8))
     if any(group.sort in row.against for row in rows):
         columns.append(_Column("against", [escape(_against(row, group.sort)) for row in rows], text=True))
     if not group.metrics or any(row.status not in SCORED for row in rows):
@@ -172,11 +172,9 @@ def _say_status(columns: list[_Column], rows: Sequence[Row], escape: Callable[[s
 def _cut(columns: list[_Column], width: int) -> list[_Column]:
     """The columns with their longest texts shortened until a line of all fits `width`, or nothing more can be cut."""
     widths = [max(len(text) for text in (column.heading, *column.cells)) for column in columns]
-    while sum(widths) + 2 * (len(widths) - 1) > width:
-        spare = [i for i, column in enumerate(columns) if column.text and widths[i] > column.least]
-        if not spare:
-            break
-        widths[max(spare, key=lambda i: widths[i] - columns[i].least)] -= 1
+    least = [min(w, max(c.least, len(c.heading))) if c.text else w for c, w in zip(columns, widths, strict=True)]
+    while sum(widths) + 2 * (len(widths) - 1) > width and widths != least:
+        widths[max(range(len(widths)), key=lambda i: widths[i] - least[i])] -= 1
     return [
         replace(c, cells=[t if len(t) <= most else t[: most - 1] + "…" for t in c.cells]) if c.text else c
         for c, most in zip(columns, widths, strict=True)
