@@ -38,7 +38,7 @@ class Spot(NamedTuple):
         return math.sqrt(self.size / math.pi)
 
 
-LINES = 12  # of a figure, the best ones: more cannot be told apart
+MOST = len(COLOURS)  # methods of a figure, the best ones: more cannot be told apart
 
 
 def write_figures(
@@ -72,11 +72,11 @@ def _of_group(
     found = [curve for curve in curves(group.rows, records).values() if any(group.sort in at for at in curve[1])]
     if found:
         paths.append(out / f"{stem}-curve.{format}")
-        _curves(found[:LINES], group.sort, paths[-1])
+        _curves(found[:MOST], group.sort, paths[-1])
     known = {row.method: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
     if known:
         paths.append(out / f"{stem}-deciles.{format}")
-        deciles(dict(list(known.items())[: len(COLOURS)]), paths[-1])
+        deciles(dict(list(known.items())[:MOST]), paths[-1])
     return paths
 
 
@@ -163,8 +163,9 @@ def _curves(found: Sequence[tuple[str, list[dict[str, float]]]], metric: str, pa
         )
         for at, (name, points) in enumerate(found):
             known = [point for point in points if metric in point and spent in point]
-            style = {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 3}
+            style = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 3}
             x, y = [point[spent] for point in known], [100 * point[metric] for point in known]
             axes.plot(x, y, label=plain(name), **style)
+        axes.xaxis.set_major_formatter(lambda value, _: tick(value))
         axes.set(xlabel=SPENT.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
         legend_below(axes, 3)
