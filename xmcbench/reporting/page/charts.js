@@ -6,7 +6,6 @@ const COLOURS = {
   dark: ["#6fb0f2", "#f2935c", "#63c794", "#c295e6", "#e2bd57", "#f080ab", "#72c7d9", "#a5abb3"],
 };
 const LABELLED = 18; // names beside points; more would cover each other
-const CURVES = 12; // lines that can still be told apart
 const LARGEST = 40; // pixels across the largest blob
 const CROWD = 150; // points that are drawn smaller and fainter
 const HEIGHT = 340; // pixels, without the names below
@@ -15,11 +14,17 @@ const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const colour = (at) => COLOURS[dark() ? "dark" : "light"][at % COLOURS.dark.length];
 const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
-const cut = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+// What tells cells of a sweep apart is at the end of their names.
+const cut = (text, length) =>
+  text.length > length ? `${text.slice(0, Math.ceil(length / 2) - 1)}…${text.slice(-Math.floor(length / 2))}` : text;
 const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const NARROW = 500; // pixels: a legend breaks its names
 // What a trial is called beside others: with its budget, where they had several.
-const called = (trial, all) =>
-  escaped(cut(all.some(({ budget }) => budget !== trial.budget) ? `${trial.budget}: ${trial.method}` : trial.method, 44));
+const called = (trial, all) => {
+  const several = all.some(({ budget }) => budget !== trial.budget);
+  const name = escaped(cut(several ? `${trial.budget}: ${trial.method}` : trial.method, 50));
+  return innerWidth < NARROW ? name.replaceAll(",", ",<br>") : name;
+};
 
 // 20400000 -> "20.4M"
 function short(number) {
@@ -151,12 +156,12 @@ function costTraces(points, x, y) {
 
 // Figures on held-out queries along what was spent, a line a trial.
 function planCurve(curves, x, y) {
-  const found = curves.filter((curve) => curve.points.some((point) => x in point && y in point)).slice(0, CURVES);
+  const found = curves.filter((curve) => curve.points.some((point) => x in point && y in point)).slice(0, COLOURS.dark.length);
   if (!found.length) return null;
   const traces = found.map((curve, at) => {
     const points = curve.points.filter((point) => x in point && y in point);
     const name = called(curve, found);
-    const line = { color: colour(at), width: 2, dash: at >= COLOURS.dark.length ? "dash" : "solid" };
+    const line = { color: colour(at), width: 2 };
     const hovertext = points.map((point) => `<b>${name}</b><br>${escaped(y)} ${(100 * point[y]).toFixed(2)} at ${short(point[x])}`);
     return { type: "scatter", mode: "lines+markers", name, x: points.map((point) => point[x]), y: points.map((point) => 100 * point[y]), line, marker: { size: 6 }, hovertext, hoverinfo: "text" };
   });
