@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from xmcbench.embedding_method import EmbeddingMethod
     from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.evaluation.ranking import rank
+    from xmcbench.files import atomic_write
     from xmcbench.hookspecs import hookimpl
     from xmcbench.method import Method, MethodInfo, Progress, Run
     from xmcbench.models.encoder import EncoderConfig
@@ -51,6 +52,7 @@ _HOME = {
     "TrainingData": "xmcbench.data.dataset",
     "UnknownNameError": "xmcbench.errors",
     "XMCBenchError": "xmcbench.errors",
+    "atomic_write": "xmcbench.files",
     "hookimpl": "xmcbench.hookspecs",
     "rank": "xmcbench.evaluation.ranking",
     "registry": "xmcbench.plugins",
@@ -82,6 +84,7 @@ __all__ = [
     "TrainingData",
     "UnknownNameError",
     "XMCBenchError",
+    "atomic_write",
     "data",
     "evaluation",
     "hookimpl",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +18,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     Once the block has ended the content outlives a power cut: both the file and its directory are synced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
+    try:
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as problem:  # which names a file that nobody asked for
+        raise OSError(problem.errno, problem.strerror, str(path)) from problem
     partial = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -88,6 +88,12 @@ class Run:
         """A generator for one purpose of this trial."""
         return np.random.default_rng(derive_seed(self.seed, *purpose))
 
+    def add_point(self, fraction: float, figures: dict[str, float]) -> None:
+        """Put on the curve what a look after `fraction` of the budget found, and what was spent until then."""
+        names = ("steps", "encoder_tokens", "flops", "device_seconds")
+        spent = {name: self.ledger.spent(name) for name in names}
+        self.curve.append({"fraction": fraction, **spent, **figures})
+
 
 class Method(ABC):
     """A way to rank labels. The harness builds it from a `Config`, fits it once and asks for predictions."""

@@ -77,7 +77,7 @@ class LMTX(EmbeddingMethod):
     )
     many_workers: ClassVar[bool] = False  # a question is asked once
 
-    class Config(EmbeddingMethod.Config):
+    class Config(losses.TripletLoss, EmbeddingMethod.Config):
         teacher: TeacherConfig = Field(description="who judges; see docs/teachers.md")
         cycles: int = Field(6, gt=0, description="at most")
         epochs: float = Field(1.0, gt=0, description="passes of a cycle over the documents that have a label")
@@ -96,16 +96,9 @@ class LMTX(EmbeddingMethod):
         learning_rate: float = Field(2e-4, gt=0)
         weight_decay: float = Field(0.0, ge=0, description="not on biases and norms")
         warmup: float = Field(0.4, ge=0, lt=1, description="share of a cycle in which the learning rate rises")
-        margin: float = Field(0.3, ge=0, description="by which a positive's score is to exceed a negative's")
-        hardest: int = Field(10, gt=0, description="negatives of a query in the loss")
-        weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
-        bystanders: Literal["zero logit", "excluded"] = Field(
-            "zero logit", description="what negatives that keep the margin are in that softmax"
-        )
 
         def unused(self) -> frozenset[str]:
-            rejected = {"rejected_per_query"} if self.negatives == "in-batch" else set()
-            return frozenset(rejected | ({"bystanders"} if self.weight_temperature is None else set()))
+            return super().unused() | ({"rejected_per_query"} if self.negatives == "in-batch" else set())
 
     config: LMTX.Config
 
@@ -209,10 +202,8 @@ class LMTX(EmbeddingMethod):
         if run.select is None:
             found = judge(material.documents[material.development], best.astype(np.int64))
             figures = {TEACHERS_FIGURE: float(found.yes.mean())} if found.asked.all() else {}
-        names = ("steps", "encoder_tokens", "flops", "device_seconds", "teacher_calls")
-        spent = {name: ledger.spent(name) for name in names}
-        fraction = min(1.0, ledger.fraction(run.budget))
-        run.curve.append({"fraction": fraction, "cycle": len(cycles.figures) + 1, **spent, **figures})
+        known = {"cycle": len(cycles.figures) + 1, "teacher_calls": ledger.teacher_calls}
+        run.add_point(min(1.0, ledger.fraction(run.budget)), {**known, **figures})
         chosen_by = TEACHERS_FIGURE if run.select is None else run.selection_metric
         return figures.get(chosen_by, math.inf)
 
@@ -228,17 +219,7 @@ class LMTX(EmbeddingMethod):
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed, negatives=negatives)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
-        settings = self.config
-        return losses.triplet(
-            queries_BD,
-            labels_SD,
-            batch.positives,
-            margin=settings.margin,
-            hardest=settings.hardest,
-            weight_temperature=settings.weight_temperature,
-            bystanders=settings.bystanders,
-            over_negatives="mean",
-        )
+        return self.config.triplet(queries_BD, labels_SD, batch.positives)
 
     def _material(self, train: TrainingData, run: Run) -> Material:
         """Draw the documents: fewer of them are among those of more."""

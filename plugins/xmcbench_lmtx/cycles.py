@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench import Run
+from xmcbench import Run, atomic_write
 
 
 class Asked(NamedTuple):
@@ -61,7 +61,7 @@ class Cycles:
         return self.model(cycle)
 
     def add_answers(self, asked: Asked) -> None:
-        with self._answers(len(self.asked)).open("wb") as file:
+        with atomic_write(self._answers(len(self.asked))) as file:
             np.savez(file, **asked._asdict())
         self.asked.append(asked)
         self._keep()
@@ -92,9 +92,8 @@ class Cycles:
     def _keep(self) -> None:
         note = {"figures": self.figures, "asked": len(self.asked)}
         note |= {"ledger": self.run.ledger.state(), "curve": self.run.curve}
-        partial = self._note.with_suffix(".partial")
-        partial.write_text(json.dumps(note))
-        partial.replace(self._note)
+        with atomic_write(self._note) as file:
+            file.write(json.dumps(note).encode())
 
     def _restore(self, note: dict[str, Any]) -> None:
         self.figures = note["figures"]

@@ -20,7 +20,6 @@ from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, Train
 
 AT_ONCE = 16_384  # prototypes
 GROWTH = [10, 25, 50, 75, 100, 125, 150, 200]
-OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
 
 
 class Prototypes(nn.Module):
@@ -48,7 +47,7 @@ class PRIME(EmbeddingMethod):
         needs=("label texts",),
     )
 
-    class Config(EmbeddingMethod.Config):
+    class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
         batch_size: int = Field(3200, gt=0, description="queries a step")
         positives_per_query: int = Field(2, gt=0, description="positives of a query drawn into the pool")
         positives_by: Literal["propensity", "uniform"] = Field("propensity", description="how they are drawn")
@@ -68,12 +67,8 @@ class PRIME(EmbeddingMethod):
         largest_margin: float = Field(0.3, ge=0)
         hardest: int = Field(100, gt=0, description="negatives of a query in each term")
         weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
-        batches: Literal["clusters", "shuffled"] = "clusters"
         cluster_size: int = Field(4, gt=0, description="most queries of a cluster, before it grows")
-        cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
-        cluster_every: int = Field(5, gt=0, description="epochs that clusters serve")
         cluster_growth: list[int] = Field(GROWTH, description="epochs from which clusters are twice as large")
-        cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="from training steps, or embedded anew")
 
         @model_validator(mode="after")
         def _makes_sense(self) -> PRIME.Config:
@@ -86,7 +81,7 @@ class PRIME(EmbeddingMethod):
             return self
 
         def unused(self) -> frozenset[str]:
-            unused = set() if self.batches == "clusters" else set(OF_CLUSTERS)
+            unused = set(super().unused())
             if not self.regulariser_weight:
                 unused |= {"regulariser_margin", "regulariser_mean"}
             if self.margin == "fixed":
@@ -141,16 +136,7 @@ class PRIME(EmbeddingMethod):
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
-        order = None
-        if settings.batches == "clusters":
-            order = sampling.Clusters(
-                settings.cluster_size,
-                settings.cluster_start,
-                settings.cluster_every,
-                tuple(settings.cluster_growth),
-                settings.cluster_vectors,
-            )
-        drawn = sampling.Draw(settings.positives_per_query, settings.positives_by)
+        order, drawn = settings.order(), sampling.Draw(settings.positives_per_query, settings.positives_by)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
     # What is scored -----------------------------------------------------------------------------------------------

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same, share_memorised
 from pydantic import ValidationError
-from toy import LABELS, make_run, save_small_encoder, toy_data
+from toy import LABELS, make_run, toy_data
 
 from xmcbench import XMCBenchError, losses, sampling
-from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
 from xmcbench_dexml import DEXML
 
@@ -161,28 +161,24 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
         ("tiny", "hard", "decoupled-softmax"),
     ],
 )
-def test_it_memorises_random_pairs(
-    encoder: str, negatives: str, loss: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
-    dataset = load("random-pairs-60")
-    train = dataset.training_data()
-    name, rate, steps = ("tiny", 1e-3, 15) if encoder == "tiny" else (save_small_encoder(tmp_path, train), 3e-3, 60)
+def test_it_memorises_random_pairs(encoder: str, negatives: str, loss: str, tmp_path: Path) -> None:
+    rate, steps = (1e-3, 15) if encoder == "tiny" else (3e-3, 60)
     settings = {"refresh_start": 2, "refresh_every": 4} if negatives == "hard" else {}
     settings |= {"cached_negatives": 10} if negatives == "embedding-cache" else {}
-    method = dexml(
-        **settings,
-        encoder={"name": name, "hidden_dropout": 0.0},
-        negatives=negatives,
-        loss=loss,
-        batch_size=60,
-        learning_rate=rate,
-        max_query_length=8,
-        max_label_length=8,
-    )
-    method.fit(train, make_run(tmp_path, {"steps": steps}))
-    top = method.predict(dataset.test.texts, 1).indices[:, 0]
-    assert np.mean(top == np.arange(60)) > 0.95
+
+    def make(small: str) -> DEXML:
+        return dexml(
+            **settings,
+            encoder={"name": "tiny" if encoder == "tiny" else small, "hidden_dropout": 0.0},
+            negatives=negatives,
+            loss=loss,
+            batch_size=60,
+            learning_rate=rate,
+            max_query_length=8,
+            max_label_length=8,
+        )
+
+    assert share_memorised(make, tmp_path, {"steps": steps}, pairs=60) > 0.95
 
 
 def test_texts_longer_than_the_encoder_reads_are_refused(
@@ -197,12 +193,6 @@ def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> 
     data = toy_data()
     method = dexml(encoder=small_encoder, negatives="in-batch")
     method.fit(data, make_run(tmp_path, {"steps": 3}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
     again = dexml(encoder=small_encoder, negatives="in-batch")
-    again.load(tmp_path / "saved")
-    for k in (1, LABELS):
-        wanted, found = method.predict(data.texts, k), again.predict(data.texts, k)
-        assert np.array_equal(found.indices, wanted.indices)
-        assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
     assert again.num_parameters == method.num_parameters > 0

@@ -12,13 +12,14 @@ import pytest
 import scipy.sparse as sp
 import torch
 from fakes.bench import Bench
+from fitting import Killed, assert_saved_predicts_the_same, killer
 from pydantic import ValidationError
 from toy import LABELS, QUERIES, UNLABELLED, make_run, toy_data
 
 from xmcbench import losses, sampling, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Progress, Run
+from xmcbench.method import Run
 from xmcbench.plugins import registry
 from xmcbench.record import Status
 from xmcbench.teachers import NO, UNASKED, UNPARSED, YES, Judgements, Teacher
@@ -401,10 +402,6 @@ def test_a_teachers_budget_ends_the_questions_and_the_last_cycle_counts(trials: 
 # Killed -----------------------------------------------------------------------------------------------------------
 
 
-class Killed(Exception):
-    """What ends a run somewhere."""
-
-
 OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between two runs of the same
 
 
@@ -413,17 +410,6 @@ def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:
     curve = [{name: value for name, value in point.items() if name != "device_seconds"} for point in run.curve]
     scores = method.predict(data.texts, 10).scores.tolist()
     return spent, curve, scores, {name: tensor.tolist() for name, tensor in weights(method).items()}
-
-
-def kill_in_training(cycle: int, step: int) -> Callable[[Run, FakeJudge | None], None]:
-    def arrange(run: Run, _: Any) -> None:
-        def report(progress: Progress) -> None:
-            if (progress.figures.get("cycle"), progress.figures.get("step")) == (cycle, step):
-                raise Killed
-
-        run.report = report
-
-    return arrange
 
 
 @pytest.mark.parametrize(
@@ -443,8 +429,7 @@ def test_resumed_equals_unbroken(
     unbroken = outcome(*trials.fitted(**settings), trials.data)
     here = Trials(trials.root / "killed", trials.encoder, trials.says, trials.data)
     for cycle, step in kills:
-        run = here.run(PLENTY)
-        kill_in_training(cycle, step)(run, None)
+        run = here.run(PLENTY, report=killer(cycle=cycle, step=step))
         with pytest.raises(Killed):
             here.fitted(run=run, **settings)
     assert outcome(*here.fitted(**settings), trials.data) == unbroken
@@ -534,13 +519,7 @@ def test_it_improves_on_its_initialisation(trials: Trials) -> None:
 
 def test_what_is_saved_predicts_the_same(trials: Trials) -> None:
     method, _ = trials.fitted(cycles=1)
-    (trials.root / "saved").mkdir()
-    method.save(trials.root / "saved")
-    again = trials.method()
-    again.load(trials.root / "saved")
-    wanted, found = method.predict(trials.data.texts, LABELS), again.predict(trials.data.texts, LABELS)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, trials.method(), trials.data.texts, trials.root)
     assert method.encoder_alone_scores
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same, share_memorised
 from pydantic import ValidationError
-from toy import LABELS, make_run, save_small_encoder, toy_data
+from toy import make_run, toy_data
 
 from xmcbench import losses, sampling
-from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
-from xmcbench_ngame import NGAME, OF_CLUSTERS
+from xmcbench.sampling.settings import OF_CLUSTERS
+from xmcbench_ngame import NGAME
 
 
 def ngame(**settings: Any) -> NGAME:
@@ -87,35 +88,28 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("batches", ["clusters", "shuffled"])
-def test_it_memorises_random_pairs(batches: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
-    dataset = load("random-pairs-200")
-    train = dataset.training_data()
+def test_it_memorises_random_pairs(batches: str, tmp_path: Path) -> None:
     clusters = {"cluster_start": 2, "cluster_every": 4, "cluster_growth": [6]} if batches == "clusters" else {}
-    method = ngame(
-        **clusters,
-        encoder={"name": save_small_encoder(tmp_path, train), "hidden_dropout": 0.0},
-        batches=batches,
-        batch_size=100,
-        learning_rate=3e-3,
-        max_query_length=8,
-        max_label_length=8,
-    )
-    method.fit(train, make_run(tmp_path, {"epochs": 20}))
-    top = method.predict(dataset.test.texts, 1).indices[:, 0]
-    assert np.mean(top == np.arange(200)) > 0.99
+
+    def make(encoder: str) -> NGAME:
+        return ngame(
+            **clusters,
+            encoder={"name": encoder, "hidden_dropout": 0.0},
+            batches=batches,
+            batch_size=100,
+            learning_rate=3e-3,
+            max_query_length=8,
+            max_label_length=8,
+        )
+
+    assert share_memorised(make, tmp_path, {"epochs": 20}) > 0.99
 
 
 def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
     data = toy_data()
     method = ngame(encoder=small_encoder, batches="shuffled")
     method.fit(data, make_run(tmp_path, {"steps": 3}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
     again = ngame(encoder=small_encoder, batches="shuffled")
-    again.load(tmp_path / "saved")
-    wanted, found = method.predict(data.texts, LABELS), again.predict(data.texts, LABELS)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
     assert method.encoder_alone_scores
     assert again.num_parameters == method.num_parameters > 0

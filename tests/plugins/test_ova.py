@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same, share_memorised
 from many_workers import on_workers
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
-from toy import LABELS, QUERIES, make_run, save_small_encoder, toy_data
+from toy import LABELS, QUERIES, make_run, toy_data
 
-from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
 from xmcbench.workers import ALONE, Workers
 from xmcbench_ova import SPREAD, OvA
@@ -156,28 +157,16 @@ def test_the_table_learns_as_its_settings_say(
     ],
     ids=["adam", "renee", "bf16"],
 )
-def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
-    dataset = load("random-pairs-200")
-    train = dataset.training_data()
-    encoder = save_small_encoder(tmp_path, train)
+def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path) -> None:
     rate = 3e-3 if "reduction" in settings else 3e-4
     common = {"batch_size": 100, "learning_rate": rate, "max_query_length": 8, "max_label_length": 8}
-    method = ova(encoder, **common, **settings)
-    method.fit(train, make_run(tmp_path, {"steps": 150}))
-    top = method.predict(dataset.test.texts, 1).indices[:, 0]
-    assert np.mean(top == np.arange(200)) > 0.99
+    make = partial(ova, **common, **settings)
+    assert share_memorised(make, tmp_path, {"steps": 150}) > 0.99
 
 
 def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
     method = fitted(small_encoder, data, tmp_path, 3)
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
-    again = ova(small_encoder)
-    again.load(tmp_path / "saved")
-    wanted, found = method.predict(data.texts, LABELS), again.predict(data.texts, LABELS)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, ova(small_encoder), data.texts, tmp_path)
     encoders = sum(parameter.numel() for parameter in method.encoder.parameters())
     assert method.num_parameters == encoders + LABELS * 32
 

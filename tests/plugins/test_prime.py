@@ -9,22 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
 from losses import reference
 from many_workers import on_workers
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, normalize
-from toy import LABELS, make_run, save_small_encoder, toy_data
+from toy import LABELS, make_run, toy_data
 
 import xmcbench_prime
 from xmcbench import sampling
-from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
-from xmcbench.method import Progress
+from xmcbench.sampling.settings import OF_CLUSTERS
 from xmcbench.sampling.sharding import Shard
-from xmcbench.training import trainer
 from xmcbench.workers import ALONE, Workers
-from xmcbench_prime import OF_CLUSTERS, PRIME
+from xmcbench_prime import PRIME
 
 D = 6
 DATA = toy_data(ignored=1)
@@ -303,44 +302,33 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("variant", ["prime", "text alone"])
-def test_it_memorises_random_pairs(variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
-    dataset = load("random-pairs-200")
-    train = dataset.training_data()
+def test_it_memorises_random_pairs(variant: str, tmp_path: Path) -> None:
     settings = {"cluster_start": 2, "cluster_every": 4, "cluster_growth": [6], "free_vectors": 64}
     if variant == "text alone":
         settings = {"batches": "shuffled", "centroids": "none", "free_vectors": 0}
-    method = prime(
-        **settings,
-        encoder={"name": save_small_encoder(tmp_path, train), "hidden_dropout": 0.0},
-        feedforward=64,
-        batch_size=100,
-        learning_rate=3e-3,
-        max_query_length=8,
-        max_label_length=8,
-    )
-    method.fit(train, make_run(tmp_path, {"epochs": 20}))
-    top = method.predict(dataset.test.texts, 1).indices[:, 0]
-    assert np.mean(top == np.arange(200)) > 0.99
+
+    def make(encoder: str) -> PRIME:
+        return prime(
+            **settings,
+            encoder={"name": encoder, "hidden_dropout": 0.0},
+            feedforward=64,
+            batch_size=100,
+            learning_rate=3e-3,
+            max_query_length=8,
+            max_label_length=8,
+        )
+
+    assert share_memorised(make, tmp_path, {"epochs": 20}) > 0.99
 
 
 def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
     method = prime(encoder=small_encoder)
     method.fit(DATA, make_run(tmp_path, {"steps": 3}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
     again = prime(encoder=small_encoder)
-    again.load(tmp_path / "saved")
-    wanted, found = method.predict(DATA.texts, LABELS), again.predict(DATA.texts, LABELS)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, again, DATA.texts, tmp_path)
     assert not method.encoder_alone_scores
     # Free vectors are parameters, centroids are not.
     assert method.num_parameters == again.num_parameters + method.modules["bank"].weight.numel()
-
-
-class Killed(Exception):
-    """What ends a run at some step."""
 
 
 def train(_workers: Workers, root: str, encoder: str, kill_at: int = 0) -> dict[str, Any]:
@@ -358,19 +346,9 @@ def train(_workers: Workers, root: str, encoder: str, kill_at: int = 0) -> dict[
     began = method.begin
     method.begin = lambda embeddings: (begun.append(1), began(embeddings))  # type: ignore[method-assign, assignment]
     if kill_at:
-
-        def report(progress: Progress) -> None:
-            if progress.figures.get("step") == kill_at:
-                raise Killed
-
-        run.report = report
-        trainer.CHECKPOINT_SECONDS = -1.0  # of this process, which serves later tests too
-    try:
-        method.fit(DATA, run)
-    except Killed:
+        fit_and_kill(kill_at, method, DATA, run)
         return {}
-    finally:
-        trainer.CHECKPOINT_SECONDS = 60.0
+    method.fit(DATA, run)
     return {
         "weights": torch.cat([p.detach().flatten() for p in method.encoder.parameters()]).numpy(),
         "network": torch.cat([p.detach().flatten() for p in method.modules.parameters()]).numpy(),

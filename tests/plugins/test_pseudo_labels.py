@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same
 from many_workers import on_workers
 from toy import LABELS, make_run, toy_data
 
@@ -103,10 +104,7 @@ def test_it_learns_without_annotations_and_predicts_the_real_labels(
     found, same = trained.predict(data.texts, LABELS), annotated.predict(data.texts, LABELS)
     assert sorted(found.indices[0].tolist()) == list(range(LABELS))
     assert np.array_equal(found.indices, same.indices)
-    trained.save(_made(tmp_path / "saved"))
-    again = method_of(kind, encoder=small_encoder)
-    again.load(tmp_path / "saved")
-    assert np.array_equal(again.predict(data.texts, LABELS).scores, found.scores)
+    assert_saved_predicts_the_same(trained, method_of(kind, encoder=small_encoder), data.texts, tmp_path)
     assert trained.encoder_alone_scores
 
 
@@ -145,8 +143,3 @@ def test_documents_of_one_word_are_one_line(tmp_path: Path) -> None:
     silent = TrainingData(data.card, ["word"] * len(data.texts), data.targets, data.label_texts, data.ignore)
     with pytest.raises(XMCBenchError, match="toy: no document has two words, expected some to make a pair of"):
         pseudo_data(method_of(ICT), silent, tmp_path)
-
-
-def _made(directory: Path) -> Path:
-    directory.mkdir(parents=True)
-    return directory

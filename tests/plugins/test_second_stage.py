@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
+from fitting import assert_saved_predicts_the_same
 from many_workers import on_workers
 from pydantic import ValidationError
 from torch.nn.functional import normalize
@@ -179,15 +180,9 @@ def test_what_is_saved_predicts_the_same(
 ) -> None:
     method = stage(kind, small_encoder, first=first(small_encoder, "dexml", batch_size=20))
     method.fit(data, make_run(tmp_path, {"steps": 5}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
-    assert not (tmp_path / "saved" / "modules.json").exists()  # sentence-transformers would rank as the first does
     again = kind(method.config)
-    again.load(tmp_path / "saved")
-    for k in (1, LABELS):
-        wanted, found = method.predict(data.texts, k), again.predict(data.texts, k)
-        assert np.array_equal(found.indices, wanted.indices)
-        assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
+    assert not (tmp_path / "saved" / "modules.json").exists()  # sentence-transformers would rank as the first does
     assert again.num_parameters == method.num_parameters > method.first.num_parameters
 
 

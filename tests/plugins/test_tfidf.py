@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fitting import assert_saved_predicts_the_same
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from toy import LABELS, QUERIES, make_run, make_words, toy_data
 
@@ -120,13 +121,7 @@ def test_chunks_change_nothing(kind: type[Method], tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("kind", METHODS)
 def test_what_is_saved_predicts_the_same(kind: type[Method], tmp_path: Path) -> None:
-    method = fitted(kind, tmp_path)
-    method.save(tmp_path)
-    again = kind(kind.Config())
-    again.load(tmp_path)
-    wanted, found = method.predict(UNSEEN, 7), again.predict(UNSEEN, 7)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(fitted(kind, tmp_path), kind(kind.Config()), UNSEEN, tmp_path)
 
 
 @pytest.mark.parametrize("kind", METHODS)

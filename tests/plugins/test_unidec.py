@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import assert_saved_predicts_the_same, share_memorised
 from many_workers import on_workers
 from pydantic import ValidationError
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
-from toy import LABELS, QUERIES, make_run, save_small_encoder, toy_data
+from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import LabelTable, sampling
-from xmcbench.data import load
 from xmcbench.data.dataset import TrainingData
 from xmcbench.workers import ALONE, Workers
 from xmcbench_unidec import UniDEC
@@ -268,17 +268,15 @@ def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"inference": "clf"}, {"heads": "de"}], ids=str)
-def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "data"))
-    dataset = load("random-pairs-200")
-    train = dataset.training_data()
-    encoder = {"name": save_small_encoder(tmp_path, train), "hidden_dropout": 0.0, "normalize": False}
+def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path) -> None:
     rates = {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "classifier_learning_rate": 3e-2}
     common = {"max_query_length": 8, "max_label_length": 8, "negatives_per_query": 1}
-    method = unidec(encoder=encoder, batch_size=50, **rates, **common, **settings)
-    method.fit(train, make_run(tmp_path, {"steps": 90}))
-    top = method.predict(dataset.test.texts, 1).indices[:, 0]
-    assert np.mean(top == np.arange(200)) > 0.99
+
+    def make(name: str) -> UniDEC:
+        encoder = {"name": name, "hidden_dropout": 0.0, "normalize": False}
+        return unidec(encoder=encoder, batch_size=50, **rates, **common, **settings)
+
+    assert share_memorised(make, tmp_path, {"steps": 90}) > 0.99
 
 
 def test_only_the_rows_of_a_pool_learn(prepared: Make, data: TrainingData, tmp_path: Path) -> None:
@@ -315,10 +313,4 @@ def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> 
     data = toy_data()
     method = unidec(encoder=small_encoder)
     method.fit(data, make_run(tmp_path, {"steps": 3}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
-    again = unidec(encoder=small_encoder)
-    again.load(tmp_path / "saved")
-    wanted, found = method.predict(data.texts, LABELS), again.predict(data.texts, LABELS)
-    assert np.array_equal(found.indices, wanted.indices)
-    assert np.array_equal(found.scores, wanted.scores)
+    assert_saved_predicts_the_same(method, unidec(encoder=small_encoder), data.texts, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
@@ -31,7 +32,4 @@ def test_it_ranks_by_the_encoder_as_it_is(small_encoder: str, data: TrainingData
 def test_what_is_saved_predicts_the_same(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     method, again = (Untrained(Untrained.Config(encoder=small_encoder)) for _ in range(2))
     method.fit(data, make_run(tmp_path, {"steps": 1}))
-    (tmp_path / "saved").mkdir()
-    method.save(tmp_path / "saved")
-    again.load(tmp_path / "saved")
-    assert np.array_equal(again.predict(data.texts, 7).scores, method.predict(data.texts, 7).scores)
+    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)

@@ -5,21 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
 import torch
+from fitting import fit_and_kill
 from torch import Tensor
 from toy import LABELS, QUERIES, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.method import Progress, Run
 from xmcbench.sampling.sampler import Batch, Embeddings
-from xmcbench.training import trainer
 
 from .method import Toy, toy
-
-
-class Killed(Exception):
-    """What ends a run at some step."""
 
 
 class Shown(Toy):
@@ -83,22 +77,10 @@ def test_after_a_step_it_sees_what_was_trained_on(small_encoder: str, data: Trai
             assert not ours.requires_grad
 
 
-def test_a_resumed_run_does_not_begin_again(
-    small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
-
-    def kill(progress: Progress) -> None:
-        if progress.figures.get("step") == 2:
-            raise Killed
-
-    def run(**settings: object) -> Run:
-        return make_run(tmp_path, {"steps": 3}, **settings)
-
+def test_a_resumed_run_does_not_begin_again(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     first, second = shown(small_encoder), shown(small_encoder)
-    with pytest.raises(Killed):
-        first.fit(data, run(report=kill))
-    resumed = run()
+    fit_and_kill(2, first, data, make_run(tmp_path, {"steps": 3}))
+    resumed = make_run(tmp_path, {"steps": 3})
     second.fit(data, resumed)
     assert [(len(each.begun), each.grouped) for each in (first, second)] == [(1, 1), (0, 0)]
     assert np.array_equal(first.shard.groups_L, second.shard.groups_L)

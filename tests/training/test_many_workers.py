@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import fit_and_kill
 from many_workers import on_workers
 from toy import make_run, toy_data
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Progress
-from xmcbench.training import trainer
 from xmcbench.training.update import sum_gradients
 from xmcbench.workers import ALONE, Workers
 
@@ -34,10 +33,6 @@ PLAIN = {"dropout": 0.0, "head_dropout": 0.0}
 Outcome = dict[str, Any]
 
 
-class Killed(Exception):
-    """What ends a run at some step."""
-
-
 def quiet(encoder: str, settings: dict[str, Any]) -> Toy:
     """A `Toy` without dropout, whose draws differ with the number of workers."""
     method = toy(encoder, **{**PLAIN, **settings})
@@ -50,19 +45,9 @@ def train(_workers: Workers, root: str, encoder: str, settings: dict[str, Any], 
     method = quiet(encoder, settings)
     run = make_run(Path(root), {"steps": 7}, selection_texts=DATA.texts[:9], select=figures, selection_evaluations=2)
     if kill_at:
-
-        def report(progress: Progress) -> None:
-            if progress.figures.get("step") == kill_at:
-                raise Killed
-
-        run.report = report
-        trainer.CHECKPOINT_SECONDS = -1.0  # of this process, which serves later tests too
-    try:
-        method.fit(DATA, run)
-    except Killed:
+        fit_and_kill(kill_at, method, DATA, run)
         return {}
-    finally:
-        trainer.CHECKPOINT_SECONDS = 60.0
+    method.fit(DATA, run)
     found = method.predict(DATA.texts, 5)
     tables = {name: (table.row_ids.numpy(), table.weight.numpy()) for name, table in method.tables().items()}
     ledger = {name: getattr(run.ledger, name) for name in ("steps", "queries", "encoder_tokens", "epochs", "flops")}

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fitting import fit_and_kill
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Progress, Run
+from xmcbench.method import Run
 from xmcbench.predictions import Predictions
 from xmcbench.training import checkpoint, trainer
 
@@ -34,10 +35,6 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between two runs of the same
 
 
-class Killed(Exception):
-    """What ends a run at some step."""
-
-
 @pytest.fixture(autouse=True)
 def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
@@ -57,16 +54,6 @@ def selecting(data: TrainingData) -> dict[str, Any]:
 def finish(method: Toy, data: TrainingData, run: Run) -> tuple[Toy, Run]:
     method.fit(data, run)
     return method, run
-
-
-def kill_at(step: int, method: Toy, data: TrainingData, run: Run) -> None:
-    def report(progress: Progress) -> None:
-        if progress.figures.get("step") == step:
-            raise Killed
-
-    run.report = report
-    with pytest.raises(Killed):
-        method.fit(data, run)
 
 
 def assert_same(one: tuple[Toy, Run], other: tuple[Toy, Run], data: TrainingData) -> None:
@@ -99,7 +86,7 @@ def test_resumed_equals_unbroken(
     unbroken = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "a", budget))
     assert unbroken[1].ledger.steps > max(kills)
     for step in kills:
-        kill_at(step, toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
+        fit_and_kill(step, toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
     resumed = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
     assert_same(unbroken, resumed, data)
 
@@ -108,7 +95,7 @@ def test_resumed_equals_unbroken(
 def test_with_selection_too(kill: int, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     budget = {"steps": 9}
     unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", budget, **selecting(data)))
-    kill_at(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
+    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
     resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
     assert [point["steps"] for point in unbroken[1].curve] == [3, 6, 9]
     assert_same(unbroken, resumed, data)
@@ -130,7 +117,7 @@ def test_other_seeds_end_elsewhere(small_encoder: str, data: TrainingData, tmp_p
 
 
 def test_a_harmed_checkpoint_is_one_line(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    kill_at(2, toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
+    fit_and_kill(2, toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
     newest = checkpoint.newest(tmp_path / "checkpoint")
     assert newest is not None
     (newest / "worker-0.safetensors").write_bytes(b"nothing")

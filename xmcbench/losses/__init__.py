@@ -3,6 +3,7 @@
 from xmcbench.losses.bce import binary_cross_entropy
 from xmcbench.losses.positives import Positives, label_to_query
 from xmcbench.losses.score_sums import pair_scores
+from xmcbench.losses.settings import TripletLoss
 from xmcbench.losses.soft_top_k import soft_top_k
 from xmcbench.losses.softmax import decoupled_softmax, pal, psl, softmax
 from xmcbench.losses.triplet import DynamicMargin, hardest_pairs, triplet
@@ -10,6 +11,7 @@ from xmcbench.losses.triplet import DynamicMargin, hardest_pairs, triplet
 __all__ = [
     "DynamicMargin",
     "Positives",
+    "TripletLoss",
     "binary_cross_entropy",
     "decoupled_softmax",
     "hardest_pairs",

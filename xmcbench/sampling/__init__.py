@@ -6,10 +6,12 @@ from xmcbench.sampling.clustering import balanced_clusters
 from xmcbench.sampling.clusters import Clusters
 from xmcbench.sampling.parts import Draw, Everything, Nearest, Negatives, Order, Shuffled
 from xmcbench.sampling.sampler import Batch, Embeddings, Sampler
+from xmcbench.sampling.settings import ClusteredBatches
 
 __all__ = [
     "Batch",
     "Cached",
+    "ClusteredBatches",
     "Clusters",
     "Draw",
     "Embeddings",

@@ -244,22 +244,20 @@ class Trainer:
 
     def _look(self) -> None:
         """Evaluate on the selection split where an evaluation is due; keep the weights if they are the best."""
-        run, curve = self.run, self.run.curve
+        run = self.run
         if run.select is None or run.selection_texts is None:
             return
         fraction = self._agreed(run.ledger.fraction(run.budget))
-        if fraction < (len(curve) + 1) / run.selection_evaluations:
+        if fraction < (len(run.curve) + 1) / run.selection_evaluations:
             return
         run.report(Progress("select", min(1.0, fraction)))
         with run.ledger.off_the_books():
             self.method.index(self.labels)
             k = min(SELECTION_K, len(self.method.index_LD))
             figures = run.select(self.method.predict(run.selection_texts, k))
-        ledger = run.ledger
-        spent = {"steps": ledger.steps, "encoder_tokens": ledger.encoder_tokens, "flops": ledger.flops}
-        curve.append({"fraction": fraction, **spent, "device_seconds": ledger.device_seconds, **figures})
+        run.add_point(fraction, figures)
         if self.best is None or figures[run.selection_metric] > self.best:
-            self.best, self.best_step = figures[run.selection_metric], ledger.steps
+            self.best, self.best_step = figures[run.selection_metric], run.ledger.steps
             groups = {**self._model_tensors(), **self.update.table_tensors()}
             checkpoint.save(self._best_directory(), groups, {}, self.workers, shared=run.exchange is None)
         self.keep()

@@ -1,0 +1,62 @@
+"""What tests of methods do alike: kill a run on the way, fit random pairs, save and load."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from toy import LABELS, make_run, save_small_encoder
+
+from xmcbench.data import load
+from xmcbench.data.dataset import Texts, TrainingData
+from xmcbench.method import Method, Progress, Run
+from xmcbench.training import trainer
+
+
+class Killed(Exception):
+    """What ends a run somewhere."""
+
+
+def killer(**at: float) -> Callable[[Progress], None]:
+    """A `report` that kills the run once its figures are these."""
+
+    def report(progress: Progress) -> None:
+        if at.items() <= progress.figures.items():
+            raise Killed
+
+    return report
+
+
+def fit_and_kill(step: int, method: Method, data: TrainingData, run: Run) -> None:
+    """Fit with a checkpoint after each step, until the run is killed: the last step has none yet."""
+    run.report = killer(step=step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
+        with pytest.raises(Killed):
+            method.fit(data, run)
+
+
+def share_memorised(make: Callable[[str], Method], root: Path, budget: dict[str, Any], pairs: int = 200) -> float:
+    """Of random pairs, the share that a method tells after it is fitted to them; `make` is given a small encoder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XMCBENCH_CACHE", str(root / "data"))
+        dataset = load(f"random-pairs-{pairs}")
+        train = dataset.training_data()
+    method = make(save_small_encoder(root, train))
+    method.fit(train, make_run(root, budget))
+    top = method.predict(dataset.test.texts, 1).indices[:, 0]
+    return float(np.mean(top == np.arange(pairs)))
+
+
+def assert_saved_predicts_the_same(method: Method, again: Method, texts: Texts, root: Path) -> None:
+    """`again` is loaded with what `method` saves in `root`/saved."""
+    (root / "saved").mkdir()
+    method.save(root / "saved")
+    again.load(root / "saved")
+    for k in (1, LABELS):
+        wanted, found = method.predict(texts, k), again.predict(texts, k)
+        assert np.array_equal(found.indices, wanted.indices)
+        assert np.array_equal(found.scores, wanted.scores)
