@@ -22,7 +22,8 @@ from report import report
 
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.entry_check import check_predictions
-from xmcbench.evaluation.evaluator import DEFAULT_METRICS, evaluate
+from xmcbench.evaluation.evaluator import DEFAULT_METRICS, score
+from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.predictions import Predictions
 
@@ -100,7 +101,7 @@ def main() -> None:
         cases: dict[str, Callable[[], Any]] = {
             "read predictions": read,
             "check predictions": lambda: check_predictions(predictions, *truth.shape, nothing),
-            "all figures": lambda: evaluate(predictions, truth, weights, DEFAULT_METRICS, BY_NAME),
+            "all figures": lambda: score(find_hits(predictions, truth, weights), DEFAULT_METRICS, BY_NAME),
             "all figures, peer": lambda: peer(predictions, truth, weights),
         }
         results = {name: timed(case, args.repeats) for name, case in cases.items()}

@@ -147,6 +147,13 @@ def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str
         assert (code, wrong) == (2, "error: submit: expected a RUN to hand in, or --check and no RUN\n")
 
 
+def test_a_check_of_nothing_is_an_error(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, wrong = submit(bench, capsys, "--check")
+    place = bench.root / "accepted"
+    assert (code, said) == (2, "")
+    assert wrong == f"error: {place}: no such folder, expected the accepted results (--to DIR)\n"
+
+
 def test_what_the_project_holds_passes_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     """As CI has it, where datasets that are made can be made."""
     folder = Path(__file__).parents[1] / "leaderboard" / "measured"

@@ -24,7 +24,7 @@ def suggest(name: str, known: Iterable[str]) -> str:
     >>> suggest("dexm", ["dexml", "tfidf-nn"])
     " (did you mean 'dexml'?)"
     """
-    names = sorted(known)
+    names = sorted(set(known))
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"

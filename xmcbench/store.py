@@ -52,7 +52,10 @@ class Store:
         """All records, by key. One that cannot be read is left out, with a warning of one line that names it."""
         trials = self.root / "trials"
         with _reading(trials):
-            keys = sorted(path.name for path in trials.iterdir()) if trials.is_dir() else []
+            try:
+                keys = sorted(path.name for path in trials.iterdir())
+            except FileNotFoundError:
+                keys = []
         records = []
         for key in keys:
             try:

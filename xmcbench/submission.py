@@ -18,6 +18,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     METRIC_VERSION,
     check_figures,
+    dataset_hits,
     find_evaluators,
     resampled_figures,
     score,
@@ -84,10 +85,11 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         return
     names = list(record.metrics)
     evaluators = find_evaluators(names, registry().evaluator)
-    for name, figure in score(predictions, dataset, names, evaluators).items():
+    hits = dataset_hits(predictions, dataset)
+    for name, figure in score(hits, names, evaluators).items():
         if abs(figure - record.metrics[name]) > _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {figure}"
-    found = intervals(resampled_figures(predictions, dataset, names, evaluators))
+    found = intervals(resampled_figures(hits, names, evaluators))
     for name, interval in found.items():
         own = record.intervals.get(name, (-1.0, -1.0))
         if max(abs(own[0] - interval[0]), abs(own[1] - interval[1])) > 1e-6:  # kept as float32

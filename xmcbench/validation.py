@@ -29,6 +29,14 @@ class Problems:
         name = f" {dotted(steps)}:" if steps else ""
         self._lines[f"{self._located.where(steps)}:{name} {message}"] = None
 
+    def note(self, steps: Steps, look_up: Any, *arguments: Any) -> Any:
+        """The answer of a look-up; an error becomes a problem at `steps`, and the answer None."""
+        try:
+            return look_up(*arguments)
+        except XMCBenchError as problem:
+            self.add(steps, str(problem))
+            return None
+
     def check(self) -> None:
         """Raise what was noted, a line each; do nothing where all was well."""
         if self._lines:

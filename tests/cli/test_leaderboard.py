@@ -81,6 +81,7 @@ def test_csv_holds_every_recorded_figure_to_the_last_digit(store: Path) -> None:
     ("options", "message"),
     [
         (["--metrics", "P@2"], "unknown metric 'P@2'"),
+        (["--metrics", "P@x"], r"unknown metric 'P@x' \(did you mean 'P@1'\?\)"),
         (["--sort", "r@50"], "did you mean 'R@50'"),
         (["--dataset", "three"], "unknown dataset 'three'"),
     ],
@@ -138,6 +139,13 @@ def test_a_table_can_be_written_to_a_file(tmp_path: Path) -> None:
     text = out.read_text()
     assert [rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule", r"\hline")] == [True, True, True, False]
     assert (text.count(r"\textbf{"), text.count(r"\underline{")) >= (1, 1)
+
+
+@pytest.mark.parametrize(("name", "message"), [("", "is a folder, expected a file"), ("x" * 300, "File name too long")])
+def test_a_place_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(OSError, match=message) as problem:
+        run("--dataset", "eurlex-4k", "--store", tmp_path, "-o", tmp_path / name)
+    assert problem.value.filename == str(tmp_path / name)
 
 
 def test_a_record_that_cannot_be_read_is_named_and_the_others_are_ranked(

@@ -103,6 +103,8 @@ def test_only_the_trials_that_are_named_are_rescored(world: World) -> None:
     assert world.metrics(first) == world.metrics(second) == {"P@1": 0.5}
     with pytest.raises(XMCBenchError, match=r"matches 'failed'"):
         world.run("failed")
+    with pytest.raises(XMCBenchError, match=r"matches 'secnd' \(did you mean 'second'\?\)"):
+        world.run("secnd")
     assert world.metrics(failed) == {}
 
 
@@ -142,7 +144,7 @@ def test_unknown_metrics_and_empty_stores_are_errors(world: World) -> None:
     with pytest.raises(XMCBenchError, match="no records with predictions"):
         world.run()
     world.add("first", {"P@1": 0.5})
-    with pytest.raises(XMCBenchError, match=r"^unknown evaluator 'NDCG' \(did you mean 'nDCG'"):
+    with pytest.raises(XMCBenchError, match=r"^--metrics: unknown evaluator 'NDCG' \(did you mean 'nDCG'"):
         world.run("--metrics", "NDCG@5")
     with pytest.raises(XMCBenchError, match=r"^--metrics: unknown metric 'nDCG' \(did you mean 'nDCG@"):
         world.run("--metrics", "P@1,nDCG")

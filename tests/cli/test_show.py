@@ -88,6 +88,11 @@ def test_an_old_record_says_so(bench: Bench, show: Show) -> None:
     assert "no trial is called 'decoupled-softmx' (did you mean" in show("decoupled-softmx")
 
 
+def test_a_file_is_no_store(bench: Bench, show: Show) -> None:
+    (bench.root / "results").write_text("")
+    assert show("ok") == f"error: {bench.root / 'results' / 'trials'}: cannot read: Not a directory\n"
+
+
 def test_sections_that_say_nothing_are_left_out() -> None:
     titles = [section.title for section in describe(decode(GOLDEN.read_bytes()))]
     assert titles == ["Trial", "Outcome", "Figures (per cent)", "Settings", "Spent", "Made with", "To have it again"]

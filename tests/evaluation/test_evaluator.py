@@ -16,8 +16,9 @@ from xmcbench.evaluation import (
     METRIC_VERSION,
     Hits,
     InvalidPredictions,
-    evaluate,
+    dataset_hits,
     find_evaluators,
+    find_hits,
     parse_metric,
     rank,
     score,
@@ -83,9 +84,9 @@ def test_the_built_in_evaluators_register_through_the_hook() -> None:
 
 def test_score_refuses_figures_that_cannot_be() -> None:
     predictions = rank(np.arange(16).reshape(4, 4) % 4, np.zeros((4, 4)), 4)
-    assert score(predictions, made_dataset(), ["P@4"], BUILT_IN) == {"P@4": 0.25}
+    assert score(dataset_hits(predictions, made_dataset()), ["P@4"], BUILT_IN) == {"P@4": 0.25}
     with pytest.raises(InvalidPredictions, match=r"Found@1 is 1\.5, expected a fraction"):
-        score(predictions, made_dataset(), ["Found@1"], {"Found": Found(figure=1.5)})
+        score(dataset_hits(predictions, made_dataset()), ["Found@1"], {"Found": Found(figure=1.5)})
 
 
 def test_the_truth_hash_changes_with_truth_or_filter_and_with_nothing_else() -> None:
@@ -111,4 +112,4 @@ def test_the_documented_plugin_works_and_the_documented_names_are_all_there_are(
     module["register_evaluators"](found.append)
     predictions = rank(np.array([[0, 1], [0, 1]]), np.array([[2.0, 1.0], [2.0, 1.0]]), 2)
     truth = sp.csr_array(np.array([[1, 1, 0], [0, 0, 1]]))
-    assert evaluate(predictions, truth, np.ones(3), ["AnyHit@2"], {"AnyHit": found[0]}) == {"AnyHit@2": 0.5}
+    assert score(find_hits(predictions, truth, np.ones(3)), ["AnyHit@2"], {"AnyHit": found[0]}) == {"AnyHit@2": 0.5}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import evaluate, find_hits, inverse_propensity, rank
+from xmcbench.evaluation import find_hits, inverse_propensity, rank, score
 from xmcbench.evaluation import pairs as pairs_module
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.predictions import Predictions
@@ -33,7 +33,7 @@ def test_every_figure_equals_its_definition_spelt_out(case: Case, k: int) -> Non
 @given(case=cases())
 def test_figures_keep_the_relations_that_entry_checks_rely_on(case: Case) -> None:
     names = [f"{name}@{k}" for name in BUILT_IN for k in range(1, case.num_labels + 1)]
-    figures = evaluate(case.predictions, case.truth, np.array(case.weights), names, BUILT_IN)
+    figures = score(find_hits(case.predictions, case.truth, np.array(case.weights)), names, BUILT_IN)
     assert figures["P@1"] == figures["nDCG@1"]
     for k in range(1, case.num_labels):
         assert figures[f"P@{k + 1}"] * (k + 1) >= figures[f"P@{k}"] * k - 1e-12
@@ -75,15 +75,15 @@ def test_a_pad_is_not_taken_for_the_last_label_of_the_row_above() -> None:
 def test_truth_that_is_not_binary_counts_each_pair_once() -> None:
     messy = sp.csr_array((np.array([2.0, 1.0, 0.0]), np.array([1, 1, 0]), np.array([0, 3])), shape=(1, 2))
     predictions = rank(np.array([[0, 1]]), np.array([[2.0, 1.0]]), 2)
-    figures = evaluate(predictions, messy, np.ones(2), ["P@1", "P@2", "R@2"], BUILT_IN)
+    figures = score(find_hits(predictions, messy, np.ones(2)), ["P@1", "P@2", "R@2"], BUILT_IN)
     assert figures == {"P@1": 0.0, "P@2": 0.5, "R@2": 1.0}
 
 
 def test_predictions_shorter_than_k_are_an_error_not_a_lower_figure() -> None:
     predictions = rank(np.array([[0, 1]]), np.array([[2.0, 1.0]]), 2)
     with pytest.raises(XMCBenchError, match="R@3 needs the best 3 labels of a query, the predictions hold 2"):
-        evaluate(predictions, pairs([{0}], 5), np.ones(5), ["R@3"], BUILT_IN)
-    assert evaluate(predictions, pairs([{0}], 2), np.ones(2), ["P@4"], BUILT_IN) == {"P@4": 0.25}
+        score(find_hits(predictions, pairs([{0}], 5), np.ones(5)), ["R@3"], BUILT_IN)
+    assert score(find_hits(predictions, pairs([{0}], 2), np.ones(2)), ["P@4"], BUILT_IN) == {"P@4": 0.25}
 
 
 @pytest.mark.parametrize(
@@ -134,16 +134,16 @@ def test_figures_equal_those_of_an_independent_implementation(
     without_empty = Predictions(predictions.indices[labelled], predictions.scores[labelled])
     for name in ("P", "nDCG", "PSP", "PSnDCG"):
         metrics = [f"{name}@{k}" for k in golden["ks"]]
-        figures = evaluate(predictions, truth, weights, metrics, BUILT_IN)
+        figures = score(find_hits(predictions, truth, weights), metrics, BUILT_IN)
         key = f"{case}_lblasc_{constants}_{name}"
         assert list(figures.values()) == pytest.approx(golden[key], abs=1e-6), key
-        figures = evaluate(without_empty, truth[labelled], weights, metrics, BUILT_IN)
+        figures = score(find_hits(without_empty, truth[labelled], weights), metrics, BUILT_IN)
         assert list(figures.values()) == pytest.approx(golden[f"{key}_dropempty"], abs=1e-6), f"{key}_dropempty"
 
     metrics = [f"R@{k}" for k in golden["rks"]]
-    figures = evaluate(predictions, truth, weights, metrics, BUILT_IN)
+    figures = score(find_hits(predictions, truth, weights), metrics, BUILT_IN)
     assert list(figures.values()) == pytest.approx(golden[f"{case}_lblasc_R"], abs=1e-6)
-    figures = evaluate(without_empty, truth[labelled], weights, metrics, BUILT_IN)
+    figures = score(find_hits(without_empty, truth[labelled], weights), metrics, BUILT_IN)
     assert list(figures.values()) == pytest.approx(golden[f"{case}_lblasc_recall_at_k"], abs=1e-6)
 
 

@@ -13,6 +13,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import (
     DEFAULT_METRICS,
     Terms,
+    dataset_hits,
     decile_bins,
     find_hits,
     label_bins,
@@ -128,7 +129,7 @@ def test_a_comparison_adds_up() -> None:
     bins = {"regimes": label_bins(dataset.card, dataset.train.targets), "deciles": decile_bins(dataset.train.targets)}
     names = [name for name in DEFAULT_METRICS if name != "R@100"]
     found = compare((better, worse), dataset, names, BUILT_IN, bins, 5)
-    figures = [score(each, dataset, names, BUILT_IN) for each in (better, worse)]
+    figures = [score(dataset_hits(each, dataset), names, BUILT_IN) for each in (better, worse)]
     for each in found.figures:
         assert (each.first, each.second) == (figures[0][each.name], figures[1][each.name])
         assert each.difference.value == each.first - each.second
@@ -144,8 +145,8 @@ def test_a_comparison_adds_up() -> None:
 def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() -> None:
     dataset = made()
     trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    kept = tuple(resampled_figures(each, dataset, ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    figures = tuple(score(each, dataset, ["P@1", "PSP@5"], BUILT_IN) for each in trials)
+    kept = tuple(resampled_figures(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
+    figures = tuple(score(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
     apart = compare_resampled((figures[0], figures[1]), (kept[0], kept[1]))
     assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).figures
 
@@ -160,13 +161,14 @@ def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:
     dataset = made()
     evaluators = {**BUILT_IN, "Silent": Silent()}
     predictions = predicted(dataset, 0.8, 1)
-    assert list(resampled_figures(predictions, dataset, ["P@1", "Silent@2"], evaluators)) == ["P@1"]
-    assert score(predictions, dataset, ["Silent@2"], evaluators) == {"Silent@2": 0.5}
+    assert list(resampled_figures(dataset_hits(predictions, dataset), ["P@1", "Silent@2"], evaluators)) == ["P@1"]
+    assert score(dataset_hits(predictions, dataset), ["Silent@2"], evaluators) == {"Silent@2": 0.5}
 
 
 def test_queries_drawn_depend_on_their_number_alone() -> None:
     dataset = made()
-    first = resampled_figures(predicted(dataset, 0.5, 1), dataset, ["P@1"], BUILT_IN)["P@1"]
+    first = resampled_figures(dataset_hits(predicted(dataset, 0.5, 1), dataset), ["P@1"], BUILT_IN)["P@1"]
     card = dataset.card.model_copy(update={"content_hash": "d" * 64})
-    again = resampled_figures(predicted(dataset, 0.5, 1), replace(dataset, card=card), ["P@1"], BUILT_IN)["P@1"]
+    other = dataset_hits(predicted(dataset, 0.5, 1), replace(dataset, card=card))
+    again = resampled_figures(other, ["P@1"], BUILT_IN)["P@1"]
     assert np.array_equal(first, again)

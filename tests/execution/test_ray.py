@@ -56,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         made.add_node(**node)
         ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
         yield made
-        started = [each for each in psutil.Process().children(recursive=True) if "ray" in name_of(each.pid)]
+        started = [each.pid for each in psutil.Process().children(recursive=True) if "ray" in name_of(each.pid)]
         ray.shutdown()
         made.shutdown()
     registry.cache_clear()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from xmcbench.cli.options import DataDir, StoreDir, TableFormat
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -22,13 +24,13 @@ def analyse(
     similarity: Annotated[
         str | None, typer.Option(metavar="RUN", help="Bins of similar labels too, by the vectors of this trial.")
     ] = None,
-    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="Of what is printed.")] = "table",
+    format: TableFormat = "table",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for CSV and JSON of every digit.")] = None,
     figures: Annotated[
         Literal["svg", "pdf", "png"] | None, typer.Option(help="Draw the figures too; needs --out.")
     ] = None,
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Break figures down by label frequency and similarity; precision against recall, scores, coverage."""
     from xmcbench.data import load

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -16,18 +18,16 @@ if TYPE_CHECKING:
     from xmcbench.reporting import Grid
     from xmcbench.store import Store
 
-RUN = "A trial: its key or the beginning of it, or dataset/label."
-
 
 def compare(
-    first: Annotated[str, typer.Argument(metavar="RUN", help=RUN)],
+    first: RunName,
     second: Annotated[str, typer.Argument(metavar="RUN", help="The trial to compare it with.")],
     metrics: Annotated[str | None, typer.Option(help="Figures to compare, as in P@1,nDCG@5; all by default.")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Labels a query that breakdown and queries look at.")] = 5,
     queries: Annotated[int, typer.Option(min=0, help="Queries to show that gained, and that lost most.")] = 3,
-    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "table",
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    format: TableFormat = "table",
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Compare two trials on one test split: figures, bins of labels, queries. Paired bootstrap over test queries."""
     from xmcbench.cli.find import find_trial

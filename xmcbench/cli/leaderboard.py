@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from xmcbench.cli.options import DataDir, StoreDir
+
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
     from xmcbench.record import Record
@@ -36,8 +38,8 @@ def leaderboard(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Write here; html and pictures: a folder.")
     ] = None,
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Rank methods: what papers print beside what was measured, datasets and settings apart."""
     from xmcbench import reporting

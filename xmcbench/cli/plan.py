@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
 
 if TYPE_CHECKING:
     from xmcbench.planning.trials import Machine, TrialPlan
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    suite: Annotated[Path, typer.Argument(help="The suite file.", show_default=False)],
+    suite: SuitePath,
     accelerator: Annotated[
         str, typer.Option(metavar="NAME", help="A device by name, as h100; here: this machine, measured.")
     ] = "a100-80gb",
@@ -30,16 +32,12 @@ def plan(
     label_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Of a dataset that is not here; else its longest.")
     ] = None,
-    only: Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")] = "*",
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
-    ] = None,
-    datasets: Annotated[
-        list[str] | None, typer.Option("--dataset", metavar="NAME", help="This in place of the suite's.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="This in place of the suite's.")] = None,
-    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write it.")] = "table",
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")] = Path("data"),
+    only: Only = "*",
+    sets: Sets = None,
+    datasets: DatasetNames = None,
+    encoder: EncoderName = None,
+    format: TableFormat = "table",
+    data: DataDir = Path("data"),
 ) -> None:
     """Predict operations, hours, memory and messages of each trial of a suite; runs nothing.
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from xmcbench.cli.options import DataDir, RunName, StoreDir
+
 if TYPE_CHECKING:
     from xmcbench.data import Texts
     from xmcbench.predictions import Predictions
@@ -16,17 +18,15 @@ if TYPE_CHECKING:
 
 
 def predict(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A trial: its key or the beginning of it, or dataset/label.")
-    ],
+    run: RunName,
     text: Annotated[list[str] | None, typer.Option(help="A text to answer; may be given several times.")] = None,
     file: Annotated[
         Path | None, typer.Option(allow_dash=True, help="Texts to answer, one a line; - is standard input.")
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Labels a text.")] = 10,
     format: Annotated[Literal["table", "json"], typer.Option(help="json carries every digit.")] = "table",
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Rank the labels of a finished trial's dataset for texts, best first."""
     from xmcbench.cli.find import find_trial

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.options import DataDir, StoreDir
+
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.record import Record
@@ -18,8 +20,8 @@ def rescore(
         list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels; all if none.")
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Figures to add, as in P@1,nDCG@5.")] = None,
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Recompute the figures of stored predictions, and of no others: nothing is trained."""
     from functools import cache
@@ -54,7 +56,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     """The scored records whose key or label matches a pattern; a pattern that matches none is an error."""
     from fnmatch import fnmatchcase
 
-    from xmcbench.errors import XMCBenchError
+    from xmcbench.errors import XMCBenchError, suggest
     from xmcbench.record import SCORED
 
     scored = [record for record in store.records() if record.status in SCORED]
@@ -67,7 +69,8 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
             r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
         ]
         if not found:
-            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}")
+            near = suggest(pattern, (record.trial.label for record in scored))
+            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}{near}")
         matched |= {record.key: record for record in found}
     return list(matched.values())
 
@@ -77,6 +80,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     from xmcbench.bootstrap import intervals
     from xmcbench.evaluation import (
         METRIC_VERSION,
+        dataset_hits,
         find_evaluators,
         resampled_figures,
         score,
@@ -88,8 +92,9 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     predictions = kept_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))
     evaluators = find_evaluators(names, registry().evaluator)
-    figures = score(predictions, dataset, names, evaluators)
-    resampled = resampled_figures(predictions, dataset, names, evaluators)
+    hits = dataset_hits(predictions, dataset)
+    figures = score(hits, names, evaluators)
+    resampled = resampled_figures(hits, names, evaluators)
     store.write_resampled(record.key, resampled, truth_hash(dataset))
     rescored = {"metrics": figures, "intervals": intervals(resampled), "metric_version": METRIC_VERSION}
     return record.model_copy(update=rescored)

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
+
 if TYPE_CHECKING:
     from xmcbench.execution.executor import Executor
     from xmcbench.record import Record
@@ -29,19 +31,8 @@ class Where(StrEnum):
     RAY = "ray"
 
 
-# The options, in the order of `run --help`.
-SuitePath = Annotated[Path, typer.Argument(help="The suite file.", show_default=False)]
+# Options of this command alone, in the order of its help.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
-Only = Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")]
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
-]
-Datasets = Annotated[
-    list[str] | None, typer.Option("--dataset", metavar="NAME", help="Run on this in place of the suite's.")
-]
-EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder in place of the suite's.")]
-DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")]
-StoreDir = Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results go.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run trials again that failed before.")]
 Track = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Tell this tracker too, as tensorboard or mlflow.")
@@ -68,7 +59,7 @@ def run(
     dry_run: DryRun = False,
     only: Only = "*",
     sets: Sets = None,
-    datasets: Datasets = None,
+    datasets: DatasetNames = None,
     encoder: EncoderName = None,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from xmcbench.cli.options import RunName, StoreDir
+
 if TYPE_CHECKING:
     from xmcbench.record import Record
     from xmcbench.store import Store
 
 
 def show(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A trial: its key or the beginning of it, or dataset/label.")
-    ],
+    run: RunName,
     format: Annotated[
         Literal["text", "json", "suite"], typer.Option(help="json: the record; suite: one that runs this trial again.")
     ] = "text",
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+    store: StoreDir = Path("results"),
 ) -> None:
     """Show all that a record holds, and how to have it again."""
     from xmcbench.cli.find import find_record

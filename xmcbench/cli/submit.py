@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.options import RUN, DataDir, StoreDir
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -16,13 +18,11 @@ if TYPE_CHECKING:
 
 
 def submit(
-    run: Annotated[
-        str | None, typer.Argument(metavar="RUN", help="A trial: its key or the beginning of it, or dataset/label.")
-    ] = None,
+    run: Annotated[str | None, RUN] = None,
     check: Annotated[bool, typer.Option("--check", help="Verify all that was handed in, and hand in nothing.")] = False,
     to: Annotated[Path, typer.Option(metavar="DIR", help="Where accepted results lie.")] = Path("leaderboard/measured"),
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets are.")] = Path("data"),
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
 ) -> None:
     """Check a trial and write it to the accepted results; with --check, verify those that are there.
 
@@ -61,8 +61,11 @@ def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset])
 
 def _check(folder: Path, dataset: Callable[[str], Dataset]) -> list[str]:
     """Every problem of every accepted trial, a line each."""
+    from xmcbench.errors import XMCBenchError
     from xmcbench.store import Store, StoreError
 
+    if not folder.is_dir():
+        raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
     store = Store(folder)
     found, recomputed, trials = [], 0, sorted(folder.glob("trials/*"))
     for directory in trials:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
+
+from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Sets, StoreDir, SuitePath, TableFormat
 
 if TYPE_CHECKING:
     from xmcbench.record import Record
@@ -15,17 +17,13 @@ if TYPE_CHECKING:
 
 
 def tables(
-    suite: Annotated[Path, typer.Argument(help="The suite file.", show_default=False)],
-    format: Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write them.")] = "table",
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
-    ] = None,
-    datasets: Annotated[
-        list[str] | None, typer.Option("--dataset", metavar="NAME", help="This in place of the suite's.")
-    ] = None,
-    encoder: Annotated[str | None, typer.Option(metavar="NAME", help="This in place of the suite's.")] = None,
-    data: Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")] = Path("data"),
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where records are kept.")] = Path("results"),
+    suite: SuitePath,
+    format: TableFormat = "table",
+    sets: Sets = None,
+    datasets: DatasetNames = None,
+    encoder: EncoderName = None,
+    data: DataDir = Path("data"),
+    store: StoreDir = Path("results"),
 ) -> None:
     """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
     from xmcbench.data.prepared import default_cache_dir

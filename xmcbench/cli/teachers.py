@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from xmcbench.cli.options import StoreDir
+
 app = typer.Typer(help="List teachers, or export what they answered.", invoke_without_command=True)
 
 HEADERS = ("teacher", "summary", "distribution", "version", "simulated")
@@ -44,7 +46,7 @@ def export(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
     form: Annotated[str, typer.Option("--format", help="csv, json or parquet.")] = "csv",
     teacher: Annotated[str, typer.Option(metavar="GLOB", help="Teachers whose title matches.")] = "*",
-    store: Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results are kept.")] = Path("results"),
+    store: StoreDir = Path("results"),
 ) -> None:
     """Write every judgement of a store as a table: document, label, answer, confidence, and who gave it."""
     from xmcbench.teachers.database import FILE, JudgementStore

@@ -6,9 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
-import numpy as np
-import scipy.sparse as sp
-
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_figures
@@ -54,7 +51,11 @@ def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = 
 
 def find_evaluators(metrics: Iterable[str], find: Callable[[str], Evaluator], where: str = "") -> dict[str, Evaluator]:
     """The evaluators that `metrics` name. `find` is `registry().evaluator`: it imports no more than it must."""
-    return {name: find(name) for name in dict.fromkeys(_split(metric, where)[0] for metric in metrics)}
+    names = dict.fromkeys(_split(metric, where)[0] for metric in metrics)
+    try:
+        return {name: find(name) for name in names}
+    except UnknownNameError as problem:
+        raise XMCBenchError(f"{where}: {problem}" if where else str(problem)) from None
 
 
 def _split(metric: str, where: str) -> tuple[str, int]:
@@ -67,26 +68,6 @@ def _split(metric: str, where: str) -> tuple[str, int]:
     return parts[1], int(parts[2])
 
 
-def evaluate(
-    predictions: Predictions,
-    truth: sp.csr_array,
-    inv_propensity: np.ndarray,
-    metrics: Sequence[str],
-    evaluators: Mapping[str, Evaluator],
-) -> dict[str, float]:
-    """The figures `metrics` of ranked `predictions` [N, K] against `truth` [N, L], as fractions.
-
-    A figure at k needs the best k labels (or all L): shorter predictions are an error, not a lower figure.
-    """
-    parsed = {metric: parse_metric(metric, evaluators) for metric in metrics}
-    hits = find_hits(predictions, truth, inv_propensity)
-    held = predictions.k
-    for metric, (_, k) in parsed.items():
-        if held < min(k, truth.shape[1]):
-            raise XMCBenchError(f"{metric} needs the best {k} labels of a query, the predictions hold {held}")
-    return {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
-
-
 def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     """The hits of checked `predictions` for the dataset's test split, with the propensities of its card."""
     card = dataset.card
@@ -94,12 +75,16 @@ def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     return find_hits(predictions, dataset.test.targets, weights)
 
 
-def score(
-    predictions: Predictions, dataset: Dataset, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]
-) -> dict[str, float]:
-    """The figures of checked `predictions` for the dataset's test split, with the propensities of its card."""
-    card = dataset.card
-    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
-    figures = evaluate(predictions, dataset.test.targets, weights, metrics, evaluators)
+def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, float]:
+    """The figures `metrics` of predictions by their hits, as fractions; those that cannot be are an error.
+
+    A figure at k needs the best k labels (or all L): shorter predictions are an error, not a lower figure.
+    """
+    parsed = {metric: parse_metric(metric, evaluators) for metric in metrics}
+    held = hits.predictions.k
+    for metric, (_, k) in parsed.items():
+        if held < min(k, hits.truth.shape[1]):
+            raise XMCBenchError(f"{metric} needs the best {k} labels of a query, the predictions hold {held}")
+    figures = {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
     check_figures(figures)
     return figures

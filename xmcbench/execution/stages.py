@@ -21,11 +21,11 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     METRIC_VERSION,
     InvalidPredictions,
-    check_figures,
     check_predictions,
+    dataset_hits,
     drop_ignored,
-    evaluate,
     find_evaluators,
+    find_hits,
     inverse_propensity,
     resampled_figures,
     score,
@@ -41,7 +41,7 @@ from xmcbench.store import Store
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.hosted import Lesson
 from xmcbench.teachers.judges import Judges
-from xmcbench.trial import Trial
+from xmcbench.trial import Selection, Trial
 
 
 def now() -> str:
@@ -57,6 +57,12 @@ def method_of(trial: Trial) -> Method:
         )
     method: Method = found.thing(found.thing.Config.model_validate(trial.config))
     return method
+
+
+def held_out(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """Which of `total` training queries a trial sets aside, and which it trains on: rows, ascending."""
+    order = np.random.default_rng(derive_seed(seed, "selection")).permutation(total)
+    return np.sort(order[: selection.queries]), np.sort(order[selection.queries :])
 
 
 @dataclass
@@ -93,8 +99,9 @@ class Attempt:
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
         evaluators = find_evaluators(self.job.metrics, registry().evaluator)
-        metrics = score(predictions, dataset, self.job.metrics, evaluators)
-        resampled = resampled_figures(predictions, dataset, self.job.metrics, evaluators)
+        hits = dataset_hits(predictions, dataset)
+        metrics = score(hits, self.job.metrics, evaluators)
+        resampled = resampled_figures(hits, self.job.metrics, evaluators)
         truth = truth_hash(dataset)
         store.write_predictions(trial.key, predictions, truth)
         store.write_resampled(trial.key, resampled, truth)
@@ -197,8 +204,7 @@ class Attempt:
                 f"selection.queries is {selection.queries}, expected fewer than the {total} training queries of "
                 f"{train.card.name}"
             )
-        order = np.random.default_rng(derive_seed(run.seed, "selection")).permutation(total)
-        held, kept = np.sort(order[: selection.queries]), np.sort(order[selection.queries :])
+        held, kept = held_out(selection, run.seed, total)
         aside = train.rows(held)
         metrics = list(dict.fromkeys([selection.metric, *self.job.metrics]))
         run.selection_texts = aside.texts
@@ -255,9 +261,7 @@ class Selector:
     def __call__(self, predictions: Predictions) -> dict[str, float]:
         check_predictions(predictions, *self.truth.shape, _nothing(self.ignore))
         kept = drop_ignored(predictions, self.ignore, predictions.k)
-        figures = evaluate(kept, self.truth, self.weights, self.metrics, self.evaluators)
-        check_figures(figures)
-        return figures
+        return score(find_hits(kept, self.truth, self.weights), self.metrics, self.evaluators)
 
 
 def _nothing(pairs: sp.csr_array) -> sp.csr_array:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -47,6 +48,20 @@ class EncoderConfig(BaseModel):
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class TextFlops:
+    """Floating-point operations of a forward pass over a text of n tokens: constant + linear n + square n^2."""
+
+    constant: int
+    linear: int
+    square: int
+
+    def __call__(self, lengths_N: np.ndarray) -> int:
+        """Those over texts of these lengths in tokens, without padding."""
+        lengths_N = lengths_N.astype(np.int64)
+        return int(self.constant * len(lengths_N) + self.linear * lengths_N.sum() + self.square * (lengths_N**2).sum())
 
 
 class Encoder(nn.Module):
@@ -161,16 +176,12 @@ class Encoder(nn.Module):
         forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
         spends is the same on every machine.
         """
-        lengths_N = lengths_N.astype(np.int64)
-        constant, linear, square = self.flops_of_a_text
-        return int(constant * len(lengths_N) + linear * lengths_N.sum() + square * (lengths_N**2).sum())
+        return self.flops_of_a_text(lengths_N)
 
     @cached_property
-    def flops_of_a_text(self) -> tuple[int, int, int]:
-        """(c, a, b) such that n tokens take c + a n + b n^2 operations: counted for 1, 2 and 3 tokens.
-
-        Matrices applied to each token give a, the products of attention b.
-        """
+    def flops_of_a_text(self) -> TextFlops:
+        """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
+        the square one."""
         device = next(self.parameters()).device
         mode, counts = self.training, []
         self.eval()  # so that counting draws nothing from the generator
@@ -186,7 +197,7 @@ class Encoder(nn.Module):
             self.train(mode)
         square = (counts[2] - 2 * counts[1] + counts[0]) // 2
         linear = counts[1] - counts[0] - 3 * square
-        return counts[0] - linear - square, linear, square
+        return TextFlops(counts[0] - linear - square, linear, square)
 
     def save(self, directory: Path) -> None:
         """Write transformer and tokenizer in the layout that transformers opens."""

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from xmcbench.data import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.models.embedding import Precision, autocast
-from xmcbench.models.encoder import Encoder, EncoderConfig
+from xmcbench.models.encoder import Encoder, EncoderConfig, TextFlops
 from xmcbench.models.tokenizer import TINY_VOCABULARY, TextTokenizer, tiny_tokenizer
 from xmcbench.training.activations import SavedBytes
 
@@ -33,15 +32,9 @@ class EncoderCosts:
 
     parameters: int
     dimension: int
-    coefficients: tuple[int, int, int]  # operations of a text of n tokens: c + a n + b n^2
+    flops: TextFlops
     bytes_a_token: float  # kept for the backward pass, by a padded token
     bytes_a_pass: float  # kept whatever the number of tokens
-
-    def flops(self, lengths_N: np.ndarray) -> float:
-        """Operations of a forward pass over texts of these lengths in tokens."""
-        constant, linear, square = self.coefficients
-        lengths_N = lengths_N.astype(np.float64)
-        return float(constant * len(lengths_N) + linear * lengths_N.sum() + square * (lengths_N**2).sum())
 
 
 def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[TextTokenizer, str]:
@@ -63,7 +56,7 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
     return EncoderCosts(
         parameters=sum(parameter.numel() for parameter in encoder.parameters()),
         dimension=encoder.dimension,
-        coefficients=encoder.flops_of_a_text,
+        flops=encoder.flops_of_a_text,
         bytes_a_token=slope,
         bytes_a_pass=kept[0] - slope * FEW * max(2, width),
     )

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
-from xmcbench.data import Dataset, TrainingData, find_source, load
+from xmcbench.data import TrainingData, find_source, load
+from xmcbench.data.source import Draft
 from xmcbench.dual_encoder import MICRO_BATCH_TOKENS
 from xmcbench.embedding_method import EmbeddingMethod
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import derive_seed
+from xmcbench.execution.stages import held_out
+from xmcbench.models.tokenizer import TextTokenizer
 from xmcbench.planning.accelerators import UTILISATION, Accelerator
 from xmcbench.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.planning.memory import FLOAT, Memory, here, memory
@@ -60,11 +62,10 @@ class TrialPlan:
 
 
 class Planner:
-    """Plans trials; datasets, encoders and what methods were seen to do are looked at once."""
+    """Plans trials; an encoder on a dataset is looked at once."""
 
     def __init__(self, registry: Registry, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
         self.registry, self.data, self.cache, self.lengths, self.machine = registry, data, cache, lengths, machine
-        self._datasets: dict[str, Dataset | None] = {}
         self._known: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
 
     def plan(self, trial: Trial) -> TrialPlan:
@@ -128,49 +129,48 @@ class Planner:
 
     def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
         settings, notes = method.config, []
-        dataset = self.dataset(trial.dataset)
-        if dataset is None:
-            draft = find_source(trial.dataset, self.data, self.registry).draft
-            sizes = (draft.num_train, draft.num_test, draft.num_labels)
-            if None in sizes:
-                raise XMCBenchError(f"{trial.dataset} is not on disk, and its card does not say its sizes")
-            work = Workload.assumed(draft.card(*sizes, where="card"), self.lengths)  # type: ignore[arg-type]
+        vocabulary: dict[str, int] = {}
+        source = find_source(trial.dataset, self.data, self.registry)
+        if source.missing(self.data):
+            work = self._assumed(source.draft)
             tokens = f"{work.query_lengths_N[0]} and {work.label_lengths_L[0]} tokens"
             notes.append(f"{trial.dataset} is not here: queries and labels of {tokens} are assumed")
-            vocabulary: dict[str, int] = {}
         else:
+            dataset = load(trial.dataset, self.data, self.cache, self.registry)
             train = method.training_data(_kept_rows(dataset.training_data(), trial))
             tokenizer, told = tokenizer_of(settings.encoder, train.texts, self.cache)
-            most = (
-                settings.max_query_length or train.card.max_length,
-                settings.max_label_length or train.card.max_label_length,
-            )
-            total = len(train.texts)
-            if total > LARGE:
-                train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:LARGE]))
-            queries = tokenizer.tokens(train.texts, most[0], self.cache)
-            labels = tokenizer.tokens(train.label_texts, most[1], self.cache)
-            work = Workload.of(train, queries, labels, len(dataset.test.texts), len(train.texts) / total)
+            work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
             notes += [told] if told else []
             vocabulary = {"vocabulary": len(tokenizer.tokenizer)} if settings.encoder.name == "tiny" else {}
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
         return work, costs(settings.encoder, settings.precision, width, **vocabulary), tuple(notes)
 
-    def dataset(self, name: str) -> Dataset | None:
-        """The dataset, or None where its files are not here."""
-        if name not in self._datasets:
-            source = find_source(name, self.data, self.registry)
-            here = not source.missing(self.data)
-            self._datasets[name] = load(name, self.data, self.cache, self.registry) if here else None
-        return self._datasets[name]
+    def _assumed(self, draft: Draft) -> Workload:
+        """That of a dataset of which no more is known than its card."""
+        sizes = (draft.num_train, draft.num_test, draft.num_labels)
+        if None in sizes:
+            raise XMCBenchError(f"{draft.name} is not on disk, and its card does not say its sizes")
+        return Workload.assumed(draft.card(*sizes, where="card"), self.lengths)  # type: ignore[arg-type]
+
+    def _measured(
+        self, train: TrainingData, tokenizer: TextTokenizer, settings: EmbeddingMethod.Config, num_test: int
+    ) -> Workload:
+        """That of training data, of which a share is looked at where there is much of it."""
+        most_of_query = settings.max_query_length or train.card.max_length
+        most_of_label = settings.max_label_length or train.card.max_label_length
+        total = len(train.texts)
+        if total > LARGE:
+            train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:LARGE]))
+        queries = tokenizer.tokens(train.texts, most_of_query, self.cache)
+        labels = tokenizer.tokens(train.label_texts, most_of_label, self.cache)
+        return Workload.of(train, queries, labels, num_test, len(train.texts) / total)
 
 
 def _kept_rows(train: TrainingData, trial: Trial) -> TrainingData:
     """The training data without as many queries as the trial sets aside."""
     if trial.selection is None or trial.selection.queries >= len(train.texts):
         return train
-    order = np.random.default_rng(derive_seed(trial.seed, "selection")).permutation(len(train.texts))
-    return train.rows(np.sort(order[trial.selection.queries :]))
+    return train.rows(held_out(trial.selection, trial.seed, len(train.texts))[1])
 
 
 def _on(config: EmbeddingMethod.Config, kind: str) -> EmbeddingMethod.Config:
