@@ -1,11 +1,11 @@
 """The papers' qualitative claims beside what was measured: a table of claim, paper, measured, and whether it holds.
 
 The claims are in `claims.yaml`: pairs of settings, of which the paper says which is better. What a paper prints comes
-from the published rows, what was measured from the trials of the ablation suites. Measured figures are compared by a
-paired bootstrap over test queries: a claim holds where the 95 % interval of the difference is above 0, does not where
-it is below, and is open where it holds 0.
+from the published rows, what was measured from the trials of suites. Measured figures are compared by a paired
+bootstrap over test queries: a claim holds where the 95 % interval of the difference is above 0, does not where it is
+below, and is open where it holds 0.
 
-    python benchmarks/claims.py --run                     # trains first what is not in the store: an hour on two cores
+    python benchmarks/claims.py --data DIRECTORY --run    # trains first what the store lacks: hours on two cores
     python benchmarks/claims.py --store results --only 'PRIME*'
 """
 
@@ -33,7 +33,7 @@ from xmcbench.runner import Runner, Settings
 from xmcbench.store import Store
 
 HERE = Path(__file__).parent
-SUITES = HERE.parent / "suites" / "ablations"
+SUITES = HERE.parent / "suites"
 
 
 class Trials:
@@ -92,7 +92,7 @@ def measured(claim: dict[str, Any], trials: Trials) -> tuple[str, str]:
     [found] = compare_resampled((figures[0], figures[1]), kept)
     low, high = found.difference.interval
     text = (
-        f"{metric} {100 * found.first:.2f} over {100 * found.second:.2f}, "
+        f"{better.trial.dataset}: {metric} {100 * found.first:.2f} over {100 * found.second:.2f}, "
         f"{100 * found.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     )
     if "early" in claim:
