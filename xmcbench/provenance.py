@@ -21,7 +21,8 @@ DISTRIBUTIONS = (
 
 def provenance(command: list[str] | None = None) -> dict[str, Any]:
     """The facts a reader needs to judge or repeat a result, as a record keeps them."""
-    return {**_fixed(), **_torch(), "command": command or sys.argv}
+    program, *arguments = command or sys.argv
+    return {**_fixed(), **_torch(), "command": [Path(program).name, *arguments]}  # where it is installed is private
 
 
 @cache
