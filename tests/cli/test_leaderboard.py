@@ -14,7 +14,7 @@ from xmcbench.budget import Budget
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
 from xmcbench.record import Record, Status
-from xmcbench.reporting import published_rows
+from xmcbench.reporting import published, published_rows
 from xmcbench.store import Store
 from xmcbench.trial import Trial
 
@@ -36,6 +36,14 @@ def record(label: str, dataset: str, p1: float) -> Record:
     )
     metrics = {"P@1": p1, "R@50": p1 / 3}
     return Record(key=trial.key, suite="tests", trial=trial, status=Status.OK, metrics=metrics, metric_version=1)
+
+
+@pytest.fixture(autouse=True)
+def accepted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where results lie that were handed in: none yet."""
+    place = tmp_path_factory.mktemp("accepted")
+    monkeypatch.setattr(published, "ACCEPTED", place)
+    return place
 
 
 @pytest.fixture
@@ -100,6 +108,19 @@ def test_without_records_papers_are_shown_the_best_of_each_dataset(tmp_path: Pat
         run("--store", tmp_path, "--source", "measured")
     assert str(tmp_path) in str(problem.value)
     assert "\n" not in str(problem.value)
+
+
+def test_what_was_handed_in_stands_beside_ones_own_of_the_same_dataset(store: Path, accepted: Path) -> None:
+    for handed_in in (record("theirs", "one", 0.6), record("elsewhere", "eurlex-4k", 0.9)):
+        Store(accepted).write_record(handed_in)
+    text = run("--store", store)
+    assert text.index("good") < text.index("theirs") < text.index("bad")
+    assert "elsewhere" not in text
+    assert "elsewhere" in run("--store", store, "--dataset", "eurlex-4k")
+    text = run("--store", store / "nowhere")
+    assert "theirs" in text
+    assert "elsewhere" in text
+    assert "lf-amazontitles-1.3m, published" in text
 
 
 def test_all_published_rows_of_a_dataset_are_shown(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,11 @@ def leaderboard(
     measured = _measured(store) if source != "published" else _Measured({}, {})
     text = format in reporting.FORMATS
     published = reporting.published_rows(*(rows or [])) if source != "measured" else ()
-    if text and not dataset and measured.records:
-        datasets = {record.trial.dataset for record in measured.records.values()}
-        published = tuple(row for row in published if row.dataset in datasets)
+    overview = text and not dataset
+    if overview and (own := measured.datasets(store)):
+        overview = False
+        measured = measured.of(own)
+        published = tuple(row for row in published if row.dataset in own)
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     view = reporting.View(
@@ -63,7 +65,7 @@ def leaderboard(
         columns=_names(columns),
         sort=sort,
         group_by=group_by,
-        top=BEST if top is None and text and not dataset and not measured.records else top,
+        top=BEST if top is None and overview else top,
     )
     with _uncollected():
         table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled)
@@ -79,6 +81,15 @@ class _Measured:
 
     records: dict[str, Record]
     places: dict[str, Store]
+
+    def datasets(self, store: Path) -> set[str]:
+        """Those that something in `store` was measured on."""
+        return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
+
+    def of(self, datasets: Container[str]) -> _Measured:
+        """What was measured on `datasets`."""
+        kept = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
+        return _Measured(kept, self.places)
 
     def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
         """The figures on resamples that are kept of a trial."""
