@@ -90,14 +90,15 @@ def measured(claim: dict[str, Any], trials: Trials) -> tuple[str, str]:
     kept = trials.store.resampled(better, [metric]), trials.store.resampled(than, [metric])
     figures = tuple({metric: record.metrics[metric]} for record in (better, than))
     [found] = compare_resampled((figures[0], figures[1]), kept)
-    low, high = found.difference.interval
+    difference = found.difference
+    low, high = difference.interval
     text = (
         f"{better.trial.dataset}: {metric} {100 * found.first:.2f} over {100 * found.second:.2f}, "
-        f"{100 * found.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        f"{100 * difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     )
     if "early" in claim:
         text += "; " + early(claim["early"], metric, better, than)
-    return text, "yes" if low > 0 else "no" if high < 0 else "open"
+    return text, "open" if not difference.significant else "yes" if difference.value > 0 else "no"
 
 
 def early(share: float, metric: str, better: Record, than: Record) -> str:

@@ -62,8 +62,6 @@ def _one_result(row: Row, other: Row) -> bool:
 
 def _joined(told: Sequence[Row]) -> Row:
     """What the tables say together."""
-    if len(told) == 1:
-        return told[0]
     facts = {name: fact for row in told for name, fact in row.facts.items()}
     facts["paper"] = _tables([str(row.facts["paper"]) for row in told])
     if notes := dict.fromkeys(str(row.facts["note"]) for row in told if "note" in row.facts):

@@ -32,7 +32,7 @@ class View:
 class Row:
     """A result. Measured: one method with one configuration under one budget, the seeds that ended alike averaged.
 
-    Published: what a paper prints in one place. Figures are fractions.
+    Published: what a paper prints, in one table or alike in several. Figures are fractions.
     """
 
     source: Source
@@ -50,7 +50,7 @@ class Row:
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
-    place: str = ""  # published: file and line
+    place: str = ""  # published: file and line, of each table
     url: str = ""
     citation: str = ""
     problem: str = ""  # why there are no figures
