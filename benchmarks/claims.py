@@ -23,7 +23,6 @@ from typing import Any
 import yaml
 from report import report
 
-from xmcbench.data.prepared import default_cache_dir
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import compare_resampled
 from xmcbench.plugins import registry
@@ -44,7 +43,7 @@ class Trials:
         self.of = cache(self._of)
 
     def _of(self, suite: str) -> dict[str, Record | None]:
-        settings = Settings(suite=path(suite), data=self.data, store=self.store.root, cache=default_cache_dir())
+        settings = Settings(suite=path(suite), data=self.data, store=self.store.root)
         return {step.trial.label: step.record for step in Runner(settings, registry()).plan()}
 
     def find(self, suite: str, label: str) -> Record | None:

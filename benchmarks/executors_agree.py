@@ -16,7 +16,6 @@ from typing import Any
 
 from report import report
 
-from xmcbench.data.prepared import default_cache_dir
 from xmcbench.execution.executor import Executor
 from xmcbench.execution.local import LocalExecutor
 from xmcbench.execution.ray import RayExecutor
@@ -46,7 +45,6 @@ def run(asked: argparse.Namespace, root: Path, executor: Executor, workers: int)
         asked.suite,
         Path("data"),
         root,
-        default_cache_dir(),
         sets=[f"budget={json.dumps({'steps': asked.steps})}", *asked.set],
         datasets=[asked.dataset],
         only=asked.only,

@@ -87,7 +87,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = suite(asked, Path(directory) / "suite.yaml")
         store = asked.store or Path(directory) / "results"
-        runner = Runner(Settings(path, asked.data, store, default_cache_dir()), registry())
+        runner = Runner(Settings(path, asked.data, store), registry())
         records = runner.run(runner.plan(), Silent())
     planner = Planner(registry(), asked.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
     rows = []

@@ -19,7 +19,6 @@ import numpy as np
 import yaml
 from report import report
 
-from xmcbench.data.prepared import default_cache_dir
 from xmcbench.execution.executor import Executor
 from xmcbench.execution.local import LocalExecutor
 from xmcbench.execution.ray import RayExecutor
@@ -57,9 +56,7 @@ def run(executor: Executor, share: Share, suite: dict[str, Any]) -> tuple[Clock,
     with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         (root / "suite.yaml").write_text(yaml.safe_dump(suite))
-        settings = Settings(
-            root / "suite.yaml", root / "data", root / "results", default_cache_dir(), executor=executor, share=share
-        )
+        settings = Settings(root / "suite.yaml", root / "data", root / "results", executor=executor, share=share)
         runner = Runner(settings, registry())
         plan = runner.plan()
         clock = Clock()

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from xmcbench.data import DatasetCard, load
+from xmcbench.data.prepared import default_cache_dir
 from xmcbench.errors import XMCBenchError
 from xmcbench.execution.executor import Executor, InProcess, Task
 from xmcbench.execution.job import Job
@@ -60,7 +61,7 @@ class Settings:
     suite: Path
     data: Path
     store: Path
-    cache: Path
+    cache: Path = field(default_factory=default_cache_dir)  # of prepared datasets
     sets: Sequence[str] = ()
     datasets: Sequence[str] = ()
     only: str = "*"

@@ -78,7 +78,6 @@ def run(
     interrupted.
     """
     from xmcbench.cli.tables import of_suite
-    from xmcbench.data.prepared import default_cache_dir
     from xmcbench.plugins import registry
     from xmcbench.resources import Share
     from xmcbench.runner import Runner, Settings, exit_code
@@ -87,7 +86,6 @@ def run(
         suite=suite,
         data=data,
         store=store,
-        cache=default_cache_dir(),
         sets=sets or (),
         datasets=datasets or (),
         encoder=encoder,

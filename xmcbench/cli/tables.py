@@ -26,7 +26,6 @@ def tables(
     store: StoreDir = Path("results"),
 ) -> None:
     """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
-    from xmcbench.data.prepared import default_cache_dir
     from xmcbench.plugins import registry
     from xmcbench.runner import Runner, Settings
     from xmcbench.tuned import kept, tuned_trials
@@ -35,7 +34,6 @@ def tables(
         suite=suite,
         data=data,
         store=store,
-        cache=default_cache_dir(),
         sets=sets or (),
         datasets=datasets or (),
         encoder=encoder,
