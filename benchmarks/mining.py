@@ -6,8 +6,8 @@ too) and `MiniBatchKMeans`. "inside" is the mean similarity to the centre of one
 cluster. Mining is `Embeddings.nearest`, true pairs left out, beside the bare matrix products. Vectors are unit vectors
 around random centres.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/mining.py --queries 57000 --labels 16384
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/mining.py --queries 4000 --labels 2000 --peer-clusters 64  # a quick look
+    GOMP_SPINCOUNT=3000 python benchmarks/mining.py --queries 57000 --labels 16384
+    GOMP_SPINCOUNT=3000 python benchmarks/mining.py --queries 4000 --labels 2000 --peer-clusters 64  # a quick look
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
 Products are what no exact search can do without: every query with every label, in chunks, into memory that is there
 already. "torch.topk" is products and `torch.topk`, the plain way; it settles no ties. Every case is repeated, in turns,
 and its least time counts. A graph is built over fewer labels (`--graph-labels`), and its row says how many. Torch and
-faiss bring a thread pool each: let both wait asleep, as the harness lets its workers.
+faiss bring a thread pool each: let neither spin long while it waits, as the harness has it for its workers.
 
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/search.py --labels 131072 --queries 2048 --dimensions 384 768
-    OMP_WAIT_POLICY=PASSIVE python benchmarks/search.py --labels 16384 --queries 256 --graph-labels 4096  # a quick look
+    GOMP_SPINCOUNT=3000 python benchmarks/search.py --labels 131072 --queries 2048 --dimensions 384 768
+    GOMP_SPINCOUNT=3000 python benchmarks/search.py --labels 16384 --queries 256 --graph-labels 4096  # a quick look
 """
 
 from __future__ import annotations

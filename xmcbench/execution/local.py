@@ -22,10 +22,17 @@ from xmcbench.store import Store, StoreError
 GRACE_SECONDS = 5.0  # between asking a trial to end and ending it
 POLL_SECONDS = 0.1
 # Threads of OpenMP that spin while they wait stall each other as soon as another process wants a core: on two cores,
-# one busy neighbour made a training step seven times slower.
+# one busy neighbour made a training step seven times slower. To sleep at once costs a waking at each of a step's
+# thousand parallel loops. GNU's threads, those of torch on Linux, therefore spin for about as long as a waking takes: a
+# step of 128 queries (encoder `tiny`, two cores) is 1.2 times as fast in float32 and 1.5 times in bf16 as where they
+# sleep at once, and beside a busy neighbour it takes 1.4 and 1.8 times as long, not seven.
 # Products in bf16 are prepared anew for each shape, and texts come in many: of a thousand that oneDNN keeps by default
 # few are used again, and they took 400 MB beside the 1.1 GB of a small training (38 steps, encoder `tiny`).
-WORKER_ENVIRONMENT = {"OMP_WAIT_POLICY": "PASSIVE", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
+WORKER_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "3000",  # comes before the policy where GNU's threads are
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+}
 
 
 class LocalExecutor:

@@ -54,10 +54,9 @@ def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_b
     """[N, D] float32 embeddings, dropout off, on the encoder's device."""
     device = next(encoder.parameters()).device
     result_ND = torch.empty((len(tokens), encoder.dimension), device=device)
-    context = autocast(device, precision)
-    with evaluating(encoder), torch.inference_mode():
+    # Autocast casts a weight once a context.
+    with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
         for group in micro_batches(tokens.lengths, micro_batch_tokens):
             texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)
-            with context():
-                result_ND[upload(group.copy(), device)] = encoder(*texts)
+            result_ND[upload(group.copy(), device)] = encoder(*texts)
     return result_ND
