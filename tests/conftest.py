@@ -15,6 +15,8 @@ from xmcbench.plugins import registry
 SHARED = Path(__file__).parents[2] / "shared"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: a test that needs the network fails
+# Tests compute on the CPU, also beside a GPU: they compare with tensors that lie there, and to the last bit.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture
