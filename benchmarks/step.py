@@ -34,7 +34,7 @@ from torch import nn
 
 from xmcbench.data.formats import Parts, read_directory
 from xmcbench.data.tokens import Tokens
-from xmcbench.dual_encoder import default_device, micro_batch_tokens
+from xmcbench.dual_encoder import DualEncoder, default_device
 from xmcbench.losses import Positives, softmax
 from xmcbench.models.embedding import autocast, evaluating
 from xmcbench.models.encoder import Encoder, EncoderConfig, attention
@@ -93,7 +93,7 @@ def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
     cache = GradientCache(
         encoder.train(),
         device=device,
-        micro_batch_tokens=micro_batch_tokens(device.type, precision),
+        micro_batch_tokens=DualEncoder.Config(precision=precision).micro_batch_size,
         activation_bytes=4 * 2**30,
         autocast=autocast(device, precision),
     )

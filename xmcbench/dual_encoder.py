@@ -42,17 +42,6 @@ def default_device() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def micro_batch_tokens(kind: str, precision: Precision) -> int:
-    """Padded tokens that go through an encoder at once best, on a device of that kind.
-
-    A GPU wants to be filled. On a CPU small micro-batches waste the least on padding; but products in bf16 are prepared
-    anew for each shape, and so fewer of them are quicker.
-    """
-    if kind == "cuda":
-        return 65_536
-    return 8_192 if precision == "bf16" else 2_048
-
-
 class DualEncoder(Method):
     """One text encoder for queries and labels, an index of label vectors."""
 
@@ -76,8 +65,17 @@ class DualEncoder(Method):
 
         @property
         def micro_batch_size(self) -> int:
-            """`micro_batch_tokens`, or what is best here."""
-            return self.micro_batch_tokens or micro_batch_tokens(default_device().type, self.precision)
+            """Padded tokens through the encoder at once, here."""
+            return self.micro_batch_on(default_device().type)
+
+        def micro_batch_on(self, kind: str) -> int:
+            """Padded tokens through the encoder at once, on a device of that kind.
+
+            A GPU wants to be filled. On a CPU small micro-batches waste the least on padding; but products in bf16 are
+            prepared anew for each shape, and so fewer of them are quicker.
+            """
+            on_cpu = 8_192 if self.precision == "bf16" else 2_048
+            return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)
 
     config: DualEncoder.Config
     encoder: Encoder

@@ -12,7 +12,6 @@ import numpy as np
 
 from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.source import Draft
-from xmcbench.dual_encoder import micro_batch_tokens
 from xmcbench.embedding_method import EmbeddingMethod
 from xmcbench.errors import XMCBenchError
 from xmcbench.execution.stages import held_out
@@ -175,8 +174,7 @@ def _kept_rows(train: TrainingData, trial: Trial) -> TrainingData:
 
 def _on(config: EmbeddingMethod.Config, kind: str) -> EmbeddingMethod.Config:
     """The settings with the micro-batches that they stand for on such a device, whatever is here."""
-    tokens = config.micro_batch_tokens or micro_batch_tokens(kind, config.precision)
-    return config.model_copy(update={"micro_batch_tokens": tokens})
+    return config.model_copy(update={"micro_batch_tokens": config.micro_batch_on(kind)})
 
 
 def _network(encoder: EncoderCosts, probe: Probe, paper: Paper, workers: int) -> float:
