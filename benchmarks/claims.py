@@ -25,11 +25,11 @@ from report import report
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import compare_resampled
-from xmcbench.plugins import registry
-from xmcbench.record import Record, Status
+from xmcbench.plugins.registry import registry
 from xmcbench.reporting import PublishedRow, published_rows
-from xmcbench.runner import Runner, Settings
-from xmcbench.store import Store
+from xmcbench.run.runner import Runner, Settings
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"

@@ -16,14 +16,14 @@ from typing import Any
 
 from report import report
 
-from xmcbench.execution.executor import Executor
-from xmcbench.execution.local import LocalExecutor
-from xmcbench.execution.ray import RayExecutor
-from xmcbench.method import Progress
-from xmcbench.plugins import registry
-from xmcbench.record import Record
-from xmcbench.resources import Share
-from xmcbench.runner import Runner, Settings, Step
+from xmcbench.plugins.registry import registry
+from xmcbench.run.executor import Executor
+from xmcbench.run.local import LocalExecutor
+from xmcbench.run.ray import RayExecutor
+from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.suite.resources import Share
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Record
 
 COUNTED = ("steps", "queries", "encoder_tokens")
 

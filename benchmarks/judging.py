@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from report import report
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.teachers import Answers, Judge, Pairs, Teacher
 from xmcbench.teachers.database import FILE, JudgementStore
 from xmcbench.teachers.judge import Account
 from xmcbench.teachers.tab import Tab
+from xmcbench.trial.budget import Budget, Ledger
 
 
 class Thoughtless(Teacher):

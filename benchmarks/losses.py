@@ -26,8 +26,9 @@ from report import report
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
 
-from xmcbench import flops, losses
-from xmcbench.losses import Positives
+from xmcbench import losses
+from xmcbench.engine import flops
+from xmcbench.engine.losses import Positives
 
 TAU, K, ALPHA, MARGIN, HARDEST = 0.05, 5, 2.0, 0.3, 10
 POSITIVES = 5  # of each query

@@ -25,7 +25,7 @@ from xmcbench.evaluation.entry_check import check_predictions
 from xmcbench.evaluation.evaluator import DEFAULT_METRICS, score
 from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 BY_NAME = {evaluator.name: evaluator for evaluator in EVALUATORS}
 

@@ -22,13 +22,13 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
+from engine.search import least_seconds, products, vectors
 from report import report
-from search import least_seconds, products, vectors
 from sklearn.cluster import BisectingKMeans, MiniBatchKMeans
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from xmcbench.sampling import Embeddings, balanced_clusters
+from xmcbench.engine.sampling import Embeddings, balanced_clusters
 
 
 def inside(vectors_ND: Tensor, clusters_N: np.ndarray) -> float:

@@ -18,13 +18,13 @@ import yaml
 from report import report
 
 from xmcbench.data.prepared import default_cache_dir
-from xmcbench.method import Progress
-from xmcbench.planning.accelerators import HERE, accelerator
-from xmcbench.planning.trials import Machine, Planner, TrialPlan
-from xmcbench.planning.workload import Lengths
-from xmcbench.plugins import registry
-from xmcbench.record import Record
-from xmcbench.runner import Runner, Settings, Step
+from xmcbench.engine.planning.accelerators import HERE, accelerator
+from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
+from xmcbench.engine.planning.workload import Lengths
+from xmcbench.plugins.registry import registry
+from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Record
 
 METHODS: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},

@@ -8,7 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from xmcbench.provenance import provenance
+from xmcbench.trial.provenance import provenance
 
 
 def report(name: str, rows: list[dict[str, Any]], out: Path) -> None:

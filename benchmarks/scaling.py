@@ -65,10 +65,10 @@ def make_trainer(case: Case, root: Path) -> Any:
     """A trainer of DEXML with the whole label set as its pool, on random tokens."""
     import scipy.sparse as sp
 
-    from xmcbench.budget import Budget, Ledger
     from xmcbench.data.dataset import DatasetCard, TrainingData
-    from xmcbench.method import Run
-    from xmcbench.training.trainer import Trainer
+    from xmcbench.engine.training.trainer import Trainer
+    from xmcbench.trial.budget import Budget, Ledger
+    from xmcbench.trial.method import Run
     from xmcbench_dexml import DEXML
 
     rng = np.random.default_rng(0)

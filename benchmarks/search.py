@@ -22,8 +22,8 @@ import torch
 from report import report
 from torch import Tensor
 
-from xmcbench.predictions import Predictions
-from xmcbench.search import HNSW, ExactIndex, FaissIndex, exact
+from xmcbench.engine.search import HNSW, ExactIndex, FaissIndex, exact
+from xmcbench.trial.predictions import Predictions
 
 
 def vectors(number: int, dimension: int, centres_CD: Tensor, seed: int) -> Tensor:

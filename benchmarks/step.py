@@ -34,11 +34,11 @@ from torch import nn
 
 from xmcbench.data.formats import Parts, read_directory
 from xmcbench.data.tokens import Tokens
-from xmcbench.dual_encoder import DualEncoder, default_device
-from xmcbench.losses import Positives, softmax
-from xmcbench.models.embedding import autocast, evaluating
-from xmcbench.models.encoder import Encoder, EncoderConfig, attention
-from xmcbench.training.gradient_cache import GradientCache, TextRows
+from xmcbench.engine.dual_encoder import DualEncoder, default_device
+from xmcbench.engine.encoders.embedding import autocast, evaluating
+from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, attention
+from xmcbench.engine.losses import Positives, softmax
+from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
 
 TEMPERATURE = 0.05
 FIXED = 16  # tokens

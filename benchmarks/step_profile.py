@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.data.formats import read_directory
-from xmcbench.method import Run
-from xmcbench.training.trainer import Trainer
+from xmcbench.engine.training.trainer import Trainer
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.method import Run
 
 HARNESS = "harness"
 

@@ -10,7 +10,7 @@ import pytest
 from fakes import install_fakes
 from fakes.bench import Bench
 
-from xmcbench.plugins import registry
+from xmcbench.plugins.registry import registry
 
 SHARED = Path(__file__).parents[2] / "shared"
 

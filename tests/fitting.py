@@ -12,8 +12,8 @@ from toy import LABELS, make_run, save_small_encoder
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.method import Method, Progress, Run
-from xmcbench.training import trainer
+from xmcbench.engine.training import trainer
+from xmcbench.trial.method import Method, Progress, Run
 
 
 class Killed(Exception):

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
-from xmcbench.workers import Workers, current_workers
+from xmcbench.engine.workers import Workers, current_workers
 
 T = TypeVar("T")
 MOST = 4

@@ -17,14 +17,15 @@ from fakes.bench import Bench, Heard
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, Teacher, hookspecs, teachers
+from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, Teacher, teachers
 from xmcbench.cli import app
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
-from xmcbench.plugins import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
-from xmcbench.record import Status
-from xmcbench.suite import load_suite
+from xmcbench.plugins import hookspecs
+from xmcbench.plugins.registry import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
+from xmcbench.suite.suite import load_suite
 from xmcbench.tracking import tracked
+from xmcbench.trial.record import Status
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "plugins").glob("*/*.md")]

@@ -13,7 +13,18 @@ import xmcbench
 
 ROOT = Path(__file__).parents[1]
 HEAVY = {"torch", "transformers", "ray", "sklearn", "faiss"}
-LIGHT = ("cli", "suite", "trial", "record", "evaluation", "reporting", "plugins", "runner", "execution.worker", "data")
+LIGHT = (
+    "cli",
+    "suite.suite",
+    "trial.trial",
+    "trial.record",
+    "evaluation",
+    "reporting",
+    "plugins.registry",
+    "run.runner",
+    "run.worker",
+    "data",
+)
 PUBLIC = {name for name in xmcbench.__all__ if name.islower()}
 
 

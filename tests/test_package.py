@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import xmcbench
-from xmcbench import located
+from xmcbench.files import yaml_lines
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -76,7 +76,7 @@ def test_plugins_use_public_names_only() -> None:
 
 
 def test_nothing_is_pickled() -> None:
-    assert issubclass(located._Loader, yaml.constructor.SafeConstructor)
+    assert issubclass(yaml_lines._Loader, yaml.constructor.SafeConstructor)
     for path in SOURCES:
         modules = {module.split(".")[0] for module, _ in imported(path)}
         assert not modules & {"pickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"}, name(path)
@@ -85,7 +85,7 @@ def test_nothing_is_pickled() -> None:
             given = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
             place = f"{name(path)}:{call.lineno}"
             assert called not in {"torch.load", "torch.save", "yaml.unsafe_load", "yaml.full_load"}, place
-            assert called != "yaml.load" or ast.unparse(call.args[1]) == located._Loader.__name__, place
+            assert called != "yaml.load" or ast.unparse(call.args[1]) == yaml_lines._Loader.__name__, place
             assert called != "np.load" or given.get("allow_pickle") == "False", place
             assert given.get("allow_pickle", "False") == "False", place
 

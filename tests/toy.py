@@ -10,10 +10,10 @@ import scipy.sparse as sp
 import torch
 from transformers import BertConfig, BertModel
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.data.dataset import DatasetCard, TrainingData
-from xmcbench.method import Run
-from xmcbench.models.tokenizer import train_tokenizer
+from xmcbench.engine.encoders.tokenizer import train_tokenizer
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.method import Run
 
 QUERIES, LABELS = 60, 40
 UNLABELLED = (7, 23, 59)

@@ -11,7 +11,7 @@ from fakes.bench import Bench
 import xmcbench.data
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
-from xmcbench.record import Record
+from xmcbench.trial.record import Record
 
 
 @pytest.fixture

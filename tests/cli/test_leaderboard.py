@@ -10,13 +10,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from xmcbench.budget import Budget
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
-from xmcbench.record import Record, Status
 from xmcbench.reporting import published, published_rows
-from xmcbench.store import Store
-from xmcbench.trial import Trial
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
 
 app = typer.Typer()
 app.command()(leaderboard)

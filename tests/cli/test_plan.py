@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from xmcbench.planning import memory
+from xmcbench.engine.planning import memory
 
 from .test_run import call
 

@@ -14,7 +14,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.data.source import Source
-from xmcbench.plugins import ONLY, registry
+from xmcbench.plugins.registry import ONLY, registry
 
 Ask = Callable[..., tuple[int, str, str]]
 

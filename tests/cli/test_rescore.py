@@ -10,14 +10,14 @@ import typer
 from typer.testing import CliRunner
 
 import xmcbench.data
-from xmcbench.budget import Budget
 from xmcbench.cli.rescore import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import METRIC_VERSION, rank, truth_hash
-from xmcbench.record import Record, Status
-from xmcbench.store import Store
-from xmcbench.trial import Trial
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
 
 app = typer.Typer()
 app.command()(rescore)

@@ -12,12 +12,12 @@ import yaml
 from fakes.bench import Bench
 
 from xmcbench.cli import main
-from xmcbench.record import Failure, Record, Status
-from xmcbench.record_file import decode
 from xmcbench.reporting.describe import describe
+from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.record_file import decode
 
 Show = Callable[..., str]
-GOLDEN = Path(__file__).parents[1] / "records" / "version-1.json"
+GOLDEN = Path(__file__).parents[1] / "trial" / "records" / "version-1.json"
 
 
 @pytest.fixture

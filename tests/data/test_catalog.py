@@ -8,7 +8,7 @@ import pytest
 
 from xmcbench.data import Draft, Family, find_source
 from xmcbench.data.catalog import PUBLISHED, SMALL
-from xmcbench.plugins import Registry
+from xmcbench.plugins.registry import Registry
 
 DOCS = Path(__file__).parents[2] / "docs" / "datasets.md"
 CARDS = (*PUBLISHED, *SMALL)

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from hypothesis import strategies as st
 
 from xmcbench.evaluation import rank
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)

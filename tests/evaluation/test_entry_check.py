@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.evaluation import InvalidPredictions, check_figures, check_predictions, drop_ignored
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases, pairs
 

@@ -13,7 +13,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import find_hits, inverse_propensity, rank, score
 from xmcbench.evaluation import pairs as pairs_module
 from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 from . import brute_force
 from .cases import Case, cases, pairs

@@ -8,7 +8,6 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmcbench.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import (
     DEFAULT_METRICS,
@@ -21,9 +20,10 @@ from xmcbench.evaluation import (
     resampled_figures,
     score,
 )
+from xmcbench.evaluation.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.comparison import compare, compare_resampled
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.plugins import registry
+from xmcbench.plugins.registry import registry
 
 ROOT = Path(__file__).parents[2]
 TRUSTED = "xmcbench-fakes,xmcbench-mine,zz-broken,zz-watched"  # not the built-in methods, which import torch

@@ -9,11 +9,11 @@ from typing import Any
 
 import yaml
 
-from xmcbench.method import Progress
-from xmcbench.plugins import Registry
-from xmcbench.record import Record
-from xmcbench.runner import Runner, Settings, Step
-from xmcbench.store import Store
+from xmcbench.plugins.registry import Registry
+from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
 
 
 @dataclass

@@ -140,7 +140,7 @@ class Partners(Ok):
         last: str = "stays"
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        from xmcbench.workers import current_workers
+        from xmcbench.engine.workers import current_workers
 
         workers = current_workers()
         with (run.checkpoint.parent / f"worker-{workers.rank}.json").open("w") as file:

@@ -18,12 +18,12 @@ from toy import LABELS, QUERIES, UNLABELLED, make_run, toy_data
 
 from xmcbench import losses, sampling, search
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.training import trainer
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Run
-from xmcbench.plugins import registry
-from xmcbench.record import Status
+from xmcbench.plugins.registry import registry
 from xmcbench.teachers import NO, UNASKED, UNPARSED, YES, Judgements, Teacher
-from xmcbench.training import trainer
+from xmcbench.trial.method import Run
+from xmcbench.trial.record import Status
 from xmcbench_lmtx import LMTX, TEACHERS_FIGURE, Rejected
 from xmcbench_lmtx.cycles import Asked, Cycles
 

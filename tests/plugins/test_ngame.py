@@ -14,7 +14,7 @@ from toy import make_run, toy_data
 
 from xmcbench import losses, sampling
 from xmcbench.data.dataset import TrainingData
-from xmcbench.sampling.settings import OF_CLUSTERS
+from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench_ngame import NGAME
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.workers import ALONE, Workers
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_ova import SPREAD, OvA
 
 SGD = {"optimizer": "sgd", "learning_rate": 0.5}

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine.losses import reference
 from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
-from losses import reference
 from many_workers import on_workers
 from pydantic import ValidationError
 from torch import Tensor
@@ -20,9 +20,9 @@ from toy import LABELS, make_run, toy_data
 import xmcbench_prime
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
-from xmcbench.sampling.settings import OF_CLUSTERS
-from xmcbench.sampling.sharding import Shard
-from xmcbench.workers import ALONE, Workers
+from xmcbench.engine.sampling.settings import OF_CLUSTERS
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_prime import PRIME
 
 D = 6

@@ -14,8 +14,8 @@ from toy import LABELS, make_run, toy_data
 
 from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
-from xmcbench.workers import ALONE, Workers
 from xmcbench_pseudo_labels import ICT, METHODS, RTS, PseudoLabels
 
 LONG = [f"w{n}" for n in range(40)]

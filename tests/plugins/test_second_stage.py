@@ -17,7 +17,7 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import Method, UnknownNameError, XMCBenchError, registry
 from xmcbench.data.dataset import TrainingData
-from xmcbench.workers import ALONE, Workers
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_second_stage import Classifier, SparseRanker
 from xmcbench_second_stage.sparse_ranker import _standardised
 from xmcbench_second_stage.stage import SecondStage

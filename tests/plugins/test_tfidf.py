@@ -14,7 +14,7 @@ from toy import LABELS, QUERIES, make_run, make_words, toy_data
 import xmcbench_tfidf
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Method
+from xmcbench.trial.method import Method
 from xmcbench_tfidf import BM25LabelMatch, LabelMatch, NearestNeighbours, matching
 
 DATA = toy_data()

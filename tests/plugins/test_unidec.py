@@ -21,7 +21,7 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import LabelTable, sampling
 from xmcbench.data.dataset import TrainingData
-from xmcbench.workers import ALONE, Workers
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_unidec import UniDEC
 
 H, D = 32, 16  # of the small encoder, and here

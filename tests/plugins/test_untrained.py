@@ -9,7 +9,7 @@ from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.models.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
 from xmcbench_untrained import Untrained
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 from evaluation.cases import pairs
 
-from xmcbench.budget import Budget
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import rank
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
-from xmcbench.record import Record, Status
 from xmcbench.reporting import Table, View, leaderboard
 from xmcbench.reporting.published import PublishedRow
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
 
 from .made import failed, record
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.budget import Budget
 from xmcbench.evaluation import METRIC_VERSION
-from xmcbench.record import Failure, Record, Status
 from xmcbench.reporting import PublishedRow
-from xmcbench.trial import Trial
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.trial import Trial
 
 LEDGER = {
     "encoder_tokens": 20_000_000,

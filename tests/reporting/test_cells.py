@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.record import Record
 from xmcbench.reporting import Cell, TableShape, along_grids, cell_grid, cells, cost_grid, published_rows
-from xmcbench.trial import Trial
+from xmcbench.trial.record import Record
+from xmcbench.trial.trial import Trial
 
 from .made import LEDGER, record
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from xmcbench.record import Record
 from xmcbench.reporting import View, leaderboard
 from xmcbench.reporting.page import write_page
+from xmcbench.trial.record import Record
 
 from .browser import Visit, browser
 from .leaderboards import HOSTILE, METRICS, analysed, board, many

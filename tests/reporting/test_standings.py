@@ -4,11 +4,11 @@ from statistics import fmean, stdev
 
 import pytest
 
-from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError
-from xmcbench.record import Status
 from xmcbench.reporting import Table, View, leaderboard, recorded_metrics
-from xmcbench.trial import Selection
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Status
+from xmcbench.trial.trial import Selection
 
 from .made import failed, record
 

@@ -6,10 +6,10 @@ from io import StringIO
 
 import pytest
 
-from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError
-from xmcbench.record import Record, Status
 from xmcbench.reporting import FORMATS, leaderboard, render
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
 
 from .made import failed, record
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting import FORMATS, Group, Row, Table, View, leaderboard, published_rows, render
 from xmcbench.reporting.columns import COLUMNS
+from xmcbench.trial.budget import Budget
 
 from .made import cited, record
 

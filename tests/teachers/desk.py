@@ -10,11 +10,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.teachers import NO, UNPARSED, YES, Answers, Judge, Pairs, Teacher
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.teachers.judge import Account
 from xmcbench.teachers.tab import Tab
+from xmcbench.trial.budget import Budget, Ledger
 
 WORDS = ("red", "blue", "green", "hat", "shoe", "coat")
 DOCUMENTS = [f"{a} {b} number {i}" for i, (a, b) in enumerate((a, b) for a in WORDS for b in WORDS if a != b)]

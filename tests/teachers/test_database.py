@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from xmcbench.cli import app, main
-from xmcbench.store import StoreError
 from xmcbench.teachers.database import COLUMNS, FILE, JudgementStore
+from xmcbench.trial.store import StoreError
 
 from .desk import DOCUMENTS, LABELS, Desk, counting, every_pair
 

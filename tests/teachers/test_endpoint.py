@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from xmcbench.budget import Budget
 from xmcbench.teachers import NO, UNPARSED, YES, TeacherError
 from xmcbench.teachers.endpoint import Endpoint, _cut, _shared_out
+from xmcbench.trial.budget import Budget
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
 from .server import PROMPT_ONE, PROMPT_SEVERAL, Server

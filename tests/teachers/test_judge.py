@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import UNASKED, Answers, TeacherError
+from xmcbench.trial.budget import Budget, Ledger
 
 from .desk import DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from fakes.bench import Bench
 
-from xmcbench.plugins import registry
-from xmcbench.record import Record, Status
+from xmcbench.plugins.registry import registry
 from xmcbench.teachers import TeacherError
+from xmcbench.trial.record import Record, Status
 
 from .server import PROMPT_SEVERAL, Server
 

@@ -19,10 +19,10 @@ import torch
 from fakes.bench import Bench
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from xmcbench.plugins import registry
-from xmcbench.record import Status
+from xmcbench.plugins.registry import registry
 from xmcbench.teachers import NO, YES, TeacherError, reading
 from xmcbench.teachers.endpoint import Endpoint
+from xmcbench.trial.record import Status
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
 from .test_lmtx import run

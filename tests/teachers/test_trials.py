@@ -12,8 +12,8 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.record import Status
 from xmcbench.teachers.database import JudgementStore
+from xmcbench.trial.record import Status
 
 from .server import PROMPT_SEVERAL, Server
 

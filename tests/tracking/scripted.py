@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from fakes.bench import Bench, Heard
 
-from xmcbench.method import Progress
-from xmcbench.record import Failure, Record, Status
 from xmcbench.tracking import Tracker, tracked
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Failure, Record, Status
 
 CURVE = {"fraction": 0.5, "steps": 3.0, "P@1": 0.25}
 

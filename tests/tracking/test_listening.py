@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from fakes.bench import Bench, Heard
 
-from xmcbench.method import Progress
-from xmcbench.record import Record, Status
 from xmcbench.tracking import Tracker, listening, tracked
-from xmcbench.trial import Trial
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.trial import Trial
 
 from .scripted import play
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fakes.bench import Bench
 
-from xmcbench.plugins import Registry
+from xmcbench.plugins.registry import Registry
 from xmcbench.tracking.mlflow import KEY, URI, MLflow
 from xmcbench.tracking.scalars import settings
 

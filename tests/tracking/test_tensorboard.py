@@ -8,7 +8,7 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins import Registry
+from xmcbench.plugins.registry import Registry
 from xmcbench.tracking import tensorboard
 from xmcbench.tracking.tensorboard import TensorBoard
 

@@ -12,8 +12,8 @@ from xmcbench.cli.options import DataDir, StoreDir, TableFormat
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmcbench.record import Record
-    from xmcbench.store import Store
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def analyse(
@@ -38,7 +38,7 @@ def analyse(
     from xmcbench.reporting.analyses import analyse_together
     from xmcbench.reporting.analysis_tables import analysis_grids, write_analyses
     from xmcbench.reporting.grid import render_grids
-    from xmcbench.store import Store
+    from xmcbench.trial.store import Store
 
     if figures and out is None:
         raise XMCBenchError("--figures needs a folder to draw into, expected --out DIR")
@@ -76,7 +76,7 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     """How much each label is like its neighbours, by the label vectors of a trial on the same data."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.kept import kept_model
+    from xmcbench.run.stored import kept_model
 
     record = find_trial(store, run)
     if record.trial.dataset_hash != dataset_hash:
@@ -84,6 +84,6 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     vectors = getattr(kept_model(store, record), "index_LD", None)
     if vectors is None:
         raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no vectors of labels")
-    from xmcbench.search.similarity import mean_similarity
+    from xmcbench.engine.search.similarity import mean_similarity
 
     return mean_similarity(vectors)

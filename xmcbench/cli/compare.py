@@ -13,10 +13,10 @@ from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.evaluation.comparison import Compared, Comparison
-    from xmcbench.predictions import Predictions
-    from xmcbench.record import Record
     from xmcbench.reporting import Grid
-    from xmcbench.store import Store
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def compare(
@@ -34,7 +34,7 @@ def compare(
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import render_grids
-    from xmcbench.store import Store
+    from xmcbench.trial.store import Store
 
     place = Store(store)
     records = find_trial(place, first), find_trial(place, second)
@@ -74,8 +74,8 @@ def _compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare
-    from xmcbench.kept import kept_predictions
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
+    from xmcbench.run.stored import kept_predictions
 
     predictions = kept_predictions(store, records[0], dataset), kept_predictions(store, records[1], dataset)
     evaluators = find_evaluators(names, registry().evaluator)

@@ -34,7 +34,7 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     from xmcbench.data.folder import own_names, own_source
     from xmcbench.data.prepared import default_data_dir
     from xmcbench.data.source import Family
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
 
     data_dir = data or context.obj or default_data_dir()
     things = [registered.thing for registered in registry().all("dataset")]

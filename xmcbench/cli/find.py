@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from xmcbench.record import Record
-    from xmcbench.store import Store
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def find_trial(store: Store, name: str) -> Record:
@@ -17,7 +17,7 @@ def find_trial(store: Store, name: str) -> Record:
     where none or several are meant, and names them.
     """
     from xmcbench.errors import XMCBenchError
-    from xmcbench.record import SCORED
+    from xmcbench.trial.record import SCORED
 
     records = _records(store)
     meant = _meant(records, name)

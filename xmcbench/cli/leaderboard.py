@@ -14,9 +14,9 @@ from xmcbench.cli.options import DataDir, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
-    from xmcbench.record import Record
     from xmcbench.reporting import Table
-    from xmcbench.store import Store
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
 BEST = 5  # published rows of each dataset that are shown where no dataset is asked for
@@ -114,7 +114,7 @@ def _measured(store: Path) -> _Measured:
     folders = [place for place in (ACCEPTED, store) if (place / "trials").is_dir()]
     found = _Measured({}, {})
     if folders:  # numpy is spared where there is no record
-        from xmcbench.store import Store
+        from xmcbench.trial.store import Store
 
         for place in map(Store, folders):
             with _uncollected():
@@ -153,7 +153,7 @@ def _write_text(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text)
         return
-    from xmcbench.files import atomic_write
+    from xmcbench.files.atomic import atomic_write
 
     with atomic_write(output) as file:
         file.write(text.encode() + b"\n")

@@ -12,7 +12,7 @@ def methods() -> None:
     """List the methods that are installed, and the plugins that could not be used."""
     from tabulate import tabulate
 
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
 
     found = registry()
     rows = [

@@ -12,9 +12,9 @@ import typer
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
 
 if TYPE_CHECKING:
-    from xmcbench.planning.trials import Machine, TrialPlan
+    from xmcbench.engine.planning.trials import Machine, TrialPlan
     from xmcbench.reporting import Grid
-    from xmcbench.trial import Trial
+    from xmcbench.trial.trial import Trial
 
 
 def plan(
@@ -44,16 +44,16 @@ def plan(
     Exit code: 0 every trial fits, 1 one does not fit its memory, 2 a problem to mend first.
     """
     from xmcbench.data.prepared import default_cache_dir
+    from xmcbench.engine.planning.accelerators import HERE
+    from xmcbench.engine.planning.accelerators import accelerator as find
+    from xmcbench.engine.planning.memory import here
+    from xmcbench.engine.planning.trials import Machine, Planner
+    from xmcbench.engine.planning.workload import Lengths
     from xmcbench.errors import XMCBenchError
-    from xmcbench.planning.accelerators import HERE
-    from xmcbench.planning.accelerators import accelerator as find
-    from xmcbench.planning.memory import here
-    from xmcbench.planning.trials import Machine, Planner
-    from xmcbench.planning.workload import Lengths
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
     from xmcbench.reporting import render_grids
-    from xmcbench.runner import select
-    from xmcbench.suite import load_suite
+    from xmcbench.run.runner import select
+    from xmcbench.suite.suite import load_suite
 
     machine = Machine(find(accelerator), workers, utilisation, here() if accelerator == HERE else "cuda")
     asked = load_suite(suite, registry(), data, sets or (), datasets or (), encoder, on_disk=False)
@@ -76,13 +76,13 @@ def plan(
 
 
 def _fits(made: TrialPlan, machine: Machine) -> str:
-    from xmcbench.planning.trials import fits
+    from xmcbench.engine.planning.trials import fits
 
     return fits(made, machine.accelerator)
 
 
 def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> Grid:
-    from xmcbench.planning.trials import MARGIN
+    from xmcbench.engine.planning.trials import MARGIN
     from xmcbench.reporting import Grid
     from xmcbench.reporting.columns import written
 

@@ -13,8 +13,8 @@ from xmcbench.cli.options import DataDir, RunName, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
-    from xmcbench.predictions import Predictions
-    from xmcbench.record import Record
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench.trial.record import Record
 
 
 def predict(
@@ -31,8 +31,8 @@ def predict(
     """Rank the labels of a finished trial's dataset for texts, best first."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.kept import kept_model
-    from xmcbench.store import Store
+    from xmcbench.run.stored import kept_model
+    from xmcbench.trial.store import Store
 
     texts = [*(text or []), *(_lines(file) if file else [])]
     if not texts:

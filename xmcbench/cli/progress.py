@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from xmcbench import method
-    from xmcbench.record import Record
-    from xmcbench.runner import Display, Step
+    from xmcbench.run.runner import Display, Step
+    from xmcbench.trial import method
+    from xmcbench.trial.record import Record
 
 TENTHS = 10  # a plain line for every tenth of a stage
 
@@ -94,6 +94,6 @@ def _figures(progress: method.Progress) -> str:
 
 def _outcome(record: Record) -> str:
     """How it ended and, for a failure, where the log is."""
-    from xmcbench.runner import explain
+    from xmcbench.run.runner import explain
 
     return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

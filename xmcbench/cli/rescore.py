@@ -11,8 +11,8 @@ from xmcbench.cli.options import DataDir, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
-    from xmcbench.record import Record
-    from xmcbench.store import Store
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def rescore(
@@ -29,8 +29,8 @@ def rescore(
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.evaluation import find_evaluators
-    from xmcbench.plugins import registry
-    from xmcbench.store import Store
+    from xmcbench.plugins.registry import registry
+    from xmcbench.trial.store import Store
 
     place = Store(store)
     chosen = _chosen(place, trials or ["*"])
@@ -57,7 +57,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     from fnmatch import fnmatchcase
 
     from xmcbench.errors import XMCBenchError, suggest
-    from xmcbench.record import SCORED
+    from xmcbench.trial.record import SCORED
 
     scored = [record for record in store.records() if record.status in SCORED]
     if not scored:
@@ -77,7 +77,6 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with all its figures computed anew, and those in `added` beside them."""
-    from xmcbench.bootstrap import intervals
     from xmcbench.evaluation import (
         METRIC_VERSION,
         dataset_hits,
@@ -86,8 +85,9 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
         score,
         truth_hash,
     )
-    from xmcbench.kept import kept_predictions
-    from xmcbench.plugins import registry
+    from xmcbench.evaluation.bootstrap import intervals
+    from xmcbench.plugins.registry import registry
+    from xmcbench.run.stored import kept_predictions
 
     predictions = kept_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))

@@ -13,12 +13,12 @@ import typer
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
 
 if TYPE_CHECKING:
-    from xmcbench.execution.executor import Executor
-    from xmcbench.record import Record
-    from xmcbench.runner import Runner, Step
-    from xmcbench.store import Store
+    from xmcbench.run.executor import Executor
+    from xmcbench.run.runner import Runner, Step
+    from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
-    from xmcbench.tuning import Tune
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 INTERRUPTED = 130  # exit code, as shells have it
@@ -78,9 +78,9 @@ def run(
     interrupted.
     """
     from xmcbench.cli.tables import of_suite
-    from xmcbench.plugins import registry
-    from xmcbench.resources import Share
-    from xmcbench.runner import Runner, Settings, exit_code
+    from xmcbench.plugins.registry import registry
+    from xmcbench.run.runner import Runner, Settings, exit_code
+    from xmcbench.suite.resources import Share
 
     settings = Settings(
         suite=suite,
@@ -114,8 +114,8 @@ def run(
 def _carry_out(runner: Runner, plan: Sequence[Step], trackers: Sequence[Tracker]) -> list[Record]:
     """The records of the plan, after tuning where the suite asks for it; who watches sees bars or lines."""
     from xmcbench.cli.progress import display
+    from xmcbench.run.tuned import note_chosen, running, tuned_trials
     from xmcbench.tracking import tracked
-    from xmcbench.tuned import note_chosen, running, tuned_trials
 
     try:
         with display() as shown, tracked(shown, trackers) as told:
@@ -140,7 +140,7 @@ def _executor(where: Where, debug: bool, settings: Mapping[str, str | None]) -> 
         return None
     if debug:
         raise XMCBenchError("--debug runs in this process, --executor ray in others: give one of them")
-    from xmcbench.execution.ray import RayExecutor
+    from xmcbench.run.ray import RayExecutor
 
     return RayExecutor(**given)
 

@@ -10,8 +10,8 @@ import typer
 from xmcbench.cli.options import RunName, StoreDir
 
 if TYPE_CHECKING:
-    from xmcbench.record import Record
-    from xmcbench.store import Store
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def show(
@@ -23,7 +23,7 @@ def show(
 ) -> None:
     """Show all that a record holds, and how to have it again."""
     from xmcbench.cli.find import find_record
-    from xmcbench.store import Store
+    from xmcbench.trial.store import Store
 
     place = Store(store)
     record = find_record(place, run)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xmcbench.data import Dataset
-    from xmcbench.record import Record
+    from xmcbench.trial.record import Record
 
 
 def submit(
@@ -44,9 +44,9 @@ def submit(
 
 def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset]) -> list[str]:
     """Write the trial to the accepted results, unless something is wrong with it."""
-    from xmcbench import submission
     from xmcbench.cli.find import find_trial
-    from xmcbench.store import Store
+    from xmcbench.reporting import submission
+    from xmcbench.trial.store import Store
 
     store = Store(place)
     record = find_trial(store, run)
@@ -62,7 +62,7 @@ def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset])
 def _check(folder: Path, dataset: Callable[[str], Dataset]) -> list[str]:
     """Every problem of every accepted trial, a line each."""
     from xmcbench.errors import XMCBenchError
-    from xmcbench.store import Store, StoreError
+    from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
@@ -86,9 +86,9 @@ def _check(folder: Path, dataset: Callable[[str], Dataset]) -> list[str]:
 
 def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its figures could be computed again."""
-    from xmcbench import submission
     from xmcbench.errors import XMCBenchError
-    from xmcbench.store import Store
+    from xmcbench.reporting import submission
+    from xmcbench.trial.store import Store
 
     store = Store(folder)
     directory = store.directory(record.key)

@@ -11,9 +11,9 @@ import typer
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Sets, StoreDir, SuitePath, TableFormat
 
 if TYPE_CHECKING:
-    from xmcbench.record import Record
-    from xmcbench.suite import Suite
-    from xmcbench.trial import Trial
+    from xmcbench.suite.suite import Suite
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 
 def tables(
@@ -26,9 +26,9 @@ def tables(
     store: StoreDir = Path("results"),
 ) -> None:
     """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
-    from xmcbench.plugins import registry
-    from xmcbench.runner import Runner, Settings
-    from xmcbench.tuned import kept, tuned_trials
+    from xmcbench.plugins.registry import registry
+    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.run.tuned import kept, tuned_trials
 
     settings = Settings(
         suite=suite,
@@ -47,8 +47,8 @@ def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], form
     """The tables a suite asks for, what its cells reached along their budgets and at what cost, and the check that
     they spent the same where they are to."""
     from xmcbench import reporting
-    from xmcbench.equal import equalities
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
+    from xmcbench.reporting.equal_budgets import equalities
 
     def idle(trial: Trial) -> frozenset[str]:
         method = registry().method(trial.method).thing

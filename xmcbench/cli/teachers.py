@@ -26,7 +26,7 @@ def list_teachers() -> None:
     """List the teachers that are installed."""
     from tabulate import tabulate
 
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
 
     rows = [
         (

@@ -8,7 +8,7 @@ from typing import Any
 from xmcbench.data import product_catalog, synthetic
 from xmcbench.data.catalog import folder_sources
 from xmcbench.data.debian import DebianPackages
-from xmcbench.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import hookimpl
 
 
 @hookimpl

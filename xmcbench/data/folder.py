@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from xmcbench import located
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.source import Draft, Source, stamp
 from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.files import yaml_lines
 
 CARD_FILE = "card.yaml"
 
@@ -47,7 +47,7 @@ def own_source(directory: Path) -> FolderSource:
     path = directory / CARD_FILE
     if not path.is_file():
         return FolderSource(Draft(name=directory.name, source=str(directory)))
-    content = located.read(path)
+    content = yaml_lines.read(path)
     allowed = sorted(set(Draft.model_fields) - {"name"})
     for key in content.data:
         if key not in allowed:

@@ -108,7 +108,7 @@ def _update(digest: Any, values: np.ndarray, kind: str) -> None:
 
 
 def _plugins() -> Sources:
-    from xmcbench.plugins import registry
+    from xmcbench.plugins.registry import registry
 
     return registry()
 

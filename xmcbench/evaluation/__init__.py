@@ -16,7 +16,7 @@ from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.evaluation.ranking import rank
 from xmcbench.evaluation.significance import resampled_figures
 from xmcbench.evaluation.truth import truth_hash
-from xmcbench.record import METRIC_VERSION
+from xmcbench.trial.record import METRIC_VERSION
 
 __all__ = [
     "DEFAULT_METRICS",

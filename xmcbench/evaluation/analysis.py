@@ -15,7 +15,7 @@ from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins, si
 from xmcbench.evaluation.curves import PrecisionRecall, ScoreDistributions, precision_recall, score_distributions
 from xmcbench.evaluation.metrics import Hits, find_hits, precision, propensity_scored_precision
 from xmcbench.evaluation.propensity import inverse_propensity
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 REGIMES, DECILES = "head, torso, tail", "deciles"
 SIMILARITY, SIMILARITY_OF_TAIL = "similarity", "similarity of tail labels"

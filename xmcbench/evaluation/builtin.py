@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xmcbench.evaluation import metrics
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.metrics import Hits, Terms
-from xmcbench.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import hookimpl
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from xmcbench.bootstrap import Difference, difference, resample
 from xmcbench.data.dataset import Dataset
+from xmcbench.evaluation.bootstrap import Difference, difference, resample
 from xmcbench.evaluation.breakdown import LabelBins
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits
 from xmcbench.evaluation.metrics import Hits, Terms
 from xmcbench.evaluation.significance import figure_terms
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import scipy.sparse as sp
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.pairs import binary, contains, row_chunks
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 _SLACK = 1e-9  # sums of fractions are exact to about 1e-15 a term
 

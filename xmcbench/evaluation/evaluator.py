@@ -11,7 +11,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_figures
 from xmcbench.evaluation.metrics import Hits, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
-from xmcbench.predictions import STORED, Predictions
+from xmcbench.trial.predictions import STORED, Predictions
 
 DEFAULT_METRICS = (
     *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.pairs import binary, contains
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.pairs import row_chunks
-from xmcbench.predictions import Predictions
+from xmcbench.trial.predictions import Predictions
 
 _LAST = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # the key of a pad
 _SIGN = np.uint32(0x8000_0000)

@@ -1,4 +1,4 @@
-"""The figures of predictions on resamples of the test queries (`xmcbench/bootstrap.py`)."""
+"""The figures of predictions on resamples of the test queries (`xmcbench/evaluation/bootstrap.py`)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from xmcbench.bootstrap import resample
+from xmcbench.evaluation.bootstrap import resample
 from xmcbench.evaluation.evaluator import Evaluator, parse_metric
 from xmcbench.evaluation.metrics import Hits, Terms
 

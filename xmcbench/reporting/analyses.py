@@ -11,9 +11,9 @@ import numpy as np
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
-from xmcbench.kept import kept_predictions
-from xmcbench.record import Record
-from xmcbench.store import Store
+from xmcbench.run.stored import kept_predictions
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
 
 
 def analyses(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis
-from xmcbench.files import atomic_write
+from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.grid import Grid
 
 FIGURES = {

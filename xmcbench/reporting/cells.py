@@ -10,14 +10,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.record import SCORED, Record
 from xmcbench.reporting.cited import cited_row
 from xmcbench.reporting.columns import COLUMNS, cell, heading
 from xmcbench.reporting.grid import Grid
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Row
-from xmcbench.trial import Trial
+from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.trial import Trial
 
 POOL = "negative_pool"
 COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from xmcbench.record import Record
 from xmcbench.reporting.columns import COLUMNS
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Fact, Row
+from xmcbench.trial.record import Record
 
 # A setting is the same where both say these and agree, and do not disagree in what both say of the others.
 MUST_AGREE = ("encoder", "batch_size")

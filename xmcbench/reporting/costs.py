@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from xmcbench.record import Record
 from xmcbench.reporting.rows import Row
+from xmcbench.trial.record import Record
 
 COSTS = {
     "negative_pool": "negatives per query",  # as PRIME's Figure 1 has it: the labels a query is scored against

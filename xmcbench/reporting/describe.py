@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from xmcbench.record import METRIC_VERSION, Record
 from xmcbench.reporting.columns import printable, written
 from xmcbench.reporting.rows import budget_text
-from xmcbench.trial import SCHEMA_VERSION
+from xmcbench.trial.record import METRIC_VERSION, Record
+from xmcbench.trial.trial import SCHEMA_VERSION
 
 KINDS: Mapping[str, Any] = {
     "encoder_tokens": "number",

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from xmcbench.record import SCORED, Record
 from xmcbench.reporting.rows import Fact, Row
+from xmcbench.trial.record import SCORED, Record
 
 FACTS = (str, int, float)  # of the kinds that a column can hold, bool among them
 SAID_BY_CONFIG = ("batch_size", "negatives", "loss", "dimension")

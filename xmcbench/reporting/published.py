@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.located import Located, Steps, read
-from xmcbench.validation import Problems, validate
+from xmcbench.files.validation import Problems, validate
+from xmcbench.files.yaml_lines import Located, Steps, read
 
-SHIPPED = Path(__file__).parents[1] / "leaderboard" / "published"
-ACCEPTED = Path(__file__).parents[1] / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
+SHIPPED = Path(__file__).parent / "leaderboard" / "published"
+ACCEPTED = Path(__file__).parent / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
 COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epoch_hours")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from xmcbench.record import Status
+from xmcbench.trial.record import Status
 
 Source = Literal["published", "measured"]
 Fact = str | int | float | bool

@@ -10,15 +10,15 @@ from fnmatch import fnmatchcase
 from textwrap import shorten
 from typing import Any
 
-from xmcbench.budget import Budget
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.record import METRIC_VERSION, Record, Status
 from xmcbench.reporting.cited import cited_rows, with_difference
 from xmcbench.reporting.columns import COLUMNS, cell
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Row, Table, View
 from xmcbench.reporting.ties import Resampled, with_ties
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 USUAL_METRICS = {
     "supervised": ("P@1", "P@5", "nDCG@5", "PSP@1", "PSP@5", "R@100"),

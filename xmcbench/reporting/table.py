@@ -13,9 +13,9 @@ from typing import Any
 from tabulate import tabulate
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.record import SCORED, Status
 from xmcbench.reporting.columns import COLUMNS, cell, heading, printable
 from xmcbench.reporting.rows import Group, Row, Table, budget_text
+from xmcbench.trial.record import SCORED, Status
 
 TIE = "≈"
 

@@ -36,7 +36,7 @@ def with_ties(rows: Sequence[Row], metrics: Sequence[str], resampled: Resampled)
 
 def _tied(metric: str, rows: Sequence[Row], kept: _Kept) -> list[Row]:
     """Of rows with an interval those that the best row in `metric` does not beat."""
-    from xmcbench.bootstrap import indistinguishable
+    from xmcbench.evaluation.bootstrap import indistinguishable
 
     if len(rows) < 2:
         return []
@@ -74,7 +74,7 @@ class _Kept:
 
     def intervals(self, row: Row) -> dict[str, tuple[float, float]]:
         """The interval of each metric of which every seed keeps figures on resamples."""
-        from xmcbench.bootstrap import intervals
+        from xmcbench.evaluation.bootstrap import intervals
 
         own = {metric: self.figures(row, metric) for metric in self._metrics if metric in row.metrics}
         return intervals({metric: figures for metric, figures in own.items() if figures is not None})

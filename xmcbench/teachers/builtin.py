@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xmcbench.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.teachers.annotated import Annotated
 from xmcbench.teachers.causal_model import CausalModel
 from xmcbench.teachers.endpoint import Endpoint

@@ -189,7 +189,7 @@ class CausalModel(Teacher):
         return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
 
     def _loaded(self, kind: Any, **settings: Any) -> Any:
-        from xmcbench.models.encoder import without_network
+        from xmcbench.engine.encoders.encoder import without_network
 
         place = self.config.model
         try:

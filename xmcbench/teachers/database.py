@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from xmcbench.store import StoreError
 from xmcbench.teachers.teacher import NO, UNPARSED, YES
+from xmcbench.trial.store import StoreError
 
 FILE = "judgements.sqlite"  # in the root of a store
 LOCKS = "locks"  # a folder beside it

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
-from xmcbench.extras import import_extra
+from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers import reading
 from xmcbench.teachers.prompts import Prompt, takes_several, template
 from xmcbench.teachers.teacher import UNPARSED, Answers, Pairs, Teacher, TeacherError

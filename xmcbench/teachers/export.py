@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.extras import import_extra
-from xmcbench.files import atomic_write
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.database import COLUMNS
 
 Rows = Iterable[tuple[Any, ...]]

@@ -14,7 +14,7 @@ import numpy as np
 
 from xmcbench.data import load
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins import registry
+from xmcbench.plugins.registry import registry
 from xmcbench.teachers.teacher import Pairs, Teacher
 
 

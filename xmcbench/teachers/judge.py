@@ -14,14 +14,14 @@ from types import TracebackType
 import numpy as np
 from filelock import FileLock
 
-from xmcbench.budget import Budget, Ledger
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
-from xmcbench.method import Progress
 from xmcbench.teachers.database import LOCKS, Found, JudgementStore
 from xmcbench.teachers.hosted import Hosted
 from xmcbench.teachers.tab import Tab
 from xmcbench.teachers.teacher import NO, UNASKED, UNPARSED, YES, Answers, Pairs, Teacher, TeacherError
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.method import Progress
 
 BLOCK = 8192  # pairs looked up and charged at a time
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from xmcbench.data.dataset import Texts
-from xmcbench.method import Run
-from xmcbench.plugins import registry
+from xmcbench.plugins.registry import registry
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.teachers.hosted import Hosted, Lesson
 from xmcbench.teachers.judge import Account, Judge
 from xmcbench.teachers.tab import Tab
 from xmcbench.teachers.teacher import Teacher
+from xmcbench.trial.method import Run
 
 TAB = "charged.bin"  # beside a trial's checkpoints
 

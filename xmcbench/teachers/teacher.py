@@ -83,7 +83,7 @@ class Teacher(ABC):
 
             Raises ValueError where no teacher has the name.
             """
-            from xmcbench.plugins import registry  # which knows this module
+            from xmcbench.plugins.registry import registry  # which knows this module
 
             name = value.get("name") if isinstance(value, dict) else None
             if not isinstance(name, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xmcbench.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.tracking.mlflow import MLflow
 from xmcbench.tracking.tensorboard import TensorBoard
 from xmcbench.tracking.tracker import Tracker

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 from xmcbench.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
-    from xmcbench.method import Progress
-    from xmcbench.record import Record
-    from xmcbench.runner import Display, Step
+    from xmcbench.run.runner import Display, Step
+    from xmcbench.trial.method import Progress
+    from xmcbench.trial.record import Record
 
 WAITING = 10_000  # events that may wait for a tracker; those that find no room are lost
 CLOSE_SECONDS = 30.0  # a tracker has to finish after the last trial

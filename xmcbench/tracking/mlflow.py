@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xmcbench.extras import import_extra
-from xmcbench.record import Status
+from xmcbench.plugins.extras import import_extra
 from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_record, settings
 from xmcbench.tracking.tracker import Tracker
+from xmcbench.trial.record import Status
 
 if TYPE_CHECKING:
-    from xmcbench.method import Progress
-    from xmcbench.record import Record
-    from xmcbench.trial import Trial
+    from xmcbench.trial.method import Progress
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 URI = "MLFLOW_TRACKING_URI"
 KEY = "xmcbench.key"  # the tag by which a resumed trial finds its run
@@ -67,7 +67,7 @@ class MLflow(Tracker):
         self._write(trial, of_record(record))
         run = self._runs.pop(trial.key)
         self._client.set_tag(run, "xmcbench.status", str(record.status))
-        self._client.set_tag(run, "xmcbench.suite", record.suite)
+        self._client.set_tag(run, "xmcbench.suite.suite", record.suite)
         self._client.set_terminated(run, "FINISHED" if record.status in (Status.OK, Status.SKIPPED) else "FAILED")
 
     def close(self) -> None:

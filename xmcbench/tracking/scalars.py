@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from xmcbench.method import Progress
-    from xmcbench.record import Record
-    from xmcbench.trial import Trial
+    from xmcbench.trial.method import Progress
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 SPENT = ("encoder_tokens", "device_seconds")
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xmcbench.extras import import_extra
+from xmcbench.plugins.extras import import_extra
 from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_record, settings
 from xmcbench.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
-    from xmcbench.method import Progress
-    from xmcbench.record import Record
-    from xmcbench.trial import Trial
+    from xmcbench.trial.method import Progress
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 FLUSH_SECONDS = 10
 

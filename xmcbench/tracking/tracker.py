@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from xmcbench.method import Progress
-    from xmcbench.record import Record
-    from xmcbench.trial import Trial
+    from xmcbench.trial.method import Progress
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 
 class Tracker:

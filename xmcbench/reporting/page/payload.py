@@ -8,10 +8,10 @@ from math import isnan
 from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
-from xmcbench.record import Record
 from xmcbench.reporting.columns import COLUMNS, cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
 from xmcbench.reporting.rows import Group, Row, Table, budget_text
+from xmcbench.trial.record import Record
 
 HIDDEN = ("trial", "paper")  # the page has links in their place
 DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four

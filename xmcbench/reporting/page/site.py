@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.evaluation.analysis import Analysis
-from xmcbench.extras import import_extra
-from xmcbench.files import atomic_write
-from xmcbench.plugins import own_version
-from xmcbench.record import Record
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.extras import import_extra
+from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.rows import Table
+from xmcbench.trial.record import Record
 
 NOTHING = "'none'"
 READABLE = 0o644  # a page is for others to read

@@ -8,8 +8,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from xmcbench.extras import import_extra
-from xmcbench.files import atomic_write
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.extras import import_extra
 
 FIGURE_FORMATS = ("png", "pdf", "svg")
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from xmcbench.evaluation.analysis import Analysis
-from xmcbench.record import Record
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
 from xmcbench.reporting.plots.of_analyses import deciles
 from xmcbench.reporting.rows import Group, Row, Table, budget_text
+from xmcbench.trial.record import Record
 
 NAMED = 16  # points with their name beside them
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")

@@ -1,0 +1,79 @@
+"""Tokenizers: the same in every process, and found again on disk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from toy import make_words, toy_data
+
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer, train_tokenizer
+
+TRAIN = """
+import sys
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer
+print(TextTokenizer(train_tokenizer(sys.stdin.read().splitlines())).identity)
+"""
+SENTENCES = [" ".join(make_words(5, np.random.default_rng(seed))) + " Ünï-x 中文" for seed in range(700)]
+
+
+def test_training_is_the_same_in_every_process() -> None:
+    """With enough words for ties and for more than one thread."""
+    fresh = [subprocess.Popen([sys.executable, "-c", TRAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+             for _ in range(2)]  # fmt: skip
+    identities = {process.communicate("\n".join(SENTENCES))[0].strip() for process in fresh}
+    assert identities == {TextTokenizer(train_tokenizer(SENTENCES)).identity}
+
+
+def test_pieces_are_ordinary_words_and_four_are_special() -> None:
+    tokenizer = train_tokenizer(SENTENCES)
+    assert tokenizer.convert_tokens_to_ids(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]) == [0, 1, 2, 3]
+    assert sorted(tokenizer.all_special_ids) == [0, 1, 2, 3]
+    assert len(tokenizer) > 500
+    assert tokenizer.get_added_vocab().keys() == {"[PAD]", "[UNK]", "[CLS]", "[SEP]"}
+    # "##a" in a text is two signs and a letter, not a piece of a word.
+    assert tokenizer.convert_tokens_to_ids("##a") not in tokenizer("##a")["input_ids"]
+
+
+def test_a_known_text_comes_back_lower_case_without_unknown_pieces() -> None:
+    tokenizer = train_tokenizer(SENTENCES)
+    for text in SENTENCES[:20]:
+        ids = tokenizer(text.upper())["input_ids"]
+        assert (ids[0], ids[-1]) == (2, 3)
+        assert 1 not in ids
+    plain = make_words(4, np.random.default_rng(0))
+    assert tokenizer.decode(tokenizer(" ".join(plain))["input_ids"], skip_special_tokens=True) == " ".join(plain)
+
+
+def test_frequent_words_are_one_piece() -> None:
+    tokenizer = train_tokenizer(["garden hose"] * 50 + SENTENCES)
+    assert len(tokenizer.tokenize("garden hose")) == 2
+
+
+def test_texts_are_cut_at_the_maximum() -> None:
+    tokenizer = TextTokenizer(train_tokenizer(SENTENCES))
+    (whole,), (cut,) = tokenizer.at(99)(SENTENCES[:1]), tokenizer.at(5)(SENTENCES[:1])
+    assert len(whole) > 5 == len(cut)
+    assert cut == [*whole[:4], 3]
+
+
+def test_the_cache_gives_what_was_trained(tmp_path: Path) -> None:
+    data = toy_data()
+    first, second = (TextTokenizer(tiny_tokenizer(data.texts, tmp_path)) for _ in range(2))
+    assert len(list((tmp_path / "tokenizers").iterdir())) == 1
+    assert first.identity == second.identity
+    direct = TextTokenizer(train_tokenizer(data.texts))
+    assert first.at(16)(data.label_texts) == direct.at(16)(data.label_texts)
+    tiny_tokenizer(data.label_texts, tmp_path)
+    assert len(list((tmp_path / "tokenizers").iterdir())) == 2
+
+
+def test_an_identity_does_not_change_with_use() -> None:
+    tokenizer = train_tokenizer(SENTENCES)
+    wrapped = TextTokenizer(tokenizer)
+    before = wrapped.tokens(SENTENCES, 9).ids
+    assert np.array_equal(wrapped.tokens(SENTENCES, 9).ids, before)
+    wrapped.at(3)(SENTENCES)
+    assert wrapped.identity == TextTokenizer(train_tokenizer(SENTENCES)).identity

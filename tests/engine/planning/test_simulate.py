@@ -1,0 +1,104 @@
+"""What a plan says of a trial is what the trial then does, for every method that trains an encoder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import make_run
+
+from engine.training.method import Toy
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
+from xmcbench.engine.planning.probe import look_at
+from xmcbench.engine.planning.simulate import Simulation
+from xmcbench.engine.planning.workload import Workload
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import Registry
+from xmcbench.trial.budget import Ledger
+
+OFTEN = {"refresh_start": 1, "refresh_every": 1}
+CLUSTERS = {"cluster_size": 4, "cluster_start": 1, "cluster_every": 1}
+METHODS: dict[str, dict[str, Any]] = {
+    "dexml in-batch": {"negatives": "in-batch"},
+    "dexml hard": {"negatives": "hard", "shortlist": 8, "negatives_per_query": 2, **OFTEN},
+    "dexml all": {"negatives": "all"},
+    "dexml cache": {"negatives": "embedding-cache", "cached_negatives": 5},
+    "unidec both": {"negatives_per_query": 2, "dimension": 24, **OFTEN},
+    "unidec de": {"heads": "de", "batches": "shuffled", "negatives_per_query": 0},
+    "prime": {"free_vectors": 16, "feedforward": 64, **CLUSTERS},
+    "ngame": {"hardest": 5, **CLUSTERS},
+    "ova": {},
+    "ova start": {"rows": "label-embeddings", "label_texts_as_queries": True},
+}
+
+
+def built(name: str, encoder: str, **settings: Any) -> EmbeddingMethod:
+    found = Registry().method(name.split()[0]).thing
+    return found(found.Config.model_validate({"encoder": {"name": encoder}, "batch_size": 16} | settings))
+
+
+def workload(method: EmbeddingMethod, data: TrainingData, cache: Path) -> tuple[Workload, EncoderCosts]:
+    train = method.training_data(data)
+    tokenizer, told = tokenizer_of(method.config.encoder, train.texts, cache)
+    assert told == ""
+    queries = tokenizer.tokens(train.texts, data.card.max_length)
+    labels = tokenizer.tokens(train.label_texts, data.card.max_label_length)
+    return Workload.of(train, queries, labels, 10), costs(method.config.encoder, "float32", 6)
+
+
+def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: dict[str, Any]) -> Ledger:
+    work, encoder = workload(method, data, root / "cache")
+    probe = look_at(method, work, encoder.dimension)
+    run = make_run(root, budget)
+    return Simulation(method, work, encoder, probe, run.seed).run(run.budget, lambda flops: flops / 1e12).ledger
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_plan_is_what_a_trial_then_takes(name: str, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    budget = {"encoder_tokens": 6000}
+    planned = on_paper(built(name, small_encoder, **METHODS[name]), data, tmp_path / "paper", budget)
+    run = make_run(tmp_path / "real", budget)
+    built(name, small_encoder, **METHODS[name]).fit(data, run)
+    spent = run.ledger
+    assert planned.steps == pytest.approx(spent.steps, rel=0.1, abs=1)
+    assert planned.encoder_tokens == pytest.approx(spent.encoder_tokens, rel=0.05)
+    assert planned.encoder_flops == pytest.approx(spent.encoder_flops, rel=0.05)
+    assert planned.scoring_flops == pytest.approx(spent.scoring_flops, rel=0.25)
+    assert planned.flops == pytest.approx(spent.flops, rel=0.05)
+
+
+def test_any_limit_ends_it(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    def planned(**budget: Any) -> Ledger:
+        return on_paper(built("dexml", small_encoder, negatives="in-batch"), data, tmp_path, budget)
+
+    assert planned(steps=5).steps == 5
+    assert planned(epochs=2).epochs == 2
+    assert planned(flops=1e8).flops >= 1e8
+    assert planned(device_seconds=0.001).device_seconds >= 0.001
+    assert planned(steps=5, epochs=0.5).steps < 5
+    with pytest.raises(XMCBenchError, match="stops at teacher_calls, which a plan knows nothing of"):
+        planned(teacher_calls=5)
+
+
+def test_tables_are_seen_at_their_full_size(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = built("prime", small_encoder, free_vectors=16, feedforward=64)
+    work, encoder = workload(method, data, tmp_path)
+    tables = look_at(method, work, encoder.dimension).tables
+    assert {name: table.rows for name, table in tables.items()} == {"bank": 16, "centroids": data.num_labels}
+    run = make_run(tmp_path / "run", {"steps": 1})
+    method.fit(data, run)
+    for name, table in method.tables().items():
+        held = sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim)
+        assert tables[name].rows * tables[name].row_bytes == pytest.approx(held)
+
+
+def test_a_module_of_a_method_counts(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = Toy(Toy.Config.model_validate({"encoder": {"name": small_encoder}, "batch_size": 16}))
+    work, encoder = workload(method, data, tmp_path)
+    probe = look_at(method, work, encoder.dimension)
+    method.fit(data, make_run(tmp_path / "run", {"steps": 1}))
+    assert encoder.parameters + probe.module_parameters == method.num_parameters
+    assert (probe.asks_queries, probe.asks_labels) == (0, 0)

@@ -1,0 +1,130 @@
+"""Plans of whole trials: memory, hours, messages, and what cannot fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmcbench.engine.planning import memory as memory_module
+from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, accelerator
+from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large
+from xmcbench.engine.planning.workload import Lengths
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.plugins.registry import Registry
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.trial import Trial
+
+DEVICE = Accelerator("toy", bf16=1e12, float32=1e11, memory=1e9, source="made up")
+PROCESS = 5e8
+
+
+@pytest.fixture
+def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialPlan]:
+    """Plans a trial on 200 labels; the process is taken to hold half a gigabyte."""
+    monkeypatch.setattr(memory_module, "process_bytes", lambda: PROCESS)
+    registry = Registry()
+
+    def plan(
+        method: str = "dexml",
+        budget: dict[str, Any] | None = None,
+        dataset: str = "catalog-200",
+        machine: Machine | None = None,
+        **settings: Any,
+    ) -> TrialPlan:
+        found = registry.method(method)
+        encoder = (
+            {"encoder": {"name": small_encoder}, "batch_size": 16} if hasattr(found.thing, "encodes_labels") else {}
+        )
+        config = found.thing.Config.model_validate(encoder | settings)
+        trial = Trial(
+            label="a", method=method, distribution="xmcbench", version="0", config=config.model_dump(mode="json"),
+            dataset=dataset, dataset_hash="", seed=0, budget=Budget.model_validate(budget or {"steps": 10}),
+        )  # fmt: skip
+        machine = machine or Machine(DEVICE, kind="cpu")
+        return Planner(registry, tmp_path / "data", tmp_path / "cache", Lengths(12, 6), machine).plan(trial)
+
+    return plan
+
+
+def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[..., TrialPlan]) -> None:
+    one = planned(negatives="in-batch")
+    assert one.seconds == pytest.approx(one.flops / (1e11 * 0.3))
+    assert one.device_hours == pytest.approx(one.seconds / 3600)
+    half = planned(negatives="in-batch", machine=Machine(DEVICE, utilisation=0.15, kind="cpu"))
+    assert half.seconds == pytest.approx(2 * one.seconds)
+    bf16 = planned(negatives="in-batch", precision="bf16")
+    assert bf16.seconds == pytest.approx(one.seconds / 10)
+    assert planned(negatives="in-batch", activation_gib=0).seconds == pytest.approx(4 / 3 * one.seconds, rel=0.01)
+
+
+def test_several_workers_share_and_talk(planned: Callable[..., TrialPlan]) -> None:
+    one, four = (planned("ova", machine=Machine(DEVICE, workers, kind="cuda")) for workers in (1, 4))
+    assert (one.flops, one.steps) == (four.flops, four.steps)
+    assert four.seconds == pytest.approx(one.seconds / 4)
+    assert four.device_hours == pytest.approx(one.device_hours)
+    assert one.network == 0
+    parameters = one.memory.weights / 4
+    # Gradients are summed: each worker sends twice three quarters of them. And a query has 32 numbers of 4 bytes.
+    assert four.network == pytest.approx(1.5 * 4 * parameters + 3 * 0.75 * 16 * 32 * 4)
+    assert four.memory.tables == pytest.approx(one.memory.tables / 4)
+    assert four.memory.weights == one.memory.weights
+
+
+def test_memory_is_the_sum_of_its_parts(planned: Callable[..., TrialPlan]) -> None:
+    held = planned("ova").memory
+    assert held.process == PROCESS
+    rows, width = 200, 32
+    # A weight, two moments and a gradient of each number of the table; of a row a count and its own number.
+    assert held.tables == rows * width * 4 * 4 + rows * (4 + 8)
+    assert held.optimizer == 3 * held.weights
+    parts = held.parts()
+    always = sum(parts[name] for name in ("process", "weights", "optimizer", "tables", "data"))
+    a_while = (held.embeddings + held.activations + held.scores, held.checkpoint, held.search)
+    assert held.total == always + max(a_while)
+    assert planned("ova", machine=Machine(DEVICE, kind="cuda")).memory.process == 0
+
+
+def test_a_larger_batch_keeps_more_until_nothing_is_kept(planned: Callable[..., TrialPlan]) -> None:
+    small, large = (planned(negatives="in-batch", batch_size=size).memory.activations for size in (16, 64))
+    assert large > 2 * small
+    little = planned(negatives="in-batch", batch_size=64, activation_gib=0, micro_batch_tokens=64).memory.activations
+    assert little < small
+
+
+def test_what_does_not_fit_is_told_and_what_might_is_run(planned: Callable[..., TrialPlan]) -> None:
+    def plan(peak: float) -> TrialPlan:
+        return planned(negatives="in-batch", budget={"steps": 3, "peak_bytes": peak})
+
+    needed = plan(1e12).memory.total
+    assert too_large(plan(1e12)) is None
+    assert too_large(plan(needed / (1 + MARGIN / 2))) is None  # only running it can tell
+    told = too_large(plan(needed / (1 + 2 * MARGIN)))
+    assert told is not None
+    assert f"predicted to take {needed / 1e9:.2f} GB" in told
+    assert [fits(plan(needed * share), DEVICE) for share in (0.9, 1.1, 2)] == ["no", "close", "yes"]
+    assert fits(plan(1e12), replace(DEVICE, memory=needed / 2)) == "no"
+
+
+def test_a_dataset_that_is_not_here_is_planned_from_its_card(planned: Callable[..., TrialPlan]) -> None:
+    made = planned(negatives="in-batch", dataset="eurlex-4k", budget={"epochs": 1})
+    assert not made.measured
+    assert made.steps == -(-15_449 // 16)
+    assert "eurlex-4k is not here: queries and labels of 12 and 6 tokens are assumed" in made.notes
+    # 16 queries draw a label each; with so many labels few of them are the same.
+    assert made.encoder_tokens == pytest.approx(made.steps * (16 * 12 + 16 * 6), rel=0.01)
+
+
+def test_what_trains_no_encoder_is_not_planned(planned: Callable[..., TrialPlan]) -> None:
+    with pytest.raises(XMCBenchError, match="trains no encoder of its own"):
+        planned("tfidf-nn")
+
+
+def test_devices_are_found_by_name() -> None:
+    assert accelerator("h100") is ACCELERATORS["h100"]
+    assert accelerator("h100").peak("bf16") > accelerator("h100").peak("float32")
+    with pytest.raises(UnknownNameError, match=r"--accelerator: unknown accelerator 'h10' \(did you mean"):
+        accelerator("h10")

@@ -1,0 +1,146 @@
+"""Exact search against a sort of every score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from xmcbench.engine.encoders.embedding import Precision
+from xmcbench.engine.search import exact, merge, top_k
+from xmcbench.engine.search.exact import Sizes
+
+from .cases import Case, assert_same, clustered, tied
+
+SIZES = st.builds(Sizes, rows=st.integers(4, 25), columns=st.integers(20, 250), piece=st.integers(1, 500))
+SHAPES = st.tuples(st.sampled_from([1, 3, 32]), st.sampled_from([1, 2, 64]), st.integers(1, 9))
+
+
+@contextmanager
+def small(sizes: Sizes, shape: tuple[int, int, int]) -> Iterator[None]:
+    """Chunks of these sizes, of many small tiles."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(exact.SIZES, "cpu", sizes)
+        for name, value in zip(("BLOCK", "TILE", "ENOUGH"), shape, strict=True):
+            patch.setattr(exact, name, value)
+        yield
+
+
+@settings(deadline=None)
+@given(case=tied(), sizes=SIZES, shape=SHAPES)
+def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
+    with small(sizes, shape):
+        assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), case.solution())
+
+
+@settings(deadline=None)
+@given(case=tied(), sizes=SIZES, shape=SHAPES)
+def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
+    with small(sizes, shape):
+        found = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude, precision="bf16")
+    solution = case.solution()
+    if len(case.labels_LD) <= case.k + exact.SPARE + case.k // 4:  # all labels are ranked in float32
+        assert_same(found, solution)
+    there = found.indices >= 0
+    np.testing.assert_array_equal(there, solution.indices >= 0)
+    # Query, label (up to twice as long less the mean) and score are rounded by 2**-9, of the lost and of the found.
+    longest = case.queries_ND.norm(dim=1, keepdim=True).numpy() * float(case.labels_LD.norm(dim=1).max())
+    error = np.broadcast_to(2 * 3 * 2 * 2**-9 * longest, there.shape)
+    assert (solution.scores[there] - found.scores[there] <= error[there]).all()
+
+
+def test_bf16_finds_what_float32_finds() -> None:
+    case = clustered()
+    same = (
+        top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude, precision=p) for p in ("float32", "bf16")
+    )
+    assert_same(*same)
+
+
+def test_vectors_kept_in_bf16_are_scored_in_float32() -> None:
+    case = clustered()
+    queries_ND, labels_LD = case.queries_ND.bfloat16(), case.labels_LD.bfloat16()
+    assert_same(top_k(queries_ND, labels_LD, 9), top_k(queries_ND.float(), labels_LD.float(), 9))
+
+
+@pytest.mark.parametrize("sizes", [Sizes(1, 1_000, 1), Sizes(2, 33, 500), Sizes(4, 1, 10_000), Sizes(9, 128, 7_000)])
+def test_chunks_change_no_score(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = clustered(num_queries=9, num_labels=200)
+    whole = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude)
+    monkeypatch.setitem(exact.SIZES, "cpu", sizes)
+    assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), whole)
+
+
+@settings(deadline=None)
+@given(case=st.one_of(tied(), st.just(clustered(num_queries=5))), num_shards=st.integers(1, 5))
+def test_merged_shards_equal_the_whole(case: Case, num_shards: int) -> None:
+    parts = []
+    for shard in range(num_shards):
+        ids = np.arange(shard, len(case.labels_LD), num_shards)
+        if not len(ids):
+            continue
+        found = top_k(case.queries_ND, case.labels_LD[ids], min(case.k, len(ids)), exclude=case.exclude[:, ids])
+        found.indices[...] = np.where(found.indices < 0, -1, ids[found.indices])
+        parts.append(found)
+    assert_same(merge(parts, case.k), top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude))
+
+
+def test_merged_lists_are_padded_where_there_are_too_few_labels() -> None:
+    found = merge([top_k(torch.ones(1, 1), torch.tensor([[2.0], [3.0]]), 2)], 4)
+    assert found.indices.tolist() == [[1, 0, -1, -1]]
+    assert found.scores.tolist() == [[3.0, 2.0, -np.inf, -np.inf]]
+
+
+class Largest(TorchDispatchMode):
+    """Notes how many entries the largest tensor has that an operation makes."""
+
+    entries = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            self.entries = max(self.entries, tensor.numel() if isinstance(tensor, Tensor) else 0)
+        return made
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_the_score_matrix_is_never_there(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=16, columns=4096, piece=100))
+    queries_ND, labels_LD = torch.randn(640, 2), torch.randn(20_480, 2)
+    with Largest() as largest:
+        top_k(queries_ND, labels_LD, 3, precision=precision)
+    assert largest.entries == 16 * 4096 * (2 if precision == "bf16" else 1)
+
+
+def test_no_queries_give_no_rows() -> None:
+    found = top_k(torch.empty(0, 4), torch.randn(5, 4), 3)
+    assert found.indices.shape == found.scores.shape == (0, 3)
+
+
+@pytest.mark.parametrize(
+    ("queries", "labels", "k", "message"),
+    [
+        (torch.ones(2, 4), torch.ones(5, 4), 6, "top 6 of 5 labels"),
+        (torch.ones(2, 4), torch.ones(5, 4), 0, "top 0 of 5 labels"),
+        (torch.ones(2, 3), torch.ones(5, 4), 1, r"queries \[2, 3\] and labels \[5, 4\], expected"),
+        (torch.tensor([[1.0], [torch.nan]]), torch.ones(5, 1), 1, "a query vector holds nan"),
+        (torch.ones(2, 1), torch.tensor([[1.0], [-torch.inf]]), 1, "a label vector holds inf"),
+        (torch.full((2, 1), 1e20), torch.full((5, 1), -1e20), 1, "overflow"),
+    ],
+)
+def test_what_has_no_answer_is_refused(queries: Tensor, labels: Tensor, k: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        top_k(queries, labels, k)
+
+
+def test_excluded_pairs_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"excluded pairs \[2, 4\]"):
+        top_k(torch.ones(2, 3), torch.ones(5, 3), 1, exclude=sp.csr_array((2, 4)))

@@ -1,0 +1,95 @@
+"""The backends of an index, against exact search."""
+
+from __future__ import annotations
+
+import sys
+from typing import get_args
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from hypothesis import given, settings
+
+from xmcbench import XMCBenchError
+from xmcbench.engine.search import HNSW, Backend, FaissIndex, build_index, top_k
+from xmcbench.trial.predictions import Predictions
+
+from .cases import Case, assert_same, clustered, tied
+
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+
+@settings(deadline=None)
+@given(case=tied())
+def test_flat_faiss_gives_the_exact_answer(case: Case) -> None:
+    found = build_index(case.labels_LD, "faiss-flat").top_k(case.queries_ND, case.k, exclude=case.exclude)
+    assert_same(found, case.solution())
+
+
+@pytest.mark.parametrize("backend", ["exact", "faiss-flat"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_exact_backends_agree_to_the_last_bit(backend: Backend, dtype: torch.dtype) -> None:
+    case = clustered()
+    labels_LD = case.labels_LD.to(dtype)
+    found = build_index(labels_LD, backend).top_k(case.queries_ND, case.k, exclude=case.exclude)
+    assert_same(found, top_k(case.queries_ND, labels_LD, case.k, exclude=case.exclude))
+
+
+def test_flat_faiss_need_not_be_asked_twice_for_what_it_is_sure_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = clustered()
+    expected = top_k(case.queries_ND, case.labels_LD, 5)
+    monkeypatch.setattr("xmcbench.engine.search.exact.top_k", lambda *_, **__: pytest.fail("searched again"))
+    assert_same(build_index(case.labels_LD, "faiss-flat").top_k(case.queries_ND, 5), expected)
+
+
+def recall(found: Predictions, expected: Predictions) -> float:
+    return float(
+        np.mean([len(np.intersect1d(*rows)) for rows in zip(found.indices, expected.indices, strict=True)]) / found.k
+    )
+
+
+def test_a_graph_finds_most_of_the_best_labels_and_scores_them_alike() -> None:
+    case = clustered()
+    exact = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude)
+    index = build_index(case.labels_LD, "faiss-hnsw")
+    found = index.top_k(case.queries_ND, case.k, exclude=case.exclude)
+    assert recall(found, exact) > 0.95
+    assert (found.indices >= 0).all()
+    scores = (case.queries_ND[:, None] * case.labels_LD[torch.from_numpy(found.indices).long()]).sum(2)
+    np.testing.assert_array_equal(found.scores, scores)
+
+
+def test_a_wider_search_of_the_graph_finds_more() -> None:
+    case = clustered(k=10)
+    exact = top_k(case.queries_ND, case.labels_LD, 10)
+    narrow, wide = (
+        FaissIndex(case.labels_LD, HNSW(m=4, ef_construction=8, ef_search=ef)).top_k(case.queries_ND, 10)
+        for ef in (1, 1_000)
+    )
+    assert recall(narrow, exact) < recall(wide, exact)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_excluded_pairs_are_refilled_and_what_is_missing_is_padded(backend: Backend) -> None:
+    labels_LD = torch.arange(40.0)[:, None]
+    exclude = sp.csr_array(np.arange(40)[None, :] >= np.array([[30], [2], [0]]))
+    found = build_index(labels_LD, backend).top_k(torch.ones(3, 1), 4, exclude=exclude)
+    assert found.indices.tolist() == [[29, 28, 27, 26], [1, 0, -1, -1], [-1, -1, -1, -1]]
+    assert found.scores.tolist() == [[29, 28, 27, 26], [1, 0, -np.inf, -np.inf], [-np.inf] * 4]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_has_no_answer_is_refused_by_all(backend: Backend) -> None:
+    index = build_index(torch.ones(5, 2), backend)
+    with pytest.raises(ValueError, match="top 6 of 5 labels"):
+        index.top_k(torch.ones(1, 2), 6)
+    with pytest.raises(ValueError, match="a query vector holds nan"):
+        index.top_k(torch.full((1, 2), torch.nan), 1)
+
+
+def test_without_faiss_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(XMCBenchError, match=r"pip install 'xmcbench\[cpu\]'"):
+        build_index(torch.ones(2, 2), "faiss-flat")
+    assert len(build_index(torch.ones(2, 2), "exact").top_k(torch.ones(1, 2), 1)) == 1

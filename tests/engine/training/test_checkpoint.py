@@ -1,0 +1,124 @@
+"""Checkpoints come back as they went, whole or not at all, to any number of workers; or say that they cannot."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from many_workers import on_workers
+
+from xmcbench.engine.training import checkpoint
+from xmcbench.engine.workers import ALONE, Workers
+from xmcbench.errors import XMCBenchError
+
+GROUPS = {
+    "encoder": {"layer.0.weight": torch.randn(3, 2).T, "half": torch.randn(2).bfloat16()},
+    "optimizer": {"0.step": torch.tensor(3.0)},
+    "sampler": {"nearest": torch.tensor([[1, -1]], dtype=torch.int32)},
+}
+NOTE = {"epoch": 2, "best": None, "curve": [{"fraction": 0.1, "P@1": 33.3}]}
+
+
+def test_tensors_and_note_come_back(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "step-1"
+    checkpoint.save(place, GROUPS | {"empty": {}}, NOTE, ALONE)
+    (groups,), note = checkpoint.load(place)
+    assert note == NOTE
+    assert groups.keys() == GROUPS.keys()
+    for group, tensors in GROUPS.items():
+        assert groups[group].keys() == tensors.keys()
+        for name, tensor in tensors.items():
+            assert groups[group][name].dtype == tensor.dtype
+            assert torch.equal(groups[group][name], tensor)
+    assert [p.name for p in place.parent.iterdir()] == ["step-1"]
+
+
+def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
+    shared = torch.arange(4.0)
+    checkpoint.save(tmp_path / "x", {"a": {"one": shared, "two": shared[1:3]}}, {}, ALONE)
+    assert checkpoint.load(tmp_path / "x")[0][0]["a"]["two"].tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("file", ["worker-0.safetensors", "note.json"])
+@pytest.mark.parametrize("harm", ["cut", "noise", "empty", "absent"])
+def test_a_harmed_file_is_one_line(tmp_path: Path, harm: str, file: str) -> None:
+    place = tmp_path / "step-1"
+    checkpoint.save(place, GROUPS, NOTE, ALONE)
+    whole = (place / file).read_bytes()
+    (place / file).unlink()
+    if harm != "absent":
+        (place / file).write_bytes({"cut": whole[:-3], "noise": b"\xff" * 100, "empty": b""}[harm])
+    with pytest.raises(XMCBenchError, match="not a readable checkpoint") as caught:
+        checkpoint.load(place)
+    assert str(place) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(checkpoint.step_directory(tmp_path, 9), GROUPS, NOTE, ALONE)
+    checkpoint.save(checkpoint.step_directory(tmp_path, 10), GROUPS, NOTE, ALONE)
+    newest = checkpoint.newest(tmp_path)
+    assert newest == checkpoint.step_directory(tmp_path, 10)
+    half = tmp_path / f".{checkpoint.step_directory(tmp_path, 11).name}.partial"
+    shutil.copytree(newest, half)  # all is written but for the name
+    assert checkpoint.newest(tmp_path) == newest
+    checkpoint.save(checkpoint.step_directory(tmp_path, 11), GROUPS, NOTE, ALONE)
+    assert not half.exists()
+    checkpoint.prune(tmp_path, 2)
+    assert sorted(p.name[-2:] for p in tmp_path.iterdir()) == ["10", "11"]
+
+
+def test_there_may_be_none(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path / "nowhere") is None
+
+
+ROWS = torch.randn(7, 2, generator=torch.Generator().manual_seed(0))
+TOGETHER = torch.tensor(5.0)
+
+
+def save_my_rows(workers: Workers, root: str) -> None:
+    ids = torch.arange(7)[workers.rank :: workers.size]
+    groups = {"table w": {checkpoint.IDS: ids, "weight": ROWS[ids], "steps": TOGETHER}}
+    checkpoint.save(Path(root) / "step-1", groups, {"saved by": workers.rank}, workers)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_rows_are_dealt_to_another_number_of_workers(tmp_path: Path, size: int) -> None:
+    on_workers(size, save_my_rows, str(tmp_path))
+    saved, note = checkpoint.load(tmp_path / "step-1")
+    assert note == {"saved by": 0}
+    assert len(saved) == size
+    for ids in np.array_split(np.random.default_rng(1).permutation(7), 2):
+        rows = checkpoint.deal([groups["table w"] for groups in saved], torch.from_numpy(ids))
+        assert torch.equal(rows["weight"], ROWS[ids])
+        assert torch.equal(rows["steps"], TOGETHER)
+
+
+def test_an_optimiser_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    def start() -> tuple[torch.nn.Parameter, torch.nn.Parameter, torch.optim.Optimizer]:
+        parameters = torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(1))
+        return *parameters, torch.optim.AdamW([{"params": [parameters[0]]}, {"params": [parameters[1]]}], fused=True)
+
+    def step(parameters: tuple[torch.nn.Parameter, ...], optimizer: torch.optim.Optimizer, number: int) -> None:
+        sum(((p * number) ** 3).sum() for p in parameters).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    *first, optimizer = start()
+    for number in range(1, 3):
+        step(tuple(first), optimizer, number)
+    tensors = {"optimizer": checkpoint.optimizer_tensors(optimizer), "p": dict(zip("ab", first, strict=True))}
+    checkpoint.save(tmp_path / "x", tensors, {}, ALONE)
+    (groups,), _ = checkpoint.load(tmp_path / "x")
+    *second, other = start()
+    with torch.no_grad():
+        for parameter, saved in zip(second, groups["p"].values(), strict=True):
+            parameter.copy_(saved)
+    checkpoint.load_optimizer(other, groups["optimizer"])
+    for number in range(3, 6):
+        step(tuple(first), optimizer, number)
+        step(tuple(second), other, number)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

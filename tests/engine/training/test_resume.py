@@ -1,0 +1,125 @@
+"""A run that is killed and resumed ends with the bits of one that is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fitting import fit_and_kill
+from toy import make_run
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.training import checkpoint, trainer
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.method import Run
+from xmcbench.trial.predictions import Predictions
+
+from .method import Toy, toy
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "in-batch, steps": ({"negatives": "in-batch"}, {"steps": 9}),
+    "in-batch, tokens": ({"negatives": "in-batch"}, {"encoder_tokens": 2500}),
+    "all labels, no dropout": ({"negatives": "all", "dropout": 0.0}, {"steps": 8}),
+    "hard, epochs": ({"negatives": "hard"}, {"epochs": 3.2}),  # refreshed before epochs 1, 2 and 3: steps 3, 6, 9
+    "clusters of a bank": ({"negatives": "clustered"}, {"steps": 10}),  # before epochs 1, 2 and 3
+    "clusters of fresh vectors": ({"negatives": "fresh"}, {"steps": 8}),
+    "embedding cache": ({"negatives": "cached"}, {"steps": 8}),
+    "embedding cache, second passes": ({"negatives": "cached", "activation_gib": 0.0}, {"steps": 8}),
+    "hard, second passes": ({"negatives": "hard", "activation_gib": 0.0}, {"steps": 8}),
+}
+
+
+MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between two runs of the same
+
+
+@pytest.fixture(autouse=True)
+def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
+
+
+def selecting(data: TrainingData) -> dict[str, Any]:
+    """Settings of a run that evaluates on some training queries: a figure that rises and falls."""
+    truth = data.targets.toarray()[:10]
+
+    def select(predictions: Predictions) -> dict[str, float]:
+        hits = np.take_along_axis(truth, predictions.indices[:, :5].astype(np.int64), axis=1)
+        return {"nDCG@5": float(hits.mean()) * (1 if hits.sum() % 2 else -1)}
+
+    return {"selection_texts": data.texts[:10], "select": select, "selection_evaluations": 3}
+
+
+def finish(method: Toy, data: TrainingData, run: Run) -> tuple[Toy, Run]:
+    method.fit(data, run)
+    return method, run
+
+
+def assert_same(one: tuple[Toy, Run], other: tuple[Toy, Run], data: TrainingData) -> None:
+    (mine, _), (its, _) = one, other
+    for module, twin in ((mine.encoder, its.encoder), (mine.modules, its.modules)):
+        weights, others = module.state_dict(), twin.state_dict()
+        assert all(torch.equal(weights[name], others[name]) for name in weights)
+    found, wanted = mine.predict(data.texts, 10), its.predict(data.texts, 10)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)
+    assert spent(one[1]) == spent(other[1])
+    assert without_seconds(one[1].curve) == without_seconds(other[1].curve)
+
+
+def spent(run: Run) -> dict[str, Any]:
+    return {name: value for name, value in run.ledger.state().items() if name not in MACHINES_OWN}
+
+
+def without_seconds(curve: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in point.items() if name != "device_seconds"} for point in curve]
+
+
+# A run killed at step n goes on from n - 1: 5 lies within an epoch, 4 at the beginning of one.
+@pytest.mark.parametrize("kills", [[1], [5], [4, 6]])
+@pytest.mark.parametrize("case", CASES)
+def test_resumed_equals_unbroken(
+    case: str, kills: list[int], small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    settings, budget = CASES[case]
+    unbroken = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "a", budget))
+    assert unbroken[1].ledger.steps > max(kills)
+    for step in kills:
+        fit_and_kill(step, toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
+    resumed = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
+    assert_same(unbroken, resumed, data)
+
+
+@pytest.mark.parametrize("kill", [2, 5, 9])
+def test_with_selection_too(kill: int, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    budget = {"steps": 9}
+    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", budget, **selecting(data)))
+    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
+    resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
+    assert [point["steps"] for point in unbroken[1].curve] == [3, 6, 9]
+    assert_same(unbroken, resumed, data)
+
+
+def test_a_run_that_had_ended_trains_no_more(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    first = finish(toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
+    again = toy(small_encoder)
+    second = finish(again, data, make_run(tmp_path, {"steps": 3}))
+    assert again.calls == 0
+    assert_same(first, second, data)
+
+
+def test_other_seeds_end_elsewhere(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    """A guard of the tests above: what they compare is not always equal."""
+    ends = [finish(toy(small_encoder), data, make_run(tmp_path / str(s), {"steps": 3}, seed=s))[0] for s in (0, 1)]
+    weights = [next(iter(method.encoder.parameters())) for method in ends]
+    assert not torch.equal(*weights)
+
+
+def test_a_harmed_checkpoint_is_one_line(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    fit_and_kill(2, toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
+    newest = checkpoint.newest(tmp_path / "checkpoint")
+    assert newest is not None
+    (newest / "worker-0.safetensors").write_bytes(b"nothing")
+    with pytest.raises(XMCBenchError, match=r"step-0+1: not a readable checkpoint"):
+        toy(small_encoder).fit(data, make_run(tmp_path, {"steps": 3}))

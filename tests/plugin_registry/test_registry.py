@@ -1,0 +1,151 @@
+"""Plugins are found, a broken one harms nobody, and a name that nothing answers to is met with the nearest."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fakes import install
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.errors import UnknownNameError
+from xmcbench.plugins.registry import Registry, registry
+
+METHOD = """
+from xmcbench import Method, MethodInfo, hookimpl
+
+class Mine(Method):
+    name = {name!r}
+    info = MethodInfo("none")
+    def fit(self, train, run): ...
+    def predict(self, texts, k): ...
+    def save(self, directory): ...
+    def load(self, directory): ...
+
+@hookimpl
+def {hook}(register):
+    register({thing})
+"""
+
+TEACHER = """
+from xmcbench import Teacher, hookimpl
+
+class Mine(Teacher):
+    name = 'mine'
+    summary = "none"
+    def ask(self, pairs): ...
+
+@hookimpl
+def register_teachers(register):
+    register(Mine)
+"""
+
+
+@pytest.fixture
+def site(bench: Bench) -> Iterator[Path]:
+    """Where plugins are installed; their modules are forgotten afterwards, for others come under the same names."""
+    yield bench.root / "site"
+    for path in (bench.root / "site").glob("*.py"):
+        sys.modules.pop(path.stem, None)
+
+
+def plugin(site: Path, module: str, source: str, version: str = "1.0") -> None:
+    """Install a distribution of one module."""
+    (site / f"{module}.py").write_text(source)
+    install(site, module.replace("_", "-"), {module: module}, version)
+
+
+def method(name: str = "mine", hook: str = "register_methods", thing: str = "Mine") -> str:
+    return METHOD.format(name=name, hook=hook, thing=thing)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise RuntimeError('no driver')", "RuntimeError: no driver"),
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("import a_package_that_is_not_there", "ModuleNotFoundError"),
+        (method(hook="register_method"), "unknown hook 'register_method'"),
+        (method(hook="register_methods", thing="3"), "is not a subclass of xmcbench.Method"),
+        (method(hook="register_teachers"), "is not a subclass of xmcbench.Teacher"),
+        (TEACHER.replace("def ask", "def answer"), "Mine does not define ask"),
+        (TEACHER.replace("summary", "about"), "Mine has no summary"),
+        (TEACHER.replace("'mine'", "'openai'"), "teacher 'openai' of"),
+        (method(thing="Mine()"), "missing 1 required positional argument: 'config'"),
+        (method().replace("def save", "def keep"), "Mine does not define save"),
+        (method().replace('info = MethodInfo("none")', ""), "Mine.info is not a MethodInfo"),
+        (method(name=""), "has no name"),
+        (method().replace("(register)", "(register, extra)"), "hook 'register_methods'"),
+        (method(name="fake-ok"), "method 'fake-ok' of zz-broken 1.0 is already registered by xmcbench-fakes 1.0"),
+        (method().replace("register(Mine)", "register(Mine); register(Mine)"), "already registered by zz-broken 1.0"),
+    ],
+)
+def test_a_broken_plugin_is_listed_with_its_reason_and_the_tool_goes_on(
+    site: Path, source: str, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin(site, "zz_broken", source)
+    found = Registry()
+    assert "fake-ok" in {each.name for each in found.all("method")}
+    (broken,) = [broken for broken in found.broken if broken.distribution == "zz-broken"]
+    assert reason in broken.reason
+    assert found.method("fake-ok").origin.distribution == "xmcbench-fakes"
+    with pytest.raises(SystemExit) as left:
+        main(["methods"])
+    assert left.value.code == 0
+    shown = capsys.readouterr().out
+    assert "zz-broken" in shown
+    assert reason[:30] in shown
+    with pytest.raises((Exception, SystemExit)):
+        Registry(strict=True).all("method")
+
+
+def test_the_listing_names_method_distribution_version_and_needs(
+    site: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plugin(site, "xmcbench_mine", method(), version="2.5")
+    with pytest.raises(SystemExit):
+        main(["methods"])
+    lines = capsys.readouterr().out.splitlines()
+    (mine,) = [line.split() for line in lines if line.startswith("mine ")]
+    assert mine == ["mine", "none", "xmcbench-mine", "2.5"]
+    (ok,) = [line for line in lines if line.startswith("fake-ok ")]
+    assert ok.split()[-3:] == ["xmcbench-fakes", "1.0", "nothing"]
+
+
+@pytest.mark.usefixtures("site")
+def test_unknown_names_are_met_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match=r"unknown method 'fake-okk' \(did you mean 'fake-ok'"):
+        Registry().method("fake-okk")
+    with pytest.raises(UnknownNameError, match=r"unknown dataset 'fake-2'.*'fake-20'"):
+        Registry().dataset("fake-2")
+    with pytest.raises(UnknownNameError, match=r"unknown sampler 'hrad'.*'hard'"):
+        Registry().sampler("hrad")
+
+
+def test_a_family_answers_to_its_members() -> None:
+    assert Registry([]).dataset("catalog-77").matches("catalog-77")
+
+
+def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
+    plugin(site, "zz_watched", "")
+    found = Registry()
+    found.dataset("catalog-5k")
+    found.evaluator("nDCG")
+    assert "zz_watched" not in sys.modules
+    assert found.method("fake-ok", "xmcbench-fakes").name == "fake-ok"
+    assert "zz_watched" not in sys.modules
+    found.all("method")
+    assert sys.modules.pop("zz_watched")
+
+
+def test_plugins_can_be_left_out(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin(site, "zz_watched", method())
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "zz-watched,another")
+    assert [found.name for found in Registry().all("method")] == ["mine"]
+
+
+def test_the_registry_of_a_process_is_made_once() -> None:
+    assert registry() is registry()

@@ -1,0 +1,162 @@
+"""What is handed in is right, complete and made from committed code; and anyone can check it again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.reporting.submission import LARGEST, problems
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+
+CLEAN = {"git": {"commit": "a" * 40, "dirty": False}, "command": ["/home/me/bin/xmcbench", "run", "/home/me/s.yaml"]}
+
+
+@pytest.fixture
+def record(bench: Bench) -> Record:
+    """A trial that ran from a clean tree."""
+    (made,) = bench.run(bench.suite(["fake-ok"]), debug=True).values()
+    return keep(bench, made, provenance={**made.provenance, **CLEAN})
+
+
+def keep(bench: Bench, record: Record, **changes: Any) -> Record:
+    changed = record.model_copy(update=changes)
+    bench.store.write_record(changed)
+    return changed
+
+
+def submit(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    places = {"--to": "accepted", "--store": "results", "--data": "data"}
+    options = [word for name, folder in places.items() for word in (name, str(bench.root / folder))]
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", *arguments, *options])
+    said = capsys.readouterr()
+    return int(ended.value.code or 0), said.out, said.err
+
+
+def test_a_good_trial_is_written_and_passes_the_check(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said, wrong = submit(bench, capsys, "ok")
+    assert (code, wrong) == (0, "")
+    assert f"{len(record.metrics)} figures recomputed" in said
+    accepted = Store(bench.root / "accepted")
+    (found,) = accepted.records()
+    assert found.provenance["command"] == ["xmcbench", "run", "s.yaml"], "no places on this machine"
+    assert found.model_copy(update={"provenance": record.provenance}) == record
+    assert set(accepted.resampled(found, ["P@1"])) == {"P@1"}
+    assert submit(bench, capsys, "--check") == (
+        0,
+        f"{accepted.root}: 1 trials, figures of 1 recomputed, 0 problems\n",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"status": Status.OVER_BUDGET}, "its status is over_budget, expected ok"),
+        ({"metric_version": 0}, "its figures are of definitions 0"),
+        ({"key_version": 1}, "it was written by schema version 1, expected 2: run it again"),
+        ({"metrics": {"P@1": 0.5, "nDCG@1": 0.4}}, "P@1 is 0.5 and nDCG@1 is 0.4"),
+        ({"spent": {"steps": 7, "largest_step": {"steps": 1}}}, "it spent 7 steps of 5"),
+        ({"provenance": {}}, "its provenance does not say command"),
+        ({"provenance": {"git": {"commit": "a" * 40, "dirty": True}}}, "expected a clean git tree"),
+        ({"provenance": {"git": {}}}, "expected a clean git tree"),
+        ({"provenance": {"git": {"commit": "abc", "dirty": False}}}, "expected 40 hexadecimal digits"),
+        ({"ended": ""}, "it does not say when it began and ended"),
+    ],
+)
+def test_what_a_record_lacks_is_said(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str], changes: dict[str, Any], message: str
+) -> None:
+    keep(bench, record, **changes)
+    code, _, wrong = submit(bench, capsys, "ok") if changes.get("status") is None else (1, "", "")
+    found = list(problems(record.model_copy(update=changes)))
+    assert any(message in problem for problem in found)
+    assert code == 1
+    assert not (bench.root / "accepted").exists()
+    assert changes.get("status") or message in wrong
+
+
+def test_figures_that_the_predictions_do_not_give_are_refused(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    better = {name: min(1.0, figure + 0.01) for name, figure in record.metrics.items()}
+    keep(bench, record, metrics=better)
+    code, _, wrong = submit(bench, capsys, "ok")
+    assert code == 1
+    assert f"P@1 is {better['P@1']}, its predictions give {record.metrics['P@1']}" in wrong
+    keep(bench, record, intervals=dict.fromkeys(record.intervals, (0.0, 1.0)))
+    assert "the interval of P@1 is (0.0, 1.0)" in submit(bench, capsys, "ok")[2]
+
+
+def test_the_check_finds_what_was_changed_later(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(bench, capsys, "ok")
+    accepted = Store(bench.root / "accepted")
+    directory = accepted.directory(record.key)
+    before = (directory / "record.json").read_bytes()
+
+    (directory / "record.json").write_bytes(before.replace(b'"ok"', b'"oom"'))
+    assert "edited after it was written" in submit(bench, capsys, "--check")[2]
+    (directory / "record.json").write_bytes(before)
+
+    predictions, truth = accepted.predictions(record.key)
+    accepted.write_predictions(record.key, Predictions(predictions.indices[:, ::-1].copy(), predictions.scores), truth)
+    code, _, wrong = submit(bench, capsys, "--check")
+    assert code == 1
+    assert wrong.startswith(f"{directory}: the predictions of test query ")
+
+    (directory / "predictions.npz").unlink()
+    (directory / "notes.txt").write_text("see my home page")
+    code, said, wrong = submit(bench, capsys, "--check")
+    assert code == 1
+    assert "notes.txt is not expected here" in wrong
+    assert "neither predictions.npz nor predictions.sha256 is there" in wrong
+    assert "1 trials, figures of 0 recomputed, 2 problems" in said
+
+    (accepted.root / "trials" / "empty").mkdir()
+    assert "empty: holds no record.json" in submit(bench, capsys, "--check")[2]
+
+
+def test_predictions_that_are_too_large_are_named_by_their_hash(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", 100)
+    submit(bench, capsys, "ok")
+    directory = Store(bench.root / "accepted").directory(record.key)
+    assert sorted(path.name for path in directory.iterdir()) == [
+        "predictions.sha256", "record.json", "resampled.safetensors"
+    ]  # fmt: skip
+    monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
+    code, said, _ = submit(bench, capsys, "--check")
+    assert code == 0
+    assert "figures of 0 recomputed, 0 problems" in said
+
+
+def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in ([], ["ok", "--check"]):
+        code, _, wrong = submit(bench, capsys, *arguments)
+        assert (code, wrong) == (2, "error: submit: expected a RUN to hand in, or --check and no RUN\n")
+
+
+def test_a_check_of_nothing_is_an_error(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    code, said, wrong = submit(bench, capsys, "--check")
+    place = bench.root / "accepted"
+    assert (code, said) == (2, "")
+    assert wrong == f"error: {place}: no such folder, expected the accepted results (--to DIR)\n"
+
+
+def test_what_the_project_holds_passes_the_check(capsys: pytest.CaptureFixture[str]) -> None:
+    """As CI has it, where datasets that are made can be made."""
+    folder = Path(__file__).parents[2] / "leaderboard" / "measured"
+    with pytest.raises(SystemExit) as ended:
+        main(["submit", "--check", "--to", str(folder)])
+    assert ended.value.code == 0, capsys.readouterr().err

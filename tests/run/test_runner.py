@@ -1,0 +1,158 @@
+"""What becomes of trials of methods that behave well or badly, each in a worker of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.data import load
+from xmcbench.evaluation import truth_hash
+from xmcbench.run.runner import exit_code
+from xmcbench.trial.record import Status
+
+OUTCOMES = {
+    "ok": Status.OK,
+    "crash": Status.ERROR,
+    "oom": Status.OOM,
+    "killed": Status.OOM,
+    "nan": Status.INVALID,
+    "overspender": Status.OVER_BUDGET,
+    "cheater": Status.OK,
+    "order": Status.OK,
+    "picky": Status.SKIPPED,
+}
+
+
+def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
+    suite = bench.suite([f"fake-{name}" for name in OUTCOMES])
+    records = bench.run(suite)
+    assert {label: record.status for label, record in records.items()} == OUTCOMES
+    assert exit_code(list(records.values())) == 1
+    assert exit_code([records["ok"], records["picky"]]) == 0
+
+    crash = records["crash"].failure
+    assert crash is not None
+    assert (crash.type, crash.message, crash.stage) == ("ValueError", "no way on", "fit")
+    assert "about to divide" in crash.log_tail
+    assert "Traceback" in crash.log_tail
+    killed = records["killed"].failure
+    assert killed is not None
+    assert "most likely out of memory" in killed.message
+
+    # What has no valid predictions has no figures; what spent too much has, and is not ok.
+    assert records["nan"].metrics == {}
+    assert records["overspender"].metrics["P@1"] == records["ok"].metrics["P@1"]
+    assert records["overspender"].spent["steps"] == 50
+
+    # Test queries come shuffled: who knows the file's order knows nothing.
+    assert records["order"].metrics["P@1"] < 0.5
+
+    # A second run runs nothing, and says why.
+    plan = bench.plan(suite)
+    assert {label: action for label, (action, _) in plan.items()} == {
+        label: {"ok": "hit", "skipped": "skip"}.get(status, "failed") for label, status in OUTCOMES.items()
+    }
+    assert "no way on" in plan["crash"][1]
+    assert plan["overspender"][1].startswith("over_budget: steps 50 of 5;")
+    assert plan["picky"][1] == "needs a million labels"
+    again = bench.run(suite)
+    assert bench.heard.begun == []
+    assert again == records
+
+    # --retry runs what failed, and only that.
+    bench.run(suite, only="o*", retry=True)
+    assert bench.heard.begun == ["oom", "overspender"]
+
+
+def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
+    record = bench.run(bench.suite(["fake-ok"], selection={"queries": 6, "metric": "P@1"}))["ok"]
+    directory = bench.store.directory(record.key)
+    assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
+        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "log.txt", "model", "fits.txt"
+    }  # fmt: skip
+    predictions, answered = bench.store.predictions(record.key)
+    dataset = load("fake-20", bench.root / "data", bench.root / "cache")
+    assert answered == record.truth_hash == truth_hash(dataset)
+    assert predictions.indices.shape == (40, 20)
+    assert predictions.indices.dtype == np.int32
+    assert 0 not in predictions.indices[3]  # the ignored pair is dropped, the row is padded
+    assert predictions.indices[3, -1] == -1
+    assert record.selection_split == "train: 6 queries held out"
+    assert set(record.curve[0]) >= {"P@1"}
+    assert record.spent["stage_seconds"].keys() >= {"prepare", "predict"}
+    assert record.spent["peak_bytes"] > 1e6
+    assert record.provenance["versions"]["numpy"] == np.__version__
+    assert record.started <= record.ended
+
+
+def test_a_full_disk_stops_the_run_and_loses_nothing(bench: Bench) -> None:
+    from xmcbench.trial.store import StoreError
+
+    with pytest.raises(StoreError, match=r"checkpoint/state: cannot write: No space left on device") as caught:
+        bench.run(bench.suite(["fake-ok", "fake-full-disk"]))
+    assert "\n" not in str(caught.value)
+    assert bench.plan(bench.suite(["fake-ok", "fake-full-disk"]))["ok"][0] == "hit"
+    assert bench.plan(bench.suite(["fake-full-disk"]))["full-disk"][0] == "resume"
+
+
+def test_debug_runs_here_and_lets_exceptions_through(bench: Bench) -> None:
+    with pytest.raises(ValueError, match="no way on"):
+        bench.run(bench.suite(["fake-crash"]), debug=True)
+    assert bench.run(bench.suite(["fake-ok"]), debug=True)["ok"].status is Status.OK
+
+
+def test_two_methods_on_one_store_keep_their_own_predictions(bench: Bench) -> None:
+    """One is never served what the other predicted (lm-eval #4063)."""
+    records = bench.run(bench.suite(["fake-ok", "fake-rare"]), debug=True)
+    popular, rare = (bench.store.predictions(records[name].key)[0] for name in ("ok", "rare"))
+    assert not np.array_equal(popular.indices, rare.indices)
+
+
+def test_the_cheater_is_able_to_cheat(bench: Bench) -> None:
+    """It finds nothing in a trial because nothing is there: with the dataset in the process it finds it."""
+    dataset = load(
+        "fake-20", bench.root / "data", bench.root / "cache", bench.runner(bench.suite(["fake-ok"]))._registry
+    )
+    with pytest.raises(PermissionError, match="found test targets while fitting"):
+        bench.run(bench.suite(["fake-cheater"]), debug=True)
+    assert dataset.test.targets.nnz == 40
+
+
+def test_a_wrong_figure_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """P@1 and nDCG@1 are one figure for binary relevance (mteb #5228)."""
+    from xmcbench.evaluation import InvalidPredictions, builtin
+    from xmcbench.evaluation.metrics import Hits, Terms
+
+    def quarter(hits: Hits, _: int) -> Terms:
+        return Terms(0.25 * hits.ones, hits.ones)
+
+    figures = [replace(f, terms=quarter) if f.name == "P" else f for f in builtin.EVALUATORS]
+    monkeypatch.setattr(builtin, "EVALUATORS", tuple(figures))
+    with pytest.raises(InvalidPredictions, match=r"P@1 is 0\.25"):
+        bench.run(bench.suite(["fake-ok"]), debug=True)
+
+
+def test_a_trial_that_takes_too_much_memory_is_recorded_as_that(bench: Bench) -> None:
+    suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e6})
+    record = bench.run(suite)["ok"]
+    assert record.status is Status.TOO_LARGE
+    assert record.failure is not None
+    assert "the budget allows 0.00 GB" in record.failure.message
+    assert record.metrics == {}
+    assert exit_code([record]) == 0  # that it does not fit is what was asked
+    action, reason = bench.plan(suite)["ok"]
+    assert (action, reason) == ("too large", record.failure.message)
+
+
+def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmcbench.engine.planning.limits.predicted_too_large", lambda *_: "predicted to take 9 GB")
+    suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e12})
+    assert bench.plan(suite)["ok"] == ("too large", "predicted to take 9 GB")
+    record = bench.run(suite)["ok"]
+    assert (record.status, record.spent["steps"]) == (Status.TOO_LARGE, 0)
+    assert record.failure is not None
+    assert record.failure.message == "predicted to take 9 GB"
+    assert bench.run(bench.suite(["fake-ok"]))["ok"].status is Status.OK  # without the limit nobody asks

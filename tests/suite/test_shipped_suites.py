@@ -1,0 +1,27 @@
+"""Every suite that is shipped is one the tool accepts, on whatever machine this is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from xmcbench.data.debian import DebianPackages
+from xmcbench.data.folder import FolderSource
+from xmcbench.plugins.registry import Registry
+from xmcbench.suite.suite import load_suite
+
+SUITES = sorted((Path(__file__).parents[2] / "suites").rglob("*.yaml"))
+
+
+def test_there_are_suites() -> None:
+    assert {"quickstart.yaml", "dexml_synthetic.yaml", "debian-packages.yaml"} <= {path.name for path in SUITES}
+
+
+@pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
+def test_a_shipped_suite_is_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for source in (FolderSource, DebianPackages):
+        monkeypatch.setattr(source, "missing", lambda _self, _data_dir: None)  # what it asks for need not be here
+    suite = load_suite(path, Registry(), tmp_path)
+    assert len(suite.variants) >= 2
+    assert suite.name == path.stem.replace("_", "-")

@@ -1,0 +1,175 @@
+"""Choosing settings: what is tried, what is chosen, what it costs, and that all methods get the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from fakes.bench import Bench
+from hypothesis import given
+from hypothesis import strategies as st
+from reporting.made import record
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.run.runner import Action
+from xmcbench.run.tuned import kept, note_chosen, running, tuned_trials
+from xmcbench.suite.tuning import SEARCHERS, Chosen, RandomSearch, Range, Tune, choose
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.trial import Selection, Trial
+
+BEST = 0.3
+SPACE = {"rate": Range(low=0.01, high=1.0, log=True), "width": [1, 2, 4]}
+
+
+class Hill:
+    """Trials whose quality falls with the distance of `rate` from `BEST`, and that note what they were asked."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+
+    def __call__(self, trials: Sequence[Trial]) -> list[Record]:
+        self.trials += trials
+        return [self.record(trial) for trial in trials]
+
+    def record(self, trial: Trial) -> Record:
+        quality = 1 / (1 + abs(trial.config["rate"] - BEST))
+        spent = {"encoder_tokens": trial.budget.encoder_tokens, "steps": 2}
+        curve = [{"fraction": 0.5, "nDCG@5": quality / 2}, {"fraction": 1.0, "nDCG@5": quality}]
+        return record().model_copy(update={"key": trial.key, "trial": trial, "spent": spent, "curve": curve})
+
+
+def base(**changes: Any) -> Trial:
+    fields = {"config": {"rate": 1e-9, "width": 0, "depth": 7}, "budget": Budget(encoder_tokens=900)}
+    return record(selection=Selection(queries=5), **fields | changes).trial
+
+
+def tuned(carry: Any = None, **settings: Any) -> Chosen:
+    tune = Tune.model_validate({"space": {"a": SPACE}, "num_samples": 9} | settings)
+    return choose(base(), tune, "a", dict, carry or Hill())
+
+
+def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
+    hill = Hill()
+    chosen = tuned(hill)
+    assert len(hill.trials) == len({trial.key for trial in hill.trials}) == 9
+    assert {trial.config["depth"] for trial in hill.trials} == {7}
+    assert {trial.budget.encoder_tokens for trial in hill.trials} == {900}
+    nearest = min(hill.trials, key=lambda trial: abs(trial.config["rate"] - BEST))
+    assert chosen.best.record.trial == nearest
+    told = chosen.told()
+    assert told["settings"] == {name: nearest.config[name] for name in SPACE}
+    assert told["spent"] == {"encoder_tokens": 8100, "steps": 18}
+    assert (told["metric"], len(told["samples"])) == ("nDCG@5", 9)
+
+
+@pytest.mark.parametrize("searcher", SEARCHERS)
+@pytest.mark.parametrize("scheduler", ["none", "asha"])
+def test_the_same_suite_asks_for_the_same_trials(searcher: str, scheduler: str) -> None:
+    if searcher == "optuna":
+        pytest.importorskip("optuna")
+    first, second = Hill(), Hill()
+    for hill in (first, second):
+        tuned(hill, searcher=searcher, scheduler=scheduler)
+    assert [trial.key for trial in first.trials] == [trial.key for trial in second.trials]
+
+
+def test_halving_gives_few_samples_a_large_budget_and_as_much_to_every_method() -> None:
+    hill = Hill()
+    chosen = tuned(hill, scheduler="asha")
+    budgets = [trial.budget.encoder_tokens for trial in hill.trials]
+    # 9 of 100, at least a third of them of 300, at least one of 900: a rung's best can change while it fills.
+    assert budgets.count(100) == 9
+    assert 3 <= budgets.count(300) <= 6
+    assert 1 <= budgets.count(900) <= 3
+    assert chosen.best.record.trial.budget.encoder_tokens == 900
+    in_last = [trial.config["rate"] for trial in hill.trials if trial.budget.encoder_tokens == 900]
+    assert chosen.best.settings["rate"] == min(in_last, key=lambda rate: abs(rate - BEST))
+
+
+def test_failed_samples_are_never_chosen_and_none_at_all_is_an_error() -> None:
+    hill = Hill()
+
+    def half(trials: Sequence[Trial]) -> list[Record]:
+        broken = {"status": Status.OOM, "curve": []}
+        records = hill(trials)
+        return [r.model_copy(update=broken) if r.trial.config["width"] > 1 else r for r in records]
+
+    assert tuned(half).best.settings["width"] == 1
+
+    def none(trials: Sequence[Trial]) -> list[Record]:
+        return [one.model_copy(update={"curve": []}) for one in hill(trials)]
+
+    with pytest.raises(XMCBenchError, match="no sample of dexml on made has nDCG@5 on held-out queries"):
+        tuned(none)
+
+
+@given(st.integers(0, 50), st.integers(1, 12))
+def test_samples_are_within_the_space_and_differ(seed: int, count: int) -> None:
+    space = {"a": Range(low=1, high=9), "b": Range(low=0.5, high=2.0), "c": Range(low=1, high=1000, log=True), "d": [5]}
+    search = RandomSearch(space, seed)
+    asked = [search.ask(number) for number in range(count)]
+    assert len({str(one) for one in asked}) == count
+    for one in asked:
+        assert one["a"] in range(1, 10)
+        assert 0.5 <= one["b"] <= 2.0
+        assert isinstance(one["c"], int)
+        assert one["d"] == 5
+    assert search.ask(0) == asked[0]
+
+
+@pytest.mark.parametrize("wrong", [{"low": 2, "high": 1}, {"low": 0, "high": 1, "log": True}])
+def test_a_range_that_holds_nothing_is_an_error(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"expected low below|needs numbers above 0"):
+        Range.model_validate(wrong)
+
+
+TUNE = {"space": {"ok": {"strength": {"low": 0.5, "high": 2.0}}, "rare": {}}, "num_samples": 3, "budget": {"steps": 2}}
+KEYS: dict[str, Any] = {"selection": {"queries": 5, "metric": "P@1"}, "seeds": [0, 1], "tune": TUNE}
+
+
+def test_a_suite_is_tuned_its_records_say_how_and_a_rerun_runs_nothing(bench: Bench) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare"], **KEYS)
+    runner = bench.runner(suite, debug=True)
+    trials = tuned_trials(runner, running(runner, bench.heard))
+    records = runner.run(runner.steps(trials), bench.heard)
+    assert [(one.trial.label, one.trial.seed) for one in records] == [("ok", 0), ("ok", 1), ("rare", 0), ("rare", 1)]
+    assert len({one.trial.config["strength"] for one in records[:2]}) == 1
+    assert len(bench.store.records()) == 3 + 4
+    note_chosen(runner, records)
+    how = records[0].chosen
+    assert how["settings"] == {"strength": records[0].trial.config["strength"]}
+    assert (how["spent"]["steps"], how["on"]) == (6.0, "train: 5 queries held out")
+    assert records[2].chosen == {}  # it has no space
+
+    again = bench.runner(suite, debug=True)
+    assert {step.action for step in again.steps(tuned_trials(again, kept(again)))} == {Action.HIT}
+
+
+def test_what_was_not_tuned_yet_is_an_error(bench: Bench) -> None:
+    runner = bench.runner(bench.suite(["fake-ok", "fake-rare"], **KEYS))
+    with pytest.raises(XMCBenchError, match="ok/sample-0 on fake-20 was not run"):
+        tuned_trials(runner, kept(runner))
+
+
+MISTAKES = [
+    ({"tune": TUNE | {"num_samples": 0}}, "tune.num_samples: found 0"),
+    ({"selection": None}, "tune: chooses by held-out training queries, expected the key 'selection' too"),
+    ({"tune": TUNE | {"metric": "Q@1"}}, "tune.metric: 'Q@1' is neither the selection's nor one of metrics"),
+    ({"tune": TUNE | {"space": {"ok": {}}}}, "tune.space: missing 'rare': every method gets the same tuning budget"),
+    ({"tune": TUNE | {"space": {"okk": {}, "rare": {}, "ok": {}}}}, "tune.space.okk: unknown method label 'okk'"),
+    (
+        {"tune": TUNE | {"space": {"ok": {"strenth": [1]}, "rare": {}}}},
+        "tune.space.ok.strenth: the method has no such setting (did you mean 'strength'?)",
+    ),
+    ({"tune": TUNE | {"space": {"ok": {"width": ["x"]}, "rare": {}}}}, "tune.space.ok.width: found 'x', expected"),
+    ({"sweep": {"strength": [1.0, 2.0]}}, "tune.space.ok.strength: is swept as well"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES)
+def test_a_mistake_is_named_with_its_place(bench: Bench, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(XMCBenchError) as caught:
+        bench.runner(bench.suite(["fake-ok", "fake-rare"], **KEYS | change))
+    assert message in str(caught.value)

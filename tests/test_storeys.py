@@ -1,0 +1,100 @@
+"""The storeys of the house: which package may import which. Arrows point down, and no modules import each other in a
+circle, wherever in a file the import stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1] / "xmcbench"
+
+# Each package with those that it may import, in order: a package imports only what stands before it.
+FOUNDATION = {"errors", "files", "plugins"}
+BELOW = {
+    "errors": set(),
+    "files": {"errors"},
+    "plugins": {"errors", "files"},
+    "data": FOUNDATION,
+    "trial": FOUNDATION | {"data"},
+    "teachers": FOUNDATION | {"data", "trial"},
+    "tracking": FOUNDATION | {"data", "trial"},
+    "evaluation": FOUNDATION | {"data", "trial"},
+    "suite": FOUNDATION | {"data", "trial", "evaluation"},
+    "engine": FOUNDATION | {"data", "trial", "evaluation", "teachers"},
+    "reporting": FOUNDATION | {"data", "trial", "evaluation", "suite"},
+    "run": FOUNDATION | {"data", "trial", "evaluation", "teachers", "tracking", "suite", "engine"},
+}
+BELOW["cli"] = {*BELOW}
+
+
+def modules() -> dict[str, Path]:
+    """Every module of the package by its dotted name."""
+    return {dotted(path): path for path in PACKAGE.rglob("*.py")}
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of the package that a file imports: at its top, inside functions, and under `TYPE_CHECKING`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: a relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                yield full if full in known else str(node.module)
+
+
+def graph() -> dict[str, set[str]]:
+    """For each module those that it imports; `xmcbench` itself, which exports lazily, is left out."""
+    known = modules()
+    found = {name: {other for other in imports(path, known) if other in known} for name, path in known.items()}
+    return {name: others - {name, "xmcbench"} for name, others in found.items() if name != "xmcbench"}
+
+
+def storey(module: str) -> str:
+    return module.split(".")[1]
+
+
+def test_no_module_imports_the_top_of_the_package() -> None:
+    known = modules()
+    assert not [name for name, path in known.items() if "xmcbench" in set(imports(path, known))]
+
+
+def test_every_arrow_points_down() -> None:
+    upward = [
+        f"{module} -> {other}"
+        for module, others in sorted(graph().items())
+        for other in sorted(others)
+        if storey(other) not in BELOW[storey(module)] | {storey(module)}
+    ]
+    assert not upward
+
+
+def test_no_circle() -> None:
+    """A package's `__init__` gathers its modules; what it imports counts as imported by those who import it."""
+    try:
+        TopologicalSorter(graph()).prepare()
+    except CycleError as problem:
+        raise AssertionError(" -> ".join(problem.args[1])) from None
+
+
+def test_the_top_of_the_package_is_what_one_can_remember() -> None:
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
+    assert len(entries) <= 16
+    assert entries - {"__init__.py", "__init__.pyi", "py.typed"} == {
+        name if (PACKAGE / name).is_dir() else f"{name}.py" for name in BELOW
+    }
+
+
+def test_each_storey_says_what_it_is_for() -> None:
+    for name in BELOW:
+        if (PACKAGE / name).is_dir():
+            said = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8")))
+            assert said, f"xmcbench/{name}/__init__.py says nothing"

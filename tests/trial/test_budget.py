@@ -1,0 +1,143 @@
+"""Budgets and ledgers: what is charged, to what, and what is too much."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from xmcbench.trial.budget import BUDGETED_STAGES, Budget, Ledger, TooLargeError
+
+
+def test_a_budget_has_a_limit_and_knows_its_names() -> None:
+    assert Budget(steps=3, device_seconds=1.5).limits() == {"steps": 3, "device_seconds": 1.5}
+    for wrong in ({}, {"steps": 0}, {"tokens": 3}):
+        with pytest.raises(ValidationError):
+            Budget.model_validate(wrong)
+
+
+def test_a_stage_inside_a_stage_is_charged_once() -> None:
+    ledger = Ledger()
+    start = time.perf_counter()
+    with ledger.stage("prepare"):
+        time.sleep(0.02)
+        with ledger.stage("mine"):
+            time.sleep(0.03)
+            with ledger.stage("index"):
+                time.sleep(0.01)
+        with ledger.stage("mine"):
+            time.sleep(0.01)
+    elapsed = time.perf_counter() - start
+    spent = ledger.stage_seconds
+    assert sum(spent.values()) == pytest.approx(elapsed, abs=0.005)
+    assert spent["mine"] == pytest.approx(0.04, abs=0.02)
+    assert ledger.device_seconds == pytest.approx(elapsed - spent["index"], abs=0.005)
+    assert "index" not in BUDGETED_STAGES
+
+
+def test_a_stage_that_fails_is_charged() -> None:
+    ledger = Ledger()
+
+    def fail() -> None:
+        with ledger.stage("train"):
+            time.sleep(0.01)
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
+    assert ledger.stage_seconds["train"] >= 0.01
+
+
+def test_what_is_off_the_books_costs_nothing() -> None:
+    ledger = Ledger(encoder_tokens=5)
+    with ledger.stage("train"), ledger.off_the_books():
+        time.sleep(0.03)
+        ledger.encoder_tokens += 100
+        with ledger.stage("mine"):
+            time.sleep(0.01)
+    assert ledger.encoder_tokens == 5
+    assert ledger.device_seconds < 0.01
+
+
+@given(
+    limit=st.integers(1, 1000),
+    step=st.integers(1, 50),
+    taken=st.integers(0, 1100),
+)
+def test_over_is_more_than_a_step_past_the_limit(limit: int, step: int, taken: int) -> None:
+    budget = Budget(encoder_tokens=limit)
+    ledger = Ledger(encoder_tokens=taken, largest_step={"encoder_tokens": step})
+    assert ledger.over(budget) == ({"encoder_tokens": taken} if taken > limit + step else {})
+    assert (ledger.fraction(budget) >= 1) == (taken >= limit)
+
+
+@given(limit=st.integers(1, 1000), step=st.integers(1, 50))
+def test_stopping_at_the_first_boundary_past_the_limit_is_never_over(limit: int, step: int) -> None:
+    budget, ledger = Budget(encoder_tokens=limit), Ledger(largest_step={"encoder_tokens": step})
+    while ledger.fraction(budget) < 1:
+        ledger.encoder_tokens += step
+    assert not ledger.over(budget)
+
+
+def test_the_nearest_limit_rules() -> None:
+    assert Ledger(steps=5, encoder_tokens=10).fraction(Budget(steps=10, encoder_tokens=100)) == 0.5
+
+
+def test_a_ledger_goes_on_from_its_state() -> None:
+    ledger = Ledger(steps=3, stage_seconds={"train": 1.25, "index": 2.0}, largest_step={"steps": 1})
+    assert Ledger(**ledger.state()) == ledger
+    assert ledger.as_dict()["device_seconds"] == 1.25
+
+
+def test_a_part_has_its_own_limits_and_ends_in_the_whole() -> None:
+    ledger = Ledger(steps=3, peak_bytes=70, worker_bytes=[1], largest_step={"steps": 2.0, "epochs": 0.1})
+    ledger.stage_seconds["train"] = 1.0
+    start = time.perf_counter()
+    with ledger.stage("prepare"), ledger.part() as part:
+        assert part.fraction(Budget(steps=5)) == 0
+        part.steps, part.epochs, part.encoder_tokens, part.peak_bytes, part.worker_bytes = 5, 1.0, 90, 60, [2, 3]
+        part.largest_step = {"steps": 1.0, "epochs": 0.5}
+        with part.stage("train"):
+            time.sleep(0.03)
+    assert (ledger.steps, ledger.epochs, ledger.encoder_tokens) == (8, 1.0, 90)
+    assert (ledger.peak_bytes, ledger.worker_bytes) == (70, [2, 3])
+    assert ledger.largest_step == {"steps": 2.0, "epochs": 0.5}
+    elapsed = time.perf_counter() - start
+    assert ledger.stage_seconds["train"] >= 1.03
+    # The same seconds are not charged to two stages.
+    assert ledger.stage_seconds["train"] - 1 + ledger.stage_seconds["prepare"] <= elapsed
+
+
+def test_a_part_that_fails_is_charged() -> None:
+    ledger = Ledger()
+
+    def fail() -> None:
+        with ledger.part() as part:
+            part.steps = 2
+            raise ValueError("stop")
+
+    with pytest.raises(ValueError, match="stop"):
+        fail()
+    assert ledger.steps == 2
+
+
+def test_memory_is_a_limit_that_nothing_is_spent_of() -> None:
+    budget = Budget(steps=10, peak_bytes=1e6)
+    assert budget.limits() == {"steps": 10, "peak_bytes": 1e6}
+    assert budget.spending() == {"steps": 10}
+    ledger = Ledger(steps=5, peak_bytes=10**9)
+    assert ledger.fraction(budget) == 0.5
+    assert not ledger.over(budget)
+    with pytest.raises(ValidationError, match="at least one of epochs, steps"):
+        Budget(peak_bytes=1e6)
+
+
+def test_a_worker_that_takes_too_much_memory_ends_the_trial() -> None:
+    budget, ledger = Budget(steps=10, peak_bytes=2e9), Ledger(steps=3)
+    ledger.check_memory(budget, 2e9)
+    ledger.check_memory(Budget(steps=10), 1e15)
+    with pytest.raises(TooLargeError, match=r"took 2\.50 GB of memory by step 3, the budget allows 2\.00 GB"):
+        ledger.check_memory(budget, 2.5e9)

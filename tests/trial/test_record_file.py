@@ -1,0 +1,133 @@
+"""A record file is as it was written, or it is not read; older ones are brought up to date."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record_file import RecordError, decode, encode
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import SCHEMA_VERSION, Trial
+
+GOLDEN = Path(__file__).parent / "records" / "version-1.json"
+
+
+def record(**changes: Any) -> Record:
+    trial = Trial(
+        label="a", method="m", distribution="d", version="1", config={"lr": 1e-3}, dataset="x", dataset_hash="h",
+        seed=0, budget=Budget(steps=1),
+    )  # fmt: skip
+    outcome: dict[str, Any] = {"key": trial.key, "suite": "s", "trial": trial, "status": Status.OK}
+    return Record(**outcome | {"metrics": {"P@1": 0.1 + 0.2}, "intervals": {"P@1": (0.1, 0.4)}} | changes)
+
+
+WRITTEN = encode(record())
+
+
+def test_what_is_written_is_read() -> None:
+    assert decode(WRITTEN) == record()
+    assert json.loads(WRITTEN)["schema_version"] == SCHEMA_VERSION
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_no_change_of_a_byte_goes_unnoticed(data: st.DataObject) -> None:
+    place = data.draw(st.integers(0, len(WRITTEN) - 1))
+    other = data.draw(st.integers(0, 255).filter(lambda byte: byte != WRITTEN[place]))
+    with pytest.raises(RecordError) as caught:
+        decode(WRITTEN[:place] + bytes([other]) + WRITTEN[place + 1 :])
+    assert "\n" not in str(caught.value)
+
+
+@given(end=st.integers(0, len(WRITTEN) - 2))
+def test_a_file_cut_short_is_no_record(end: int) -> None:
+    with pytest.raises(RecordError, match="not a record: not JSON"):
+        decode(WRITTEN[:end])
+
+
+@given(content=st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_no_bytes_give_anything_but_a_line(content: bytes) -> None:
+    with pytest.raises(RecordError) as caught:
+        decode(content)
+    assert "\n" not in str(caught.value)
+
+
+def changed(**fields: Any) -> bytes:
+    return json.dumps(json.loads(WRITTEN) | fields).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (changed(metrics={"P@1": 0.99}), "edited after it was written"),
+        (changed(), "edited after it was written"),  # laid out anew: whether more was done cannot be told
+        (changed(digest=None), "found no digest, expected one"),
+        (record().model_dump_json().encode(), "found no digest, expected one"),
+        (changed(schema_version=99), "found schema version 99, expected at most 2: a newer xmcbench wrote it"),
+        (changed(schema_version=0), "found schema version 0, expected 1 to 2"),
+        (changed(schema_version="2"), "found schema version '2'"),
+        (changed(schema_version=True), "found schema version True"),
+        (b"[]", "found schema version None"),
+        (encode(record().model_copy(update={"metrics": {"P@1": 52.0}})), r"metrics\.P@1: Input should be less than"),
+    ],
+)
+def test_what_is_wrong_is_said(content: bytes, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        decode(content)
+
+
+def test_a_record_of_version_1_is_brought_up_to_date() -> None:
+    old = json.loads(GOLDEN.read_bytes())
+    new = decode(GOLDEN.read_bytes())
+    assert (new.key, new.key_version, new.schema_version) == (old["key"], 1, SCHEMA_VERSION)
+    assert new.metrics == old["metrics"]
+    assert new.spent == old["spent"]
+    assert new.trial.config == old["trial"]["config"]
+    assert new.trial.track == "supervised"
+    assert decode(encode(new)) == new
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"key": "0" * 16},
+        {"trial": {"seed": 7}},
+        {"trial": None},
+        {"metrics": {"P@1": 99.0}},
+        {"metrics": {"P@1": None}},
+        {"status": None},
+    ],
+)
+def test_a_record_of_version_1_that_contradicts_itself_is_refused(edit: dict[str, Any]) -> None:
+    content = json.loads(GOLDEN.read_bytes())
+    merged = {name: {**content[name], **own} if name == "trial" and own else own for name, own in edit.items()}
+    with pytest.raises(RecordError):
+        decode(json.dumps(content | merged).encode())
+
+
+def test_a_store_reads_what_can_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path)
+    store.write_record(record())
+    old = json.loads(GOLDEN.read_bytes())["key"]
+    for key, content in {
+        old: GOLDEN.read_bytes(),
+        "cut": WRITTEN[:-40],
+        "empty": b"",
+        "new": changed(schema_version=3),
+    }.items():
+        store.directory(key).mkdir(parents=True)
+        (store.directory(key) / "record.json").write_bytes(content)
+    (tmp_path / "trials" / "stray").write_text("no folder")
+    (store.directory("folder") / "record.json").mkdir(parents=True)
+    with caplog.at_level(logging.WARNING):
+        assert {found.key for found in store.records()} == {old, record().key}
+    assert len(caplog.messages) == 4
+    assert all(line.startswith(f"warning: {tmp_path}") and "\n" not in line for line in caplog.messages)

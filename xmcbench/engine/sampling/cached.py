@@ -1,0 +1,103 @@
+"""Hard negatives from a cache of label embeddings (DEXML Section C.3, after Lindgren et al., 2021).
+
+Legend: B queries of a batch, S labels of its pool, L labels, M of them that this worker scores, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmcbench.engine.losses.softmax import decoupled_softmax
+from xmcbench.engine.sampling.parts import Negatives
+from xmcbench.engine.workers import current_workers
+from xmcbench.errors import XMCBenchError
+
+if TYPE_CHECKING:
+    from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
+
+Loss = Callable[[Tensor, Tensor, "Batch"], Tensor]
+
+
+class Cached(Negatives):
+    """The `count` labels outside the pool that would learn most: with the longest gradients under a cache.
+
+    1. The cache starts with the embeddings of all labels before the first epoch, which is charged.
+    2. Once a batch is embedded, its labels' embeddings take the place of the cache's.
+    3. The loss of the batch's queries over the whole cache gives each label a gradient; the `count` longest outside
+       the pool join it, and are embedded. One that is true for a query of the batch is its positive.
+    4. After the step the cache has their embeddings too.
+
+    `loss(queries_BD, labels_SD, batch)` is of vectors as the sampler sees them, and written with `xmcbench.losses`;
+    None is the decoupled softmax at temperature 0.05. All workers have the whole cache, and each scores its labels.
+    It holds float16: half the memory and half the checkpoint, for vectors that only choose labels.
+    """
+
+    def __init__(self, count: int, loss: Loss | None = None) -> None:
+        self.count = count
+        self.loss = loss or _decoupled
+        self.cache_LD: Tensor | None = None
+
+    @property
+    def watches(self) -> bool:
+        return True
+
+    @property
+    def adds(self) -> bool:
+        return True
+
+    def attach(self, sampler: Sampler) -> None:
+        from xmcbench.engine.sampling.sharding import Shard  # which knows the batch, whose module knows this one's
+
+        super().attach(sampler)
+        self.shard = Shard(sampler.num_labels, current_workers())
+
+    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # noqa: ARG002
+        return np.empty(0, np.int64)
+
+    def refresh(self, epoch: int, embeddings: Embeddings) -> None:  # noqa: ARG002
+        if self.cache_LD is None:
+            self.cache_LD = embeddings.labels().to(torch.float16, copy=True)
+
+    def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
+        if self.cache_LD is None:
+            raise XMCBenchError("the label cache is empty: refresh the sampler before the first batch")
+        self.cache_LD = self.cache_LD.to(labels_SD.device)  # a checkpoint's is on the CPU
+        self.cache_LD[torch.from_numpy(batch.label_ids).to(labels_SD.device)] = labels_SD.to(torch.float16)
+
+    def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
+        self.observe(batch, queries_BD, labels_SD)
+        length_L = self._gradient_lengths(batch, queries_BD)
+        length_L[batch.label_ids] = -1
+        count = min(self.count, len(length_L) - len(batch.label_ids))
+        return np.argsort(-length_L, kind="stable")[:count]
+
+    def _gradient_lengths(self, batch: Batch, queries_BD: Tensor) -> np.ndarray:
+        """[L] how long a gradient each label's cached vector gets from the loss over all labels."""
+        assert self.cache_LD is not None  # observe has seen to it
+        everything = self.sampler.widened(batch, np.arange(self.sampler.num_labels))
+        mine = self.shard.share(everything)
+        mine = replace(mine, positives=mine.positives.to(queries_BD.device))
+        with torch.enable_grad():
+            ids = torch.from_numpy(self.shard.label_ids).to(queries_BD.device)
+            labels_MD = self.cache_LD[ids].float().requires_grad_()
+            (gradient_MD,) = torch.autograd.grad(self.loss(queries_BD.detach(), labels_MD, mine), labels_MD)
+        lengths = self.shard.workers.gather(gradient_MD.norm(dim=1)).cpu().numpy()
+        length_L = np.empty_like(lengths)
+        length_L[self.shard.everyone()] = lengths
+        return length_L
+
+    def state(self) -> dict[str, Tensor]:
+        return {} if self.cache_LD is None else {"cache": self.cache_LD}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.cache_LD = state.get("cache")
+
+
+def _decoupled(queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
+    return decoupled_softmax(queries_BD, labels_SD, batch.positives, batch.positives.every(), temperature=0.05)

@@ -1,0 +1,101 @@
+"""Clustered batches (NGAME): queries that lie close to each other meet in a batch and are each other's negatives.
+
+Legend: N training queries, B queries of a batch, Q queries that are drawn, D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmcbench.engine.sampling.clustering import balanced_clusters
+from xmcbench.engine.sampling.parts import Order
+
+if TYPE_CHECKING:
+    from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
+
+
+class Clusters(Order):
+    """Clusters of at most `size` queries, shuffled, laid end to end and cut into batches.
+
+    The larger the clusters, the more alike the queries of a batch. Queries are clustered before epoch `start` and
+    `every` epochs from there; at the first clustering in or after each epoch of `growth` the size doubles. The number
+    of clusters is a power of two. Before the first clustering every query is a cluster of its own: the order is random.
+
+    They are clustered by their vectors in the last training step that had them (`bank`), which costs no pass of the
+    encoder, or as they are at the refresh (`fresh`), which is charged, as `cluster`. A bank has every query from epoch
+    1 on. It holds float16: half the memory and half the checkpoint, for vectors that are only compared.
+    """
+
+    def __init__(
+        self,
+        size: int = 4,
+        start: int = 10,
+        every: int = 5,
+        growth: tuple[int, ...] = (),
+        vectors: Literal["bank", "fresh"] = "bank",
+    ) -> None:
+        if vectors == "bank" and start < 1:
+            raise ValueError("a bank is empty before the first epoch: start at 1 or later, or cluster fresh vectors")
+        self.size = size
+        self.start = start
+        self.every = every
+        self.growth = growth
+        self.vectors = vectors
+        self.clusters_Q: np.ndarray | None = None
+        self.bank_ND: Tensor | None = None
+
+    @property
+    def watches(self) -> bool:
+        return self.vectors == "bank"
+
+    def attach(self, sampler: Sampler) -> None:
+        super().attach(sampler)
+        self._unclustered_Q = np.arange(len(sampler.query_ids))
+
+    def num_clusters(self, epoch: int) -> int:
+        """The power of two that makes clusters of at most the size of this epoch."""
+        size = self.size * 2 ** sum(grown <= epoch for grown in self.growth)
+        return 1 << max(0, math.ceil(math.log2(len(self.sampler.query_ids) / size)))
+
+    def arrange(self, epoch: int) -> np.ndarray:
+        clusters_Q = self._unclustered_Q if self.clusters_Q is None else self.clusters_Q
+        rng = self.sampler.rng("order", epoch)
+        place = rng.permutation(clusters_Q.max() + 1)
+        # Members in random order too: a cluster that two batches share is not always cut in the same place.
+        return self.sampler.query_ids[np.lexsort((rng.random(len(clusters_Q)), place[clusters_Q]))]
+
+    def refresh(self, epoch: int, embeddings: Embeddings) -> None:
+        if epoch < self.start or (epoch - self.start) % self.every:
+            return
+        with embeddings.stage("cluster"):
+            vectors_ND = embeddings.queries() if self.bank_ND is None else self.bank_ND
+            workers = embeddings.workers
+            # One worker clusters for all: however they round, all must have the same order.
+            clusters_Q = torch.empty(0, dtype=torch.int64, device=vectors_ND.device)
+            if workers.rank == 0:
+                drawn = torch.from_numpy(self.sampler.query_ids).to(vectors_ND.device)
+                rng = self.sampler.rng("clusters", epoch)
+                found = balanced_clusters(vectors_ND[drawn], self.num_clusters(epoch), rng)
+                clusters_Q = torch.from_numpy(found).to(vectors_ND.device)
+            self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
+
+    def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
+        if self.bank_ND is None:
+            shape = self.sampler.train.targets.shape[0], queries_BD.shape[1]
+            self.bank_ND = torch.zeros(shape, dtype=torch.float16, device=queries_BD.device)
+        self.bank_ND = self.bank_ND.to(queries_BD.device)  # a checkpoint's is on the CPU
+        self.bank_ND[torch.from_numpy(batch.query_ids).to(queries_BD.device)] = queries_BD.to(torch.float16)
+
+    def state(self) -> dict[str, Tensor]:
+        clusters = None if self.clusters_Q is None else torch.from_numpy(self.clusters_Q)
+        made = {"clusters": clusters, "bank": self.bank_ND}
+        return {name: tensor for name, tensor in made.items() if tensor is not None}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        self.clusters_Q = state["clusters"].numpy() if "clusters" in state else None
+        self.bank_ND = state.get("bank")

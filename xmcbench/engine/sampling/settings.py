@@ -1,0 +1,42 @@
+"""Settings of samplers, for methods that share them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from xmcbench.engine.sampling.clusters import Clusters
+from xmcbench.engine.sampling.parts import Order, Shuffled
+from xmcbench.trial.method import Method
+
+GROWTH = [10, 20, 25, 50, 75, 100, 125, 150, 200]  # NGAME's
+OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
+
+
+class ClusteredBatches(Method.Config):
+    """Settings of a method whose batches are of `Clusters`: a base of its `Config`, beside `EmbeddingMethod.Config`.
+
+    Example:
+        >>> ClusteredBatches(cluster_size=4).order().size
+        4
+        >>> "cluster_size" in ClusteredBatches(batches="shuffled").unused()
+        True
+    """
+
+    batches: Literal["clusters", "shuffled"] = "clusters"
+    cluster_size: int = Field(1, gt=0, description="most queries of a cluster, before it grows")
+    cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
+    cluster_every: int = Field(5, gt=0, description="epochs that clusters serve")
+    cluster_growth: list[int] = Field(GROWTH, description="epochs from which clusters are twice as large")
+    cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="from training steps, or embedded anew")
+
+    def order(self) -> Order:
+        """The order of queries that a `Sampler` is given."""
+        if self.batches == "shuffled":
+            return Shuffled()
+        growth = tuple(self.cluster_growth)
+        return Clusters(self.cluster_size, self.cluster_start, self.cluster_every, growth, self.cluster_vectors)
+
+    def unused(self) -> frozenset[str]:
+        return super().unused() | (OF_CLUSTERS if self.batches == "shuffled" else set())

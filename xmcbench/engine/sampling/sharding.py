@@ -1,0 +1,60 @@
+"""Which worker holds which label, and a worker's share of a batch.
+
+Labels are dealt like cards, so that pools are spread evenly whatever the order of the label ids. A label's vectors
+(classifier rows, centroids) and their optimiser state lie with the worker that holds the label.
+
+Legend: B queries of a batch, S labels of its pool, L labels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from xmcbench.engine.losses.positives import Positives
+from xmcbench.engine.sampling.sampler import Batch
+from xmcbench.engine.workers import Workers
+
+
+class Shard:
+    """The labels that one of `workers` holds: those of the groups `groups_L` dealt to it (each label its own group)."""
+
+    def __init__(self, num_labels: int, workers: Workers, groups_L: np.ndarray | None = None) -> None:
+        self.workers = workers
+        self.num_labels = num_labels
+        groups_L = np.arange(num_labels) if groups_L is None else groups_L
+        self.groups_L = groups_L
+        self.owner_L = groups_L % workers.size
+        self.mine_L = self.owner_L == workers.rank
+        self.label_ids = np.flatnonzero(self.mine_L)
+
+    def everyone(self) -> np.ndarray:
+        """[L] the labels of the first worker, then those of the next, and so on."""
+        return np.argsort(self.owner_L, kind="stable")
+
+    def queries(self, count: int) -> slice:
+        """Which of a batch's `count` queries this worker embeds."""
+        size, rank = self.workers.size, self.workers.rank
+        return slice(count * rank // size, count * (rank + 1) // size)
+
+    def share(self, batch: Batch) -> Batch:
+        """All queries of the batch, the labels of its pool that this worker holds, and the true pairs among them."""
+        if self.workers.size == 1:
+            return batch
+        mine_S = self.mine_L[batch.label_ids]
+        return replace(batch, label_ids=batch.label_ids[mine_S], positives=self._positives(batch.positives, mine_S))
+
+    def _positives(self, positives: Positives, mine_S: np.ndarray) -> Positives:
+        kept_S = torch.from_numpy(mine_S)
+        column_S, kept_P = kept_S.cumsum(0) - 1, kept_S[positives.columns_P]
+        # One more place than pairs: a query without a sampled pair (-1) looks up the last.
+        pair_P = torch.cat([torch.where(kept_P, kept_P.cumsum(0) - 1, -1), torch.tensor([-1])])
+        return Positives(
+            positives.rows_P[kept_P],
+            column_S[positives.columns_P[kept_P]],
+            pair_P[positives.sampled_B],
+            int(mine_S.sum()),
+            self.workers,
+        )

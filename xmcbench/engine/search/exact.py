@@ -1,0 +1,213 @@
+"""Exact top-k inner-product search in torch, at little more than the cost of the matrix products.
+
+A chunk of queries meets a chunk of labels at a time. The scores of a chunk are read once, for the maximum of each block
+of labels. Only blocks whose maximum beats the query's bar are looked into, and only labels that beat it are kept; the
+bar is the lowest of the best labels so far. Chunks go by ascending label, so one that merely ties with the bar loses.
+Blocks lie beside each other as the columns of a tile do, so that a processor finds the maxima of many at once.
+
+The chunks nominate somewhat more than k labels. Each nominated pair is then scored in float32 on its own, so its score
+is the same in every chunk, shard and backend.
+
+Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk, G tiles in it of S by T labels,
+so X = G T blocks of S; P blocks that beat the bar, F labels that do; W nominated labels of a query, A queries ranked at
+a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from xmcbench.engine import flops
+from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labels
+from xmcbench.trial.predictions import Predictions
+
+if TYPE_CHECKING:
+    from xmcbench.engine.encoders.embedding import Precision
+
+BLOCK = 32  # labels that share a maximum: a column of a tile
+TILE = 64  # blocks side by side
+ENOUGH = 1024  # maxima of a query that its first bar is found in: more take longer than the higher bar saves
+SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
+
+
+class Sizes(NamedTuple):
+    """How much is worked on at a time."""
+
+    rows: int  # queries
+    columns: int  # labels, of float32 scores; twice as many of bf16
+    piece: int  # entries of a tensor that is made on the way
+
+
+# On a CPU 128 MiB of scores, and 2 MiB that stay in its cache; a GPU wants to be filled: 1 GiB each.
+SIZES = {"cpu": Sizes(512, 1 << 16, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
+
+
+def top_k(
+    queries_ND: Tensor,
+    labels_LD: Tensor,
+    k: int,
+    *,
+    exclude: sp.csr_array | None = None,
+    precision: Precision = "float32",
+) -> Predictions:
+    """The `k` labels of highest inner product for each query; ties rank by lower label id. See `ExactIndex`."""
+    return ExactIndex(labels_LD, precision).top_k(queries_ND, k, exclude=exclude)
+
+
+class ExactIndex:
+    """Labels to search, where they are: on a CPU or a GPU. Scores are float32, whatever the vectors are.
+
+    `precision` is that of the products that nominate labels: k + 8 of them in float32, 1.25 k + 8 in bf16. A label is
+    lost where rounding lifts more than that surplus above it. Before rounding to bf16 the mean label is taken off: that
+    shifts all scores of a query alike, and leaves what tells labels apart. It costs a bf16 copy of the labels.
+    """
+
+    def __init__(self, labels_LD: Tensor, precision: Precision = "float32") -> None:
+        self.labels_LD, self.precision = labels_LD.detach(), precision
+        self.products_LD = _rounded(self.labels_LD) if precision == "bf16" else self.labels_LD
+
+    @torch.no_grad()
+    def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
+        """The `k` best labels of each query, those of the pairs in `exclude` [N, L] left out; -1 pads a short row.
+
+        Raises ValueError where k exceeds the number of labels, shapes do not fit, or a score might not be finite.
+        """
+        check(queries_ND, self.labels_LD, k, exclude)
+        flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
+        width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
+        chunks = _Chunks(self.products_LD, torch.bfloat16 if self.precision == "bf16" else torch.float32)
+        found = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
+        for start in range(0, len(queries_ND), chunks.rows):
+            part = slice(start, start + chunks.rows)
+            queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
+            labels_BW = _nominate(chunks.of(queries_BD, None if exclude is None else exclude[part]), width)
+            best = predictions(rank(queries_BD, self.labels_LD, labels_BW, k))
+            found.indices[part], found.scores[part] = best.indices, best.scores
+        return found
+
+
+def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array | None) -> None:
+    """Raise ValueError unless the search is defined and every score finite."""
+    shapes = f"queries {list(queries_ND.shape)} and labels {list(labels_LD.shape)}"
+    if queries_ND.ndim != 2 or labels_LD.ndim != 2 or queries_ND.shape[1] != labels_LD.shape[1]:
+        raise ValueError(f"{shapes}, expected [N, D] and [L, D]")
+    if not 1 <= k <= len(labels_LD):
+        raise ValueError(f"top {k} of {len(labels_LD)} labels")
+    if exclude is not None and exclude.shape != (len(queries_ND), len(labels_LD)):
+        raise ValueError(f"excluded pairs {list(exclude.shape)} for {shapes}")
+    if not len(queries_ND):
+        return
+    query, label = _greatest(queries_ND), _greatest(labels_LD)
+    for name, greatest in (("query", query), ("label", label)):
+        if not math.isfinite(greatest):
+            raise ValueError(f"a {name} vector holds {greatest}, expected finite numbers")
+    if queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
+        raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow the float32 of scores")
+
+
+def _greatest(vectors_ND: Tensor) -> float:
+    """The greatest magnitude; NaN where there is one."""
+    least, most = (float(end) for end in vectors_ND.aminmax())
+    return max(-least, most)
+
+
+def _rounded(labels_LD: Tensor) -> Tensor:
+    """The labels less their mean, in bf16."""
+    mean_D = labels_LD.mean(0, dtype=torch.float32)
+    rounded_LD = torch.empty_like(labels_LD, dtype=torch.bfloat16)
+    rows = max(1, SIZES[labels_LD.device.type].piece // labels_LD.shape[1])
+    for labels_CD, rounded_CD in zip(torch.split(labels_LD, rows), torch.split(rounded_LD, rows), strict=True):
+        torch.sub(labels_CD, mean_D, out=rounded_CD)
+    return rounded_LD
+
+
+class _Chunks:
+    """Scores, a chunk of labels at a time. Their memory is used again: what was yielded last is overwritten."""
+
+    def __init__(self, labels_LD: Tensor, dtype: torch.dtype) -> None:
+        """`dtype` is that of the products."""
+        self.rows, columns, _ = SIZES[labels_LD.device.type]
+        self.labels_LD = labels_LD
+        self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
+        self.room = torch.empty(self.rows * _whole_tiles(self.columns), device=labels_LD.device, dtype=dtype)
+
+    def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
+        """Where a chunk starts and its scores [B, C], in whole tiles: -inf are excluded pairs and what fills up."""
+        queries_BD = queries_BD.to(self.room.dtype)
+        excluded = None if exclude is None else exclude.tocsc()
+        for start in range(0, len(self.labels_LD), self.columns):
+            labels_CD = self.labels_LD[start : start + self.columns].to(queries_BD.dtype)
+            num_labels = len(labels_CD)
+            shape = len(queries_BD), _whole_tiles(num_labels)
+            scores_BC = self.room[: math.prod(shape)].view(shape)
+            torch.mm(queries_BD, labels_CD.T, out=scores_BC[:, :num_labels])
+            scores_BC[:, num_labels:] = -torch.inf
+            if excluded is not None:
+                pairs = excluded[:, start : start + num_labels].tocoo()
+                rows, columns = (torch.from_numpy(ids).long().to(scores_BC.device) for ids in (pairs.row, pairs.col))
+                scores_BC[rows, columns] = -torch.inf
+            yield start, scores_BC
+
+
+def _whole_tiles(num_labels: int) -> int:
+    return math.ceil(num_labels / (BLOCK * TILE)) * BLOCK * TILE
+
+
+def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
+    """[B, W] the `width` best labels of each query by the scores in `chunks`; -1 where there are fewer."""
+    best_BW = bar_B = torch.empty(0)
+    for start, scores_BC in chunks:
+        tiles_BGST = scores_BC.view(len(scores_BC), -1, BLOCK, TILE)
+        maxima_BX = tiles_BGST.amax(2).float().flatten(1)
+        if start == 0:
+            best_BW = torch.full((len(scores_BC), width), PAD, device=scores_BC.device)
+            bar_B = _first_bar(maxima_BX, width)
+        rows_P, blocks_P = (maxima_BX > bar_B[:, None]).nonzero(as_tuple=True)
+        tiles_P, columns_P = blocks_P // TILE, blocks_P % TILE
+        scores_PS = tiles_BGST[rows_P, tiles_P, :, columns_P].float()
+        which_F, places_F = (scores_PS > bar_B[rows_P, None]).nonzero(as_tuple=True)
+        labels_F = start + (tiles_P[which_F] * BLOCK + places_F) * TILE + columns_P[which_F]
+        keys_F = keys(scores_PS[which_F, places_F], labels_F)
+        found_BM = _by_row(keys_F, rows_P[which_F], len(best_BW))
+        best_BW = torch.cat([best_BW, found_BM], dim=1).topk(width, dim=1).values
+        bar_B = scores_and_labels(best_BW[:, -1])[0]
+    return scores_and_labels(best_BW)[1]
+
+
+def _first_bar(maxima_BX: Tensor, width: int) -> Tensor:
+    """[B] just below the `width`-th best of the maxima: as many labels reach that, so the others are not needed."""
+    nothing = maxima_BX.new_tensor(-torch.inf)
+    if maxima_BX.shape[1] < width:
+        return nothing.expand(len(maxima_BX))
+    while (half := maxima_BX.shape[1] // 2) >= max(ENOUGH, width):
+        maxima_BX = torch.maximum(maxima_BX[:, :half], maxima_BX[:, half : 2 * half])
+    return torch.nextafter(maxima_BX.topk(width, dim=1, sorted=False).values.amin(1), nothing)
+
+
+def _by_row(keys_F: Tensor, rows_F: Tensor, num_rows: int) -> Tensor:
+    """[num_rows, any] the keys, listed by ascending row, as a matrix with pads."""
+    counts_B = rows_F.bincount(minlength=num_rows)
+    places_F = torch.arange(len(rows_F), device=rows_F.device) - (counts_B.cumsum(0) - counts_B)[rows_F]
+    keys_BM = keys_F.new_full((num_rows, int(counts_B.max())), PAD)
+    keys_BM[rows_F, places_F] = keys_F
+    return keys_BM
+
+
+def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) -> Tensor:
+    """[B, K] keys of the best `k` nominated labels (-1 is none), each pair scored on its own in float32."""
+    scores_BW = torch.empty_like(nominated_BW, dtype=torch.float32)
+    rows = max(1, SIZES[labels_LD.device.type].piece // (nominated_BW.shape[1] * labels_LD.shape[1]))
+    parts = (torch.split(matrix, rows) for matrix in (queries_BD, nominated_BW, scores_BW))
+    for queries_AD, nominated_AW, scores_AW in zip(*parts, strict=True):
+        labels_AWD = (
+            labels_LD.index_select(0, nominated_AW.clamp(min=0).flatten()).float().view(*nominated_AW.shape, -1)
+        )
+        torch.sum(labels_AWD.mul_(queries_AD[:, None]), dim=2, out=scores_AW)
+    return keys(scores_BW.masked_fill(nominated_BW < 0, -torch.inf), nominated_BW).topk(k, dim=1).values

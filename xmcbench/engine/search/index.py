@@ -1,0 +1,45 @@
+"""An index of label vectors, by the name of what searches it.
+
+Legend: N queries, L labels, D dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, assert_never
+
+import scipy.sparse as sp
+from torch import Tensor
+
+from xmcbench.engine.search.exact import ExactIndex
+from xmcbench.engine.search.faiss import HNSW, FaissIndex
+from xmcbench.trial.predictions import Predictions
+
+if TYPE_CHECKING:
+    from xmcbench.engine.encoders.embedding import Precision
+
+Backend = Literal["exact", "faiss-flat", "faiss-hnsw"]
+
+
+class Index(Protocol):
+    """Labels that can be searched. Every backend gives the same scores and order; only a graph misses labels."""
+
+    def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
+        """The `k` labels of highest inner product for each query, ties by lower id; `exclude` [N, L] is left out."""
+
+
+def build_index(
+    labels_LD: Tensor, backend: Backend = "exact", *, precision: Precision = "float32", hnsw: HNSW | None = None
+) -> Index:
+    """An index of the labels. `precision` is that of exact products, `hnsw` the settings of the graph.
+
+    Raises `XMCBenchError` where faiss is needed and missing.
+    """
+    match backend:
+        case "exact":
+            return ExactIndex(labels_LD, precision)
+        case "faiss-flat":
+            return FaissIndex(labels_LD)
+        case "faiss-hnsw":
+            return FaissIndex(labels_LD, hnsw or HNSW())
+        case _:
+            assert_never(backend)

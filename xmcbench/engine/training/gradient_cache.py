@@ -1,0 +1,155 @@
+"""The gradient cache (Gao et al., 2021): a batch of any size through an encoder, in bounded memory, exactly.
+
+1. `embed` runs the texts through the encoder in micro-batches and hands out the embeddings as one leaf tensor.
+   Micro-batches whose activations fit the memory budget keep their graph; the others leave only embeddings.
+2. The caller computes a loss on the leaf and calls its `backward`.
+3. `backward` pushes the leaf's gradient through the kept graphs, and through a second forward pass of the others.
+
+Each micro-batch draws its dropout from a seed of its own, so the second pass sees the masks of the first, and a
+resumed run those of an unbroken one. Micro-batches hold texts of like length: short titles are hardly padded.
+
+Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.engine.encoders.embedding import upload, upload_texts
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.trial.method import derive_seed
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """Some rows of some tokenised texts."""
+
+    tokens: Tokens
+    rows: np.ndarray
+
+
+@dataclass
+class _MicroBatch:
+    places: Tensor  # [M] rows of the batch's embeddings
+    ids_MW: Tensor
+    mask_MW: Tensor | None  # None where no text is padded
+    seed: int
+    output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
+
+
+class GradientCache:
+    """Embeds batches through an encoder, at most `micro_batch_tokens` padded tokens at once.
+
+    Micro-batches keep their activations while these are at most `activation_bytes` (one at a time always does). What a
+    micro-batch keeps is counted, not estimated.
+    """
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        *,
+        device: torch.device,
+        micro_batch_tokens: int,
+        activation_bytes: int,
+        autocast: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.encoder = encoder
+        self.device = device
+        self.micro_batch_tokens = micro_batch_tokens
+        self.activation_bytes = activation_bytes
+        self.autocast = autocast
+
+    def embed(self, parts: list[TextRows], seed: int, kept_bytes: int = 0) -> CachedEmbeddings:
+        """Embed the texts of all parts, one part after another; there may be none.
+
+        `kept_bytes` of activations are there already, from other texts of the step.
+        """
+        lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
+        groups = micro_batches(lengths_N, self.micro_batch_tokens)
+        micros = (self._micro_batch(parts, group, derive_seed(seed, i)) for i, group in enumerate(groups))
+        leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
+        made: list[_MicroBatch] = []
+        room = max(0, self.activation_bytes - kept_bytes)
+        # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
+        # must not serve where one is kept: hence two contexts.
+        with self.autocast():
+            saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0
+            while saved.total + coming <= room and (micro := next(micros, None)):
+                before = saved.total
+                with saved:
+                    micro.output_MD = self._run(micro)
+                leaf_ND[micro.places] = micro.output_MD.detach()
+                made.append(micro)
+                # Texts get shorter, so the next micro-batch keeps about as much, or less.
+                coming = saved.total - before
+            if saved.total > room:
+                made[-1].output_MD = None
+        with self.autocast(), torch.no_grad():
+            for micro in micros:
+                leaf_ND[micro.places] = self._run(micro)
+                made.append(micro)
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()), saved.total)
+
+    def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seed: int) -> _MicroBatch:
+        texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
+        return _MicroBatch(upload(group.copy(), self.device), *texts, seed)
+
+    def _run(self, micro: _MicroBatch) -> Tensor:
+        torch.manual_seed(micro.seed)
+        output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
+        return output_MD
+
+    def pull(self, micro: _MicroBatch, gradient_MD: Tensor) -> None:
+        """Add to the parameters' gradients what one micro-batch owes."""
+        output_MD, micro.output_MD = micro.output_MD, None
+        if output_MD is None:
+            with self.autocast():
+                output_MD = self._run(micro)
+        output_MD.backward(gradient_MD)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class CachedEmbeddings:
+    """`embeddings` [N, D], a leaf; `tokens` real tokens were encoded for it and at most `kept_bytes` kept.
+
+    Bound to its own forward pass.
+    """
+
+    cache: GradientCache
+    embeddings: Tensor
+    micro: list[_MicroBatch]
+    tokens: int
+    kept_bytes: int
+
+    def backward(self) -> None:
+        """Push the leaf's gradient into the encoder's parameters. Call once, after the loss's `backward`."""
+        if not self.micro:
+            return
+        gradient_ND = self.embeddings.grad
+        if gradient_ND is None:
+            raise ValueError("no gradient at the embeddings: call the loss's backward first, and this one once")
+        for micro in self.micro:
+            self.cache.pull(micro, gradient_ND[micro.places])
+        self.embeddings.grad = None  # spent: a second call must not add it again
+
+
+def _padded(parts: list[TextRows], group: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids and mask [M, W] of a group that may mix texts of several parts, in the group's order."""
+    bounds = np.cumsum([0, *(len(part.rows) for part in parts)])
+    pieces = []
+    for part, start, end in zip(parts, bounds, bounds[1:], strict=False):
+        mine = np.flatnonzero((group >= start) & (group < end))
+        pieces.append((mine, *part.tokens.padded(part.rows[group[mine] - start], pad_id)))
+    shape = (len(group), max(ids.shape[1] for _, ids, _ in pieces))
+    all_ids, all_mask = np.full(shape, pad_id, np.int64), np.zeros(shape, bool)
+    for mine, ids, mask in pieces:
+        all_ids[mine, : ids.shape[1]], all_mask[mine, : ids.shape[1]] = ids, mask
+    return all_ids, all_mask

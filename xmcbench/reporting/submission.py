@@ -1,0 +1,133 @@
+"""Results that others may rely on: what a record must say and hold before it is accepted, checked again by anyone.
+
+Accepted results lie in a folder that is a store (`leaderboard/measured/`): each trial's record and what its figures
+were computed from. Predictions above `LARGEST` bytes are represented by their SHA-256.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path, PurePath
+from typing import Any
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import (
+    METRIC_VERSION,
+    check_figures,
+    dataset_hits,
+    find_evaluators,
+    resampled_figures,
+    score,
+)
+from xmcbench.evaluation.bootstrap import intervals
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.registry import registry
+from xmcbench.run.stored import kept_predictions
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import SCHEMA_VERSION
+
+LARGEST = 5_000_000
+FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors"})
+NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
+_CLOSE = 1e-9  # a figure computed elsewhere may differ by rounding
+
+
+def problems(record: Record) -> Iterator[str]:
+    """What keeps a record from being accepted, as far as it can be told from the record alone."""
+    if record.status is not Status.OK:
+        yield f"its status is {record.status}, expected ok"
+    if record.key_version == SCHEMA_VERSION and record.key != record.trial.key:
+        yield f"its key is {record.key}, that of its trial {record.trial.key}"
+    if record.key_version != SCHEMA_VERSION:
+        yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
+    if record.metric_version != METRIC_VERSION:
+        yield f"its figures are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
+    if not record.metrics or not record.truth_hash:
+        yield "it has no figures, or does not say which truth they answer to"
+    if record.trial.track == "zero-shot" and record.simulated_teacher:
+        yield "its teacher was simulated from annotations, which the zero-shot track does not allow"
+    for name, limit in record.trial.budget.limits().items():
+        most = limit + record.spent.get("largest_step", {}).get(name, 0.0)
+        if name in record.spent and record.spent[name] > most:
+            yield f"it spent {record.spent[name]:g} {name} of {limit:g}, more than one step past its budget"
+    try:
+        check_figures(record.metrics)
+    except XMCBenchError as problem:
+        yield str(problem)
+    yield from _gaps(record)
+
+
+def _gaps(record: Record) -> Iterator[str]:
+    """What is missing of how the record was made."""
+    made = record.provenance
+    for name in NEEDED:
+        if not made.get(name):
+            yield f"its provenance does not say {name}"
+    git: dict[str, Any] = made.get("git") or {}
+    if git and not re.fullmatch(r"[0-9a-f]{40}", str(git.get("commit", ""))):
+        yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
+    if git.get("dirty") is not False:
+        yield "the code it ran with had changes that no commit holds, expected a clean git tree"
+    if not record.started or not record.ended:
+        yield "it does not say when it began and ended"
+
+
+def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
+    """Where the figures of a record are not those of the predictions that are kept of it."""
+    try:
+        predictions = kept_predictions(store, record, dataset)
+    except XMCBenchError as problem:
+        yield str(problem)
+        return
+    names = list(record.metrics)
+    evaluators = find_evaluators(names, registry().evaluator)
+    hits = dataset_hits(predictions, dataset)
+    for name, figure in score(hits, names, evaluators).items():
+        if abs(figure - record.metrics[name]) > _CLOSE:
+            yield f"{name} is {record.metrics[name]}, its predictions give {figure}"
+    found = intervals(resampled_figures(hits, names, evaluators))
+    for name, interval in found.items():
+        own = record.intervals.get(name, (-1.0, -1.0))
+        if max(abs(own[0] - interval[0]), abs(own[1] - interval[1])) > 1e-6:  # kept as float32
+            yield f"the interval of {name} is {own}, its predictions give {interval}"
+
+
+def accept(store: Store, record: Record, folder: Path) -> Path:
+    """Write a trial that was found without problems into `folder`, without names of places on this machine."""
+    command = [_without_place(str(word)) for word in record.provenance["command"]]
+    shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
+    accepted = Store(folder)
+    directory = accepted.directory(record.key)
+    content = (store.directory(record.key) / "predictions.npz").read_bytes()
+    if len(content) <= LARGEST:
+        _write(directory / "predictions.npz", content)
+    else:
+        _write(directory / "predictions.sha256", f"{sha256(content).hexdigest()}  predictions.npz\n".encode())
+    kept = store.resampled(record, list(record.metrics))
+    accepted.write_resampled(record.key, kept, record.truth_hash)
+    accepted.write_record(shared)
+    return directory
+
+
+def stray_files(directory: Path) -> Iterator[str]:
+    """What in an accepted trial's folder should not be there, and what is too large."""
+    for path in sorted(directory.iterdir()):
+        if path.name not in FILES or not path.is_file():
+            yield f"{path.name} is not expected here ({', '.join(sorted(FILES))})"
+        elif path.stat().st_size > LARGEST:
+            yield f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
+
+
+def _without_place(word: str) -> str:
+    """A word of a command with paths from the root cut to their last part."""
+    name, equals, value = word.rpartition("=")
+    return f"{name}{equals}{PurePath(value).name}" if PurePath(value).is_absolute() else word
+
+
+def _write(path: Path, content: bytes) -> None:
+    with atomic_write(path) as file:
+        file.write(content)

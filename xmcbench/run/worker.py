@@ -1,0 +1,167 @@
+"""A process that carries a trial out: `python -m xmcbench.run.worker DIRECTORY EVENTS PARENT RANK SIZE`.
+
+EVENTS is the descriptor of a pipe for JSON lines: progress, and a fault of the disk. PARENT is that of a pipe nobody
+writes to: its end means that the parent is gone, however it went, and this process and its children go too. The
+process is worker RANK of SIZE.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import InvalidPredictions
+from xmcbench.run.attempt import Attempt
+from xmcbench.run.job import Job, Post
+from xmcbench.trial.budget import TooLargeError
+from xmcbench.trial.method import Progress
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
+
+FAILED_EXIT = 1  # the trial has failed: there is a record that says how
+DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
+MEETING = "meeting"  # in a trial's directory: the file over which its workers find each other
+LOG_TAIL = 2048  # bytes of log.txt that a failure's record holds
+REPORT_SECONDS = 0.2  # progress is for eyes: a fast method must not spend its time on telling
+
+
+class PartnerLostError(XMCBenchError):
+    """A worker met the end of another. Its own end is an echo, which says nothing of why: nothing is recorded."""
+
+
+def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
+    """Carry out the trial in `directory` and leave a record there; the exit code says whether it went well."""
+    threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
+    with os.fdopen(events, "w", buffering=1) as pipe:
+        post = Post(rank, size, directory / MEETING if size > 1 else None)
+        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), post=post)
+        attempt.report = telling(attempt, partial(_send, pipe))
+        try:
+            record = carry_out(attempt)
+        except (OSError, StoreError) as problem:
+            _send(pipe, {"disk": str(problem)})
+            return DISK_FAULT_EXIT
+    return FAILED_EXIT if record is not None and record.failure else 0
+
+
+def carry_out(attempt: Attempt) -> Record | None:
+    """Perform the attempt, and record a failure as one.
+
+    What is no outcome of a trial is raised: a fault of the disk as `StoreError`, and `PartnerLostError`.
+    """
+    directory = Store(attempt.job.store).directory(attempt.job.trial.key)
+    # A worker whose parent was killed may still be going down: two must not write to one directory.
+    with FileLock(directory / f".worker-{attempt.post.rank}.lock"):
+        return _performed(attempt)
+
+
+def _performed(attempt: Attempt) -> Record | None:
+    store = Store(attempt.job.store)
+    try:
+        return attempt.perform()
+    except StoreError:
+        raise
+    except BaseException as problem:
+        if fault := disk_fault(problem):
+            raise StoreError(f"{getattr(problem, 'filename', None) or store.root}: cannot write: {fault}") from problem
+        if isinstance(problem, KeyboardInterrupt):
+            raise
+        traceback.print_exc()
+        sys.stderr.flush()
+        if attempt.post.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
+            raise PartnerLostError("another worker is gone") from problem
+        key = attempt.job.trial.key
+        record = attempt.failure(_status(problem), problem, log_tail(store.directory(key)))
+        if first := store.record(key):  # of a worker that failed before this one
+            return first
+        store.write_record(record)
+        if record.status in (Status.INVALID, Status.TOO_LARGE):  # going on from here would only end there again
+            shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
+        return record
+
+
+def disk_fault(problem: BaseException) -> str | None:
+    """What the disk said, where a full or read-only disk is what `problem` is about."""
+    code = problem.errno if isinstance(problem, OSError) else None
+    # Libraries written in Rust (safetensors, tokenizers) raise classes of their own, with the number in the text.
+    if code is None and (told := re.search(r"\(os error (\d+)\)", str(problem))):
+        code = int(told[1])
+    return os.strerror(code) if code in DISK_FAULTS else None
+
+
+def log_tail(directory: Path) -> str:
+    """The last 2 kB of a trial's log."""
+    try:
+        with (directory / "log.txt").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _in_collective(problem: BaseException) -> bool:
+    """Whether it came from waiting for other workers: what breaks there is, as a rule, that one of them is gone."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    return any("torch/distributed/" in frame.filename for frame in frames)
+
+
+def _status(problem: BaseException) -> Status:
+    """What an exception means; torch's are known by name and text, since nothing here imports torch."""
+    if isinstance(problem, TooLargeError):
+        return Status.TOO_LARGE
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in str(problem):
+        return Status.OOM
+    return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
+
+
+def telling(attempt: Attempt, send: Callable[[dict[str, Any]], None]) -> Callable[[Progress], None]:
+    """What sends progress, as the fields of a `Progress`, to who watches the trial; only worker 0 tells."""
+    last, told = ("", 0.0), 0
+
+    def report(progress: Progress) -> None:
+        nonlocal last, told
+        stage, when = last
+        if attempt.post.rank > 0 or (stage == progress.stage and time.monotonic() - when < REPORT_SECONDS):
+            return
+        last = (progress.stage, time.monotonic())
+        evaluations, told = attempt.curve[told:], len(attempt.curve)
+        figures = {name: float(value) for name, value in progress.figures.items()}
+        event = {"stage": progress.stage, "fraction": float(progress.fraction), "figures": figures}
+        send(event | {"spent": attempt.ledger.as_dict(), "evaluations": evaluations})
+
+    return report
+
+
+def _send(pipe: Any, event: dict[str, Any]) -> None:
+    with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to say so
+        pipe.write(json.dumps(event) + "\n")
+
+
+def _die_with_parent(parent: int) -> None:
+    while os.read(parent, 1):
+        pass
+    os.killpg(0, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    except XMCBenchError as error:
+        sys.exit(str(error))

@@ -1,0 +1,69 @@
+"""What came of a trial. `record_file.py` says how it is written down."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmcbench.trial.trial import SCHEMA_VERSION, Trial
+
+METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; figures of different versions are not comparable
+
+
+class Status(StrEnum):
+    """How a trial ended. A failure is a record too."""
+
+    OK = "ok"
+    OVER_BUDGET = "over_budget"  # finished, but spent more than one step past its budget: shown, never ranked
+    TOO_LARGE = "too_large"  # a worker needs more memory than the budget allows: predicted, or measured
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    INVALID = "invalid"  # its predictions break a rule, so they have no score
+    SKIPPED = "skipped"  # the method says it does not apply to the dataset
+
+
+SCORED = frozenset({Status.OK, Status.OVER_BUDGET})  # only these have figures
+Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # a sum of fractions may be a rounding error outside 0..1
+
+
+class Failure(BaseModel):
+    """Why a trial has no score."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    type: str  # exception class, or the signal that ended the process
+    message: str
+    stage: str = ""  # prepare, fit, predict, score
+    log_tail: str = ""  # the last 2 kB of log.txt
+
+
+class Record(BaseModel):
+    """One trial's outcome. Floats are stored as computed; rounding is for display."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    schema_version: int = SCHEMA_VERSION
+    key: str
+    key_version: int = SCHEMA_VERSION  # schema whose rule gave the key: a record that was migrated keeps its key
+    suite: str  # name of the suite that ran it
+    trial: Trial
+    status: Status
+    metrics: dict[str, Fraction] = Field(default_factory=dict)  # by name ("P@1")
+    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)  # 95 %, bootstrap over test queries
+    metric_version: int = 0  # of the definitions in `xmcbench.evaluation`
+    spent: dict[str, Any] = Field(default_factory=dict)  # the ledger
+    curve: list[dict[str, float]] = Field(default_factory=list)  # quality on the selection split along the budget
+    selection_split: str = "none"  # what chose the checkpoint: "none", "train: n queries held out", a method's own way
+    chosen: dict[str, Any] = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
+    workers: int = 1  # processes that trained it together
+    teacher: str = ""  # what answered in place of annotations, in words
+    simulated_teacher: bool = False  # its answers came from annotations: such a trial is never ranked as zero-shot
+    num_parameters: int = 0  # trainable, of the model that predicts
+    failure: Failure | None = None
+    truth_hash: str = ""  # SHA-256 of the test targets and ignored pairs the predictions answer to
+    provenance: dict[str, Any] = Field(default_factory=dict)  # versions, hardware, git commit, command
+    started: str = ""  # UTC, ISO 8601
+    ended: str = ""

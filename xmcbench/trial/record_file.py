@@ -1,0 +1,94 @@
+"""A record as a file: JSON that ends with a digest of what stands before it.
+
+A record that was edited, cut short or damaged after it was written is told from a whole one, one of an older schema is
+brought up to date, and one of a newer schema is refused: a figure is as it was computed, or it is not shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from pydantic import ValidationError
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.record import Record
+from xmcbench.trial.trial import SCHEMA_VERSION
+
+_START = b'{\n "schema_version": %d,' % SCHEMA_VERSION
+_DIGEST = b',\n "digest": "'
+_END = b'"\n}\n'
+
+
+class RecordError(XMCBenchError):
+    """The content of a file is no record that can be relied on; the message says why, in a line."""
+
+
+def encode(record: Record) -> bytes:
+    """The file that holds `record`."""
+    body = record.model_dump_json(indent=1).encode().removesuffix(b"\n}")
+    return body + _DIGEST + _digest(body) + _END
+
+
+def decode(content: bytes) -> Record:
+    """The record that a file holds. Raises `RecordError` where it is none, newer, or not as it was written."""
+    body, _, end = content.rpartition(_DIGEST)
+    try:
+        if body.startswith(_START) and end == _digest(body) + _END:
+            return Record.model_validate_json(body + b"\n}")  # whole and of this version: no need to look further
+        return Record.model_validate(_up_to_date(content))
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise RecordError(f"not a record: {place + ': ' if place else ''}{first['msg']}") from None
+
+
+def _up_to_date(content: bytes) -> dict[str, Any]:
+    """What a record of any version says, in the terms of this one."""
+    try:
+        data: dict[str, Any] = json.loads(content)
+    except (ValueError, RecursionError) as problem:
+        raise RecordError(f"not a record: not JSON: {problem}") from None
+    version = data.get("schema_version") if isinstance(data, dict) else None
+    if type(version) is not int or version < 1:
+        raise RecordError(f"not a record: found schema version {version!r}, expected 1 to {SCHEMA_VERSION}")
+    if version > SCHEMA_VERSION:
+        raise RecordError(
+            f"found schema version {version}, expected at most {SCHEMA_VERSION}: a newer xmcbench wrote it"
+        )
+    if version > 1:
+        _check_digest(content, data)
+    for step in range(version, SCHEMA_VERSION):
+        data = _MIGRATIONS[step](data)
+    return data
+
+
+def _digest(body: bytes) -> bytes:
+    return sha256(body).hexdigest().encode()
+
+
+def _check_digest(content: bytes, data: dict[str, Any]) -> None:
+    """Take the digest out of `data`. Raises `RecordError` where it is not that of the content before it."""
+    if data.pop("digest", None) is None:
+        raise RecordError("found no digest, expected one after the record: edited by hand")
+    body, _, end = content.rpartition(_DIGEST)
+    if end != _digest(body) + _END:
+        raise RecordError("its digest is not that of its content: edited after it was written")
+
+
+def _from_1(data: dict[str, Any]) -> dict[str, Any]:
+    """Version 1 had no digest, no intervals and no track; its keys were hashes of fewer fields."""
+    trial = data.get("trial")
+    if not isinstance(trial, dict):
+        raise RecordError("not a record: trial: expected a mapping")
+    hashed = {name: value for name, value in trial.items() if name not in ("label", "dataset")}
+    text = json.dumps([1, hashed], sort_keys=True, separators=(",", ":"))
+    key = sha256(text.encode()).hexdigest()[:16]
+    if data.get("key") != key:
+        raise RecordError(f"its trial has the key {key}, expected {data.get('key')}: moved or edited")
+    return {**data, "schema_version": 2, "key_version": 1}
+
+
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}  # from a version to the next
