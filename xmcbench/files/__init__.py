@@ -1,1 +1,1 @@
-"""Reading and writing files: whole or absent when written, with line numbers when read. It knows nothing of what they hold."""
+"""Reading and writing files: whole or absent when written, with line numbers when read."""

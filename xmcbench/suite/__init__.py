@@ -1,1 +1,1 @@
-"""Suites: YAML files that name datasets, methods, budgets and sweeps, checked and expanded into trials. Nothing runs here."""
+"""Suites: YAML files that name datasets, methods, budgets and sweeps, checked and expanded into trials."""
