@@ -25,7 +25,6 @@ from report import report
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import compare_resampled
-from xmcbench.plugins.registry import registry
 from xmcbench.reporting import PublishedRow, published_rows
 from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
@@ -44,7 +43,7 @@ class Trials:
 
     def _of(self, suite: str) -> dict[str, Record | None]:
         settings = Settings(suite=path(suite), data=self.data, store=self.store.root)
-        return {step.trial.label: step.record for step in Runner(settings, registry()).plan()}
+        return {step.trial.label: step.record for step in Runner(settings).plan()}
 
     def find(self, suite: str, label: str) -> Record | None:
         """The trial's record; None where it has not run to its end."""

@@ -16,7 +16,6 @@ from typing import Any
 
 from report import report
 
-from xmcbench.plugins.registry import registry
 from xmcbench.run.executor import Executor
 from xmcbench.run.local import LocalExecutor
 from xmcbench.run.ray import RayExecutor
@@ -51,7 +50,7 @@ def run(asked: argparse.Namespace, root: Path, executor: Executor, workers: int)
         executor=executor,
         share=Share(workers=workers),
     )
-    runner = Runner(settings, registry())
+    runner = Runner(settings)
     return {record.trial.label: record for record in runner.run(runner.plan(), Told())}
 
 

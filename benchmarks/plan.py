@@ -21,7 +21,6 @@ from xmcbench.data.prepared import default_cache_dir
 from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
 from xmcbench.engine.planning.workload import Lengths
-from xmcbench.plugins.registry import registry
 from xmcbench.run.runner import Runner, Settings, Step
 from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
@@ -87,9 +86,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         path = suite(asked, Path(directory) / "suite.yaml")
         store = asked.store or Path(directory) / "results"
-        runner = Runner(Settings(path, asked.data, store), registry())
+        runner = Runner(Settings(path, asked.data, store))
         records = runner.run(runner.plan(), Silent())
-    planner = Planner(registry(), asked.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
+    planner = Planner(asked.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
     rows = []
     for record in records:
         if record.spent.get("worker_bytes"):

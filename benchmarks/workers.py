@@ -19,7 +19,6 @@ import numpy as np
 import yaml
 from report import report
 
-from xmcbench.plugins.registry import registry
 from xmcbench.run.executor import Executor
 from xmcbench.run.local import LocalExecutor
 from xmcbench.run.ray import RayExecutor
@@ -57,7 +56,7 @@ def run(executor: Executor, share: Share, suite: dict[str, Any]) -> tuple[Clock,
         root = Path(directory)
         (root / "suite.yaml").write_text(yaml.safe_dump(suite))
         settings = Settings(root / "suite.yaml", root / "data", root / "results", executor=executor, share=share)
-        runner = Runner(settings, registry())
+        runner = Runner(settings)
         plan = runner.plan()
         clock = Clock()
         records = runner.run(plan, clock)

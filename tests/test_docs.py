@@ -22,7 +22,8 @@ from xmcbench.cli import app
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
-from xmcbench.plugins.registry import CORE, GROUP, KINDS, ONLY, STRICT, Registry, registry
+from xmcbench.plugins.kinds import GROUP, HOOKS
+from xmcbench.plugins.registry import ONLY, STRICT, Registry, registry
 from xmcbench.suite.suite import load_suite
 from xmcbench.tracking import tracked
 from xmcbench.trial.record import Status
@@ -90,14 +91,14 @@ def check_method(method: type[Method], bench: Bench) -> None:
     kept, _ = bench.store.predictions(record.key)
     again = method(method.Config.model_validate(record.trial.config))
     again.load(bench.store.directory(record.key) / "model")
-    dataset = load("fake-20", bench.root / "data", bench.root / "cache", Registry())
+    dataset = load("fake-20", bench.root / "data", bench.root / "cache")
     predicted = drop_ignored(again.predict(dataset.test.texts, kept.k), dataset.ignore_test, kept.k)
     np.testing.assert_allclose(predicted.scores, kept.scores, rtol=1e-5, atol=1e-6)
 
 
 def check_sampler(sampler: Any, bench: Bench) -> None:
     """Its pools are sorted and without repeats, hold a positive of each query, and can be had again."""
-    train = load("fake-20", bench.root / "data", bench.root / "cache", Registry()).training_data()
+    train = load("fake-20", bench.root / "data", bench.root / "cache").training_data()
     first, second = (sampler(train, batch_size=7, seed=3).batch(1, 2) for _ in range(2))
     assert np.all(np.diff(first.label_ids) > 0)
     assert np.array_equal(first.label_ids, second.label_ids)
@@ -145,7 +146,7 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
         "tracker": check_tracker,
     }
     checked = 0
-    for kind in KINDS:
+    for kind in HOOKS:
         for registered in example.all(kind):
             if registered.origin.distribution == "documented":
                 checks[kind](registered.thing, bench)
@@ -155,7 +156,7 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
 
 def test_there_is_an_example_of_every_hook() -> None:
     documented = "".join(blocks("docs/writing-a-plugin.md", "python"))
-    for hook in KINDS.values():
+    for hook in HOOKS.values():
         assert f"@hookimpl\ndef {hook}(register):" in documented
 
 
@@ -164,7 +165,7 @@ def test_every_suite_in_the_documentation_is_valid(page: str, tmp_path: Path) ->
     suites = [block for block in blocks(page, "yaml") if block.startswith("name:")]
     for block in suites:
         (tmp_path / "suite.yaml").write_text(block)
-        assert load_suite(tmp_path / "suite.yaml", registry(), tmp_path).variants
+        assert load_suite(tmp_path / "suite.yaml", tmp_path).variants
 
 
 # Tables -----------------------------------------------------------------------------------------------------------
@@ -173,10 +174,9 @@ def test_every_suite_in_the_documentation_is_valid(page: str, tmp_path: Path) ->
 def test_every_hook_and_variable_is_explained() -> None:
     page = text("docs/writing-a-plugin.md")
     hooks = [name for name in vars(hookspecs) if name.startswith("register_")]
-    assert sorted(hooks) == sorted(KINDS.values())
+    assert sorted(hooks) == sorted(HOOKS.values())
     for name in (*hooks, f"`{GROUP}`", STRICT, ONLY, *(("`fit`", "`predict`", "`save`", "`load`"))):
         assert name in page, name
-    assert set(CORE) < set(KINDS)
 
 
 def commands(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:

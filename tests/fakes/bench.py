@@ -9,7 +9,6 @@ from typing import Any
 
 import yaml
 
-from xmcbench.plugins.registry import Registry
 from xmcbench.run.runner import Runner, Settings, Step
 from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
@@ -58,7 +57,7 @@ class Bench:
 
     def runner(self, suite: Path, **settings: Any) -> Runner:
         places = {"data": self.root / "data", "store": self.root / "results", "cache": self.root / "cache"}
-        return Runner(Settings(suite=suite, **(places | settings)), Registry())
+        return Runner(Settings(suite=suite, **(places | settings)))
 
     def run(self, suite: Path, **settings: Any) -> dict[str, Record]:
         """Run a suite; the records by label."""

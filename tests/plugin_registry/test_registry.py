@@ -12,6 +12,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError
+from xmcbench.plugins import registry as module
 from xmcbench.plugins.registry import Registry, registry
 
 METHOD = """
@@ -73,6 +74,8 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         (method(hook="register_teachers"), "is not a subclass of xmcbench.Teacher"),
         (TEACHER.replace("def ask", "def answer"), "Mine does not define ask"),
         (TEACHER.replace("summary", "about"), "Mine has no summary"),
+        (method(hook="register_datasets"), "is not a Source or a Family of xmcbench.data"),
+        (method(hook="register_evaluators"), "does not define compute"),
         (TEACHER.replace("'mine'", "'openai'"), "teacher 'openai' of"),
         (method(thing="Mine()"), "missing 1 required positional argument: 'config'"),
         (method().replace("def save", "def keep"), "Mine does not define save"),
@@ -113,6 +116,41 @@ def test_the_listing_names_method_distribution_version_and_needs(
     assert mine == ["mine", "none", "xmcbench-mine", "2.5"]
     (ok,) = [line for line in lines if line.startswith("fake-ok ")]
     assert ok.split()[-3:] == ["xmcbench-fakes", "1.0", "nothing"]
+
+
+def test_no_plugin_takes_the_name_of_a_built_in_method(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a distribution is called, the built-in methods are registered before its own."""
+    monkeypatch.setattr(module, "OWN", "xmcbench-fakes")
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,aa-thief")
+    plugin(site, "aa_thief", method(name="fake-ok").replace("name = 'fake-ok'", "name = 'fake-ok'; mine = True"))
+    found = Registry()
+    assert not hasattr(found.method("fake-ok").thing, "mine")
+    assert [each.reason for each in found.broken] == [
+        "method 'fake-ok' of aa-thief 1.0 is already registered by xmcbench-fakes 1.0"
+    ]
+
+
+DATASET = """
+from xmcbench import hookimpl
+from xmcbench.data import Draft, Source
+
+class Mine(Source):
+    draft = Draft(name="catalog-131k", source="made", licence="none")
+    def missing(self, data_dir): ...
+    def fingerprint(self, data_dir): ...
+    def read(self, data_dir): ...
+
+@hookimpl
+def register_datasets(register):
+    register(Mine())
+"""
+
+
+def test_no_plugin_takes_a_name_of_a_family(site: Path) -> None:
+    plugin(site, "zz_broken", DATASET)
+    found = Registry()
+    assert "catalog-131k" not in {each.name for each in found.all("dataset")}
+    assert "dataset 'catalog-131k' of zz-broken 1.0 is already registered by xmcbench" in found.broken[0].reason
 
 
 @pytest.mark.usefixtures("site")

@@ -113,9 +113,7 @@ def test_two_methods_on_one_store_keep_their_own_predictions(bench: Bench) -> No
 
 def test_the_cheater_is_able_to_cheat(bench: Bench) -> None:
     """It finds nothing in a trial because nothing is there: with the dataset in the process it finds it."""
-    dataset = load(
-        "fake-20", bench.root / "data", bench.root / "cache", bench.runner(bench.suite(["fake-ok"]))._registry
-    )
+    dataset = load("fake-20", bench.root / "data", bench.root / "cache")
     with pytest.raises(PermissionError, match="found test targets while fitting"):
         bench.run(bench.suite(["fake-cheater"]), debug=True)
     assert dataset.test.targets.nnz == 40

@@ -8,7 +8,6 @@ import pytest
 
 from xmcbench.data.debian import DebianPackages
 from xmcbench.data.folder import FolderSource
-from xmcbench.plugins.registry import Registry
 from xmcbench.suite.suite import load_suite
 
 SUITES = sorted((Path(__file__).parents[2] / "suites").rglob("*.yaml"))
@@ -22,6 +21,6 @@ def test_there_are_suites() -> None:
 def test_a_shipped_suite_is_valid(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for source in (FolderSource, DebianPackages):
         monkeypatch.setattr(source, "missing", lambda _self, _data_dir: None)  # what it asks for need not be here
-    suite = load_suite(path, Registry(), tmp_path)
+    suite = load_suite(path, tmp_path)
     assert len(suite.variants) >= 2
     assert suite.name == path.stem.replace("_", "-")

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.files.yaml_lines import parse_value, read
-from xmcbench.plugins.registry import Registry
 from xmcbench.run.runner import Action
 from xmcbench.suite.suite import Suite, SuiteFile, load_suite
 from xmcbench.trial.budget import Budget
@@ -24,7 +23,7 @@ from xmcbench.trial.trial import Selection, Trial
 
 
 def suite(bench: Bench, methods: Any, sets: tuple[str, ...] = (), datasets: tuple[str, ...] = (), **keys: Any) -> Suite:
-    return load_suite(bench.suite(methods, **keys), Registry(), bench.root, sets, datasets)
+    return load_suite(bench.suite(methods, **keys), bench.root, sets, datasets)
 
 
 def trials(bench: Bench, methods: Any, **keys: Any) -> list[Trial]:
@@ -110,7 +109,7 @@ def test_another_encoder_takes_the_place_of_every_one(tmp_path: Path) -> None:
 
     def encoders(content: str) -> list[dict[str, Any]]:
         path.write_text("name: x\ndatasets: [catalog-200]\nbudget: {steps: 1}\n" + content)
-        return [variant.config["encoder"] for variant in load_suite(path, Registry(), tmp_path, encoder="y").variants]
+        return [variant.config["encoder"] for variant in load_suite(path, tmp_path, encoder="y").variants]
 
     own = "{method: untrained, encoder: {name: tiny, pooling: cls}}"
     found = encoders(f"encoder: {{name: tiny, dropout: 0.5}}\nmethods: {{a: {{method: untrained}}, own: {own}}}\n")
@@ -224,7 +223,7 @@ def written(bench: Bench, line: str) -> Path:
 def test_a_mistake_is_named_with_its_line_and_what_would_do(bench: Bench, line: str, message: str) -> None:
     path = written(bench, line)
     with pytest.raises(XMCBenchError) as caught:
-        load_suite(path, Registry(), bench.root)
+        load_suite(path, bench.root)
     told = str(caught.value)
     assert message in told
     assert all(told_line.startswith(f"{path}:") for told_line in told.splitlines())
@@ -234,7 +233,7 @@ def test_all_mistakes_are_told_at_once(bench: Bench) -> None:
     path = written(bench, "methods: {a: {method: fake-ok, widht: 1}, b: {method: nothing}}")
     path.write_text(path.read_text() + "metrics: [Q@1]\n")
     with pytest.raises(XMCBenchError) as caught:
-        load_suite(path, Registry(), bench.root)
+        load_suite(path, bench.root)
     assert [line.split(": ")[1] for line in str(caught.value).splitlines()] == [
         "metrics[0]", "methods.b.method", "methods.a.widht"
     ]  # fmt: skip

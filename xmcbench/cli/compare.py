@@ -74,11 +74,10 @@ def _compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare
-    from xmcbench.plugins.registry import registry
     from xmcbench.run.stored import kept_predictions
 
     predictions = kept_predictions(store, records[0], dataset), kept_predictions(store, records[1], dataset)
-    evaluators = find_evaluators(names, registry().evaluator)
+    evaluators = find_evaluators(names)
     return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
 
 

@@ -50,14 +50,13 @@ def plan(
     from xmcbench.engine.planning.trials import Machine, Planner
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.errors import XMCBenchError
-    from xmcbench.plugins.registry import registry
     from xmcbench.reporting import render_grids
     from xmcbench.run.runner import select
     from xmcbench.suite.suite import load_suite
 
     machine = Machine(find(accelerator), workers, utilisation, here() if accelerator == HERE else "cuda")
-    asked = load_suite(suite, registry(), data, sets or (), datasets or (), encoder, on_disk=False)
-    planner = Planner(registry(), data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
+    asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
+    planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
     trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
     made: list[TrialPlan] = []

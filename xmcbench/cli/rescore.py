@@ -29,13 +29,12 @@ def rescore(
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.evaluation import find_evaluators
-    from xmcbench.plugins.registry import registry
     from xmcbench.trial.store import Store
 
     place = Store(store)
     chosen = _chosen(place, trials or ["*"])
     added = [name.strip() for name in metrics.split(",")] if metrics else []
-    find_evaluators(added, registry().evaluator, "--metrics")  # a misspelt one is an error before any record changes
+    find_evaluators(added, "--metrics")  # a misspelt one is an error before any record changes
     dataset = cache(lambda name: load(name, data_dir=data))
     refused = []
     for record in chosen:
@@ -86,12 +85,11 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
         truth_hash,
     )
     from xmcbench.evaluation.bootstrap import intervals
-    from xmcbench.plugins.registry import registry
     from xmcbench.run.stored import kept_predictions
 
     predictions = kept_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))
-    evaluators = find_evaluators(names, registry().evaluator)
+    evaluators = find_evaluators(names)
     hits = dataset_hits(predictions, dataset)
     figures = score(hits, names, evaluators)
     resampled = resampled_figures(hits, names, evaluators)

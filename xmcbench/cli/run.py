@@ -97,7 +97,7 @@ def run(
         command=sys.argv,
     )
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
-    runner = Runner(settings, registry())
+    runner = Runner(settings)
     plan = runner.plan()
     if runner.suite.tune:
         typer.echo(_tuning(runner.suite.tune))

@@ -26,7 +26,6 @@ def tables(
     store: StoreDir = Path("results"),
 ) -> None:
     """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
-    from xmcbench.plugins.registry import registry
     from xmcbench.run.runner import Runner, Settings
     from xmcbench.run.tuned import kept, tuned_trials
 
@@ -38,7 +37,7 @@ def tables(
         datasets=datasets or (),
         encoder=encoder,
     )
-    runner = Runner(settings, registry())
+    runner = Runner(settings)
     steps = runner.steps(tuned_trials(runner, kept(runner))) if runner.suite.tune else runner.plan()
     typer.echo(of_suite(runner.suite, [(step.trial, step.record) for step in steps], format))
 

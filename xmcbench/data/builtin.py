@@ -8,6 +8,7 @@ from typing import Any
 from xmcbench.data import product_catalog, synthetic
 from xmcbench.data.catalog import folder_sources
 from xmcbench.data.debian import DebianPackages
+from xmcbench.data.source import Family, Source
 from xmcbench.plugins.hookspecs import hookimpl
 
 
@@ -18,3 +19,9 @@ def register_datasets(register: Callable[[Any], None]) -> None:
         register(source)
     for family in (product_catalog.FAMILY, synthetic.RANDOM_PAIRS):
         register(family)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError where `thing` cannot be registered as a dataset."""
+    if not isinstance(thing, Source | Family):
+        raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")

@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import platformdirs
@@ -21,17 +20,11 @@ from xmcbench.data.folder import is_dataset, own_names, own_source
 from xmcbench.data.source import Family, Source
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.plugins.registry import registry
 
 PREPARED_VERSION = 2  # of the files below; a change makes every copy a new one
 TEXTS = ("train", "test", "labels")
 MATRICES = ("train_targets", "test_targets", "ignore_train", "ignore_test")
-
-
-class Sources(Protocol):
-    """What finds sources by name: `xmcbench.plugins.Registry`."""
-
-    def dataset(self, name: str) -> Any: ...
-    def all(self, kind: str) -> Iterable[Any]: ...
 
 
 def default_data_dir() -> Path:
@@ -44,26 +37,23 @@ def default_cache_dir() -> Path:
     return Path(os.environ.get("XMCBENCH_CACHE") or platformdirs.user_cache_dir("xmcbench"))
 
 
-def find_source(name: str, data_dir: Path | None = None, registry: Sources | None = None) -> Source:
+def find_source(name: str, data_dir: Path | None = None) -> Source:
     """The registered source `name`, a member of a registered family, or the folder `name` of the data directory."""
     data_dir = data_dir or default_data_dir()
-    registry = registry or _plugins()
     try:
-        found = registry.dataset(name)
+        found = registry().dataset(name)
     except UnknownNameError:
         if Path(name).name == name and is_dataset(data_dir / name):
             return own_source(data_dir / name)
-        known = {registered.name for registered in registry.all("dataset")} | set(own_names(data_dir))
+        known = {registered.name for registered in registry().all("dataset")} | set(own_names(data_dir))
         raise UnknownNameError("dataset", name, known) from None
     return found.make(name) if isinstance(found, Family) else found
 
 
-def load(
-    name: str, data_dir: Path | None = None, cache_dir: Path | None = None, registry: Sources | None = None
-) -> Dataset:
+def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:
     """The dataset `name`, texts and matrices mapped from its prepared copy; its card holds the content hash."""
     data_dir = data_dir or default_data_dir()
-    source = find_source(name, data_dir, registry)
+    source = find_source(name, data_dir)
     if message := source.missing(data_dir):
         raise XMCBenchError(message)
     directory = prepared_directory(source, data_dir, cache_dir or default_cache_dir())
@@ -105,12 +95,6 @@ def content_hash(dataset: Dataset) -> str:
 
 def _update(digest: Any, values: np.ndarray, kind: str) -> None:
     digest.update(np.ascontiguousarray(values, dtype=kind))
-
-
-def _plugins() -> Sources:
-    from xmcbench.plugins.registry import registry
-
-    return registry()
 
 
 def _write(dataset: Dataset, directory: Path) -> None:

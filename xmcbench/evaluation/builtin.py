@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from xmcbench.evaluation import metrics
 from xmcbench.evaluation.evaluator import Evaluator
@@ -37,3 +38,9 @@ def register_evaluators(register: Callable[[Evaluator], None]) -> None:
     """Register P, nDCG, PSP, PSnDCG and R."""
     for evaluator in EVALUATORS:
         register(evaluator)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError where `thing` cannot be registered as an evaluator."""
+    if not callable(getattr(thing, "compute", None)):
+        raise TypeError(f"{thing!r} is not an Evaluator of xmcbench.evaluation: it does not define compute")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from xmcbench.data.dataset import Dataset
@@ -11,6 +11,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_figures
 from xmcbench.evaluation.metrics import Hits, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
 
 DEFAULT_METRICS = (
@@ -49,11 +50,11 @@ def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = 
     return evaluators[name], k
 
 
-def find_evaluators(metrics: Iterable[str], find: Callable[[str], Evaluator], where: str = "") -> dict[str, Evaluator]:
-    """The evaluators that `metrics` name. `find` is `registry().evaluator`: it imports no more than it must."""
+def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evaluator]:
+    """The registered evaluators that `metrics` name. Imports third-party plugins only where a name is not built in."""
     names = dict.fromkeys(_split(metric, where)[0] for metric in metrics)
     try:
-        return {name: find(name) for name in names}
+        return {name: registry().evaluator(name) for name in names}
     except UnknownNameError as problem:
         raise XMCBenchError(f"{where}: {problem}" if where else str(problem)) from None
 

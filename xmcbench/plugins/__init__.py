@@ -1,1 +1,1 @@
-"""Plugins: what they may register, how they are found and looked up by name, and the optional packages some need."""
+"""Plugins: their hooks, the registry that finds them and looks names up, and optional packages."""

@@ -1,4 +1,4 @@
-"""Packages that only some commands need; `pip install 'xmcbench[EXTRA]'` brings them."""
+"""Optional packages, installed by `pip install 'xmcbench[EXTRA]'`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xmcbench.errors import XMCBenchError
 
 
 def import_extra(module: str, extra: str, purpose: str) -> Any:
-    """The module, which comes with the extra `extra`. Raises `XMCBenchError` where it is not installed."""
+    """Import `module`, a package of the extra `extra`. Raises `XMCBenchError` where it is not installed."""
     try:
         return import_module(module)
     except ImportError as problem:

@@ -1,4 +1,4 @@
-"""What a plugin may register. Each hook hands over a `register` function to call once a thing."""
+"""The hooks of plugins. Each hook receives a function `register`, to be called once for each thing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def register_methods(register: Callable[[type[Any]], None]) -> None:
 
 @hookspec
 def register_samplers(register: Callable[[Any], None]) -> None:
-    """Register a `Recipe` of `xmcbench.sampling`, or a subclass of its `Sampler`: what makes a named sampler."""
+    """Register a `Recipe` of `xmcbench.sampling`, or a subclass of its `Sampler`: each builds a named sampler."""
 
 
 @hookspec
 def register_evaluators(register: Callable[[Any], None]) -> None:
-    """Register an `xmcbench.evaluation.Evaluator`: a named figure computed from predictions and truth."""
+    """Register an `xmcbench.evaluation.Evaluator`: a named metric, computed from predictions and true labels."""
 
 
 @hookspec
 def register_datasets(register: Callable[[Any], None]) -> None:
-    """Register an `xmcbench.data.Source`: a named dataset, or a family of them, and how to read it."""
+    """Register an `xmcbench.data.Source`: a named dataset, or a family of datasets, and how to read it."""
 
 
 @hookspec
 def register_teachers(register: Callable[[type[Any]], None]) -> None:
-    """Register subclasses of `xmcbench.Teacher`: who judges whether a label fits a document."""
+    """Register subclasses of `xmcbench.Teacher`, which judge whether a label fits a document."""
 
 
 @hookspec
 def register_trackers(register: Callable[[type[Any]], None]) -> None:
-    """Register subclasses of `xmcbench.Tracker`: who is told what happens to the trials of a run."""
+    """Register subclasses of `xmcbench.Tracker`, which forward the events of a run to another tool."""

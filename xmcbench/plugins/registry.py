@@ -1,7 +1,9 @@
-"""Finds plugins, keeps a broken one from harming the rest, and looks names up.
+"""Finds plugins, isolates broken ones, and looks registered things up by name.
 
-Core samplers, evaluators and datasets are plugins too, but each kind is imported only when it is asked for, and
-third-party distributions only when a name is not found in the core: asking for a dataset must not import torch.
+Built-in things are registered through the same hooks as those of third parties, and always first: a plugin that
+registers a name that is taken is refused as a whole. The home module of a kind (`kinds.HOMES`) is imported when the
+first thing of that kind is looked up or registered, and third-party plugins only when a name is not found among the
+built-in ones. Looking up a dataset does not import torch.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
@@ -18,33 +19,16 @@ import pluggy
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins import hookspecs
-from xmcbench.teachers.teacher import Teacher
-from xmcbench.tracking.tracker import Tracker
-from xmcbench.trial.method import Method, MethodInfo
+from xmcbench.plugins.kinds import GROUP, HOMES, HOOKS
 
-GROUP = "xmcbench"
-STRICT = "XMCBENCH_STRICT_PLUGINS"  # set to 1: a broken plugin stops the tool, for who writes one
-ONLY = "XMCBENCH_PLUGINS"  # distributions to take plugins from, as in "xmcbench,mine"; all where it is not set
-KINDS = {
-    "method": "register_methods",
-    "sampler": "register_samplers",
-    "evaluator": "register_evaluators",
-    "dataset": "register_datasets",
-    "teacher": "register_teachers",
-    "tracker": "register_trackers",
-}
-CORE = {
-    "sampler": "xmcbench.engine.sampling.builtin",
-    "evaluator": "xmcbench.evaluation.builtin",
-    "dataset": "xmcbench.data.builtin",
-    "teacher": "xmcbench.teachers.builtin",
-    "tracker": "xmcbench.tracking.builtin",
-}
+STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
+ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
+OWN = "xmcbench"  # the distribution of the built-in methods
 
 
 @dataclass(frozen=True)
 class Origin:
-    """The distribution a plugin came with."""
+    """The distribution that a plugin belongs to."""
 
     distribution: str
     version: str
@@ -55,7 +39,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Broken:
-    """A plugin that could not be used; the tool goes on without it."""
+    """A plugin that could not be loaded, and why."""
 
     name: str
     distribution: str
@@ -73,50 +57,51 @@ class Registered:
 
 
 class Registry:
-    """All that plugins registered, by kind and name."""
+    """The things that plugins registered, by kind and name."""
 
-    def __init__(self, found: Iterable[EntryPoint] | None = None, strict: bool | None = None) -> None:
+    def __init__(self, installed: Iterable[EntryPoint] | None = None, strict: bool | None = None) -> None:
         self.broken: list[Broken] = []
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
-        self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in KINDS}
-        waiting = _installed() if found is None else found
-        self._waiting = sorted(waiting, key=lambda point: (_origin(point).distribution, point.name))
-        self._core_waiting = dict(CORE)
+        self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in HOOKS}
+        self._homes: dict[str, Any] = {}  # by kind: the modules that are loaded
+        self._waiting = sorted(_installed() if installed is None else installed, key=_built_in_first)
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
 
     def method(self, name: str, distribution: str | None = None) -> Registered:
-        """The method `name`. With `distribution` only that one's plugins are imported, where they have the name."""
+        """The method `name`. With `distribution`, the plugins of that distribution are imported first."""
         if distribution is not None:
             self._load_plugins(distribution)
         return self._find("method", name)
 
     def sampler(self, name: str) -> Any:
+        """The `Recipe` or the subclass of `Sampler` called `name`."""
         return self._find("sampler", name).thing
 
     def evaluator(self, name: str) -> Any:
+        """The `Evaluator` called `name`."""
         return self._find("evaluator", name).thing
 
     def dataset(self, name: str) -> Any:
-        """The `Source` called `name`, or the family the name belongs to (`catalog-131k` is one of `catalog-*`)."""
+        """The `Source` called `name`, or the `Family` that the name belongs to (`catalog-131k` is in `catalog-*`)."""
         return self._find("dataset", name).thing
 
     def teacher(self, name: str) -> Any:
-        """The subclass of `xmcbench.Teacher` called `name`."""
+        """The subclass of `Teacher` called `name`."""
         return self._find("teacher", name).thing
 
     def tracker(self, name: str) -> Any:
-        """The subclass of `xmcbench.Tracker` called `name`."""
+        """The subclass of `Tracker` called `name`."""
         return self._find("tracker", name).thing
 
     def all(self, kind: str) -> list[Registered]:
-        """Everything of one kind, by name; imports every plugin."""
-        self._load_core(kind)
+        """All things of one kind, sorted by name. Imports every plugin."""
+        self._load_home(kind)
         self._load_plugins()
         return [self._things[kind][name] for name in sorted(self._things[kind])]
 
     def _find(self, kind: str, name: str) -> Registered:
-        self._load_core(kind)
+        self._load_home(kind)
         if (known := self._get(kind, name)) is None:
             self._load_plugins()
             known = self._get(kind, name)
@@ -124,7 +109,7 @@ class Registry:
             problem = UnknownNameError(kind, name, self._things[kind])
             if self.broken:
                 names = ", ".join(sorted({broken.name for broken in self.broken}))
-                problem.args = (f"{problem}; broken plugins: {names} (`xmcbench methods` says why)",)
+                problem.args = (f"{problem}; broken plugins: {names} (`xmcbench methods` shows why)",)
             raise problem
         return known
 
@@ -135,12 +120,14 @@ class Registry:
         families = (known for known in things.values() if getattr(known.thing, "matches", lambda _: False)(name))
         return next(families, None)
 
-    def _load_core(self, kind: str) -> None:
-        if module := self._core_waiting.pop(kind, None):
-            self._register(module, import_module(module), Origin("xmcbench", own_version()))
+    def _load_home(self, kind: str) -> None:
+        """Register the built-in things of one kind."""
+        if kind not in self._homes:
+            self._homes[kind] = HOMES[kind].load()
+            self._register(kind, self._homes[kind], Origin(OWN, own_version()))
 
     def _load_plugins(self, distribution: str | None = None) -> None:
-        """Import what entry points name, one by one; what one of them does wrong is its own affair."""
+        """Import installed plugins one by one. A plugin that fails is listed in `broken` and registers nothing."""
         wanted = [p for p in self._waiting if distribution in (None, _origin(p).distribution)]
         self._waiting = [p for p in self._waiting if p not in wanted]
         for point in wanted:
@@ -155,13 +142,13 @@ class Registry:
                 self.broken.append(Broken(point.name, origin.distribution, origin.version, reason))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
-        """Take in all that one plugin registers, or nothing of it."""
+        """Take in all things of one plugin, or none of them."""
         if self._manager.is_registered(plugin):
-            raise XMCBenchError(f"{origin} names a plugin that is registered already")
+            raise XMCBenchError(f"{origin} names a plugin that is already registered")
         try:
             self._manager.register(plugin, name=f"{origin.distribution}:{name}")
             self._manager.check_pending()
-            found = {kind: self._collect(kind, plugin, origin) for kind in KINDS}
+            found = {kind: self._collect(kind, plugin, origin) for kind, hook in HOOKS.items() if hasattr(plugin, hook)}
         except Exception:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
@@ -170,60 +157,35 @@ class Registry:
             self._things[kind].update(things)
 
     def _collect(self, kind: str, plugin: Any, origin: Origin) -> dict[str, Registered]:
-        """Call the plugin's own hook of this kind. A name twice, or a thing of a wrong type, is an error."""
-        if kind in self._core_waiting and hasattr(plugin, KINDS[kind]):
-            self._load_core(kind)  # a third-party name must not take the place of a core one
+        """The things of one kind that a plugin registers. A name that is taken or a broken contract is an error."""
+        self._load_home(kind)
         found: dict[str, Registered] = {}
 
         def register(thing: Any) -> None:
-            name = _checked_name(kind, thing)
-            if known := found.get(name) or self._things[kind].get(name):
+            self._homes[kind].check_plugin(thing)
+            name = getattr(thing, "name", None)
+            if not isinstance(name, str) or not name:
+                raise TypeError(f"{thing!r} has no name")
+            if known := found.get(name) or self._get(kind, name):
                 raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
             found[name] = Registered(name, thing, origin)
 
         others = self._manager.get_plugins() - {plugin}
-        hook: Callable[..., Any] = self._manager.subset_hook_caller(KINDS[kind], others)
+        hook: Callable[..., Any] = self._manager.subset_hook_caller(HOOKS[kind], others)
         hook(register=register)
         return found
 
 
-def _checked_name(kind: str, thing: Any) -> str:
-    """The name of a registered thing; methods are checked for all that the harness will ask of them."""
-    if kind == "method":
-        if not (isinstance(thing, type) and issubclass(thing, Method)):
-            raise TypeError(f"{thing!r} is not a subclass of xmcbench.Method")
-        if missing := sorted(thing.__abstractmethods__):
-            raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
-        if not isinstance(getattr(thing, "info", None), MethodInfo):
-            raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
-        if not issubclass(thing.Config, Method.Config):
-            raise TypeError(f"{thing.__name__}.Config does not extend Method.Config")
-    if kind == "teacher":
-        _check_teacher(thing)
-    if kind == "tracker" and not (isinstance(thing, type) and issubclass(thing, Tracker)):
-        raise TypeError(f"{thing!r} is not a subclass of xmcbench.Tracker")
-    name = getattr(thing, "name", None)
-    if not isinstance(name, str) or not name:
-        raise TypeError(f"{thing!r} has no name")
-    return name
-
-
-def _check_teacher(thing: Any) -> None:
-    if not (isinstance(thing, type) and issubclass(thing, Teacher)):
-        raise TypeError(f"{thing!r} is not a subclass of xmcbench.Teacher")
-    if missing := sorted(thing.__abstractmethods__):
-        raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
-    if not isinstance(getattr(thing, "summary", None), str):
-        raise TypeError(f"{thing.__name__} has no summary")
-    if not issubclass(thing.Config, Teacher.Config):
-        raise TypeError(f"{thing.__name__}.Config does not extend Teacher.Config")
-
-
 def _installed() -> list[EntryPoint]:
-    """The entry points of the installed distributions, or of those that are asked for."""
+    """The entry points of the installed distributions, or of those that `ONLY` names."""
     points = list(entry_points(group=GROUP))
     wanted = os.environ.get(ONLY)
     return points if wanted is None else [point for point in points if _origin(point).distribution in wanted.split(",")]
+
+
+def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
+    distribution = _origin(point).distribution
+    return distribution != OWN, distribution, point.name
 
 
 def _origin(point: EntryPoint) -> Origin:
@@ -231,14 +193,14 @@ def _origin(point: EntryPoint) -> Origin:
 
 
 def own_version() -> str:
-    """The version of the installed xmcbench; a bare checkout has none."""
+    """The version of the installed xmcbench, or "not installed" for a bare checkout."""
     try:
-        return version("xmcbench")
+        return version(OWN)
     except PackageNotFoundError:
         return "not installed"
 
 
 @cache
 def registry() -> Registry:
-    """The registry of this process."""
+    """The registry of this process: the only way to reach it. A test that installs a plugin clears the cache."""
     return Registry()

@@ -24,7 +24,6 @@ from xmcbench.evaluation import (
 )
 from xmcbench.evaluation.bootstrap import intervals
 from xmcbench.files.atomic import atomic_write
-from xmcbench.plugins.registry import registry
 from xmcbench.run.stored import kept_predictions
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -84,7 +83,7 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield str(problem)
         return
     names = list(record.metrics)
-    evaluators = find_evaluators(names, registry().evaluator)
+    evaluators = find_evaluators(names)
     hits = dataset_hits(predictions, dataset)
     for name, figure in score(hits, names, evaluators).items():
         if abs(figure - record.metrics[name]) > _CLOSE:

@@ -98,7 +98,7 @@ class Attempt:
         self.stage = "score"
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-        evaluators = find_evaluators(self.job.metrics, registry().evaluator)
+        evaluators = find_evaluators(self.job.metrics)
         hits = dataset_hits(predictions, dataset)
         metrics = score(hits, self.job.metrics, evaluators)
         resampled = resampled_figures(hits, self.job.metrics, evaluators)
@@ -214,7 +214,7 @@ class Attempt:
             aside.ignore,
             inverse_propensity(train.targets, train.card.propensity_a, train.card.propensity_b),
             metrics,
-            find_evaluators(metrics, registry().evaluator),
+            find_evaluators(metrics),
         )
         return train.rows(kept), kept
 

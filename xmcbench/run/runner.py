@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from xmcbench.data import DatasetCard, load
 from xmcbench.data.prepared import default_cache_dir
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry
+from xmcbench.plugins.registry import registry
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.executor import Executor, InProcess, Task
 from xmcbench.run.job import Job
@@ -85,19 +85,17 @@ class Display(Protocol):
 class Runner:
     """One suite on one store."""
 
-    def __init__(self, settings: Settings, registry: Registry) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.store = Store(settings.store.absolute())
         self.suite: Suite = load_suite(
             settings.suite,
-            registry,
             settings.data,
             sets=settings.sets,
             datasets=settings.datasets,
             encoder=settings.encoder,
         )
         self.chosen: dict[str, dict[str, Any]] = {}  # how tuning chose the configurations of trials, by key
-        self._registry = registry
 
     def plan(self) -> list[Step]:
         """What is to be done about each trial of the suite; nothing is run or written but prepared datasets."""
@@ -108,7 +106,7 @@ class Runner:
     def cards(self) -> dict[str, DatasetCard]:
         """The cards of the suite's datasets, by name."""
         settings = self.settings
-        return {name: load(name, settings.data, settings.cache, self._registry).card for name in self.suite.datasets}
+        return {name: load(name, settings.data, settings.cache).card for name in self.suite.datasets}
 
     def steps(self, trials: Sequence[Trial]) -> list[Step]:
         """What is to be done about each of these trials, of datasets of the suite."""
@@ -144,7 +142,7 @@ class Runner:
 
     def method(self, trial: Trial) -> Method:
         """The trial's method with its settings, not fitted."""
-        found = self._registry.method(trial.method).thing
+        found = registry().method(trial.method).thing
         method: Method = found(found.Config.model_validate(trial.config))
         return method
 
@@ -155,7 +153,7 @@ class Runner:
         from xmcbench.engine.planning.limits import predicted_too_large  # which imports torch
 
         settings, workers = self.settings, self.needs(trial).workers
-        return predicted_too_large(trial, self._registry, settings.data, settings.cache, workers)
+        return predicted_too_large(trial, settings.data, settings.cache, workers)
 
     def _outcome(self, step: Step) -> Record:
         """The record of a trial that is not to be run."""
@@ -171,7 +169,7 @@ class Runner:
     def needs(self, trial: Trial) -> Needs:
         """What a trial may take; a method that knows nothing of workers has one."""
         needs = self.suite.resources.of(trial, self.settings.share)
-        return needs if self._registry.method(trial.method).thing.many_workers else needs.alone
+        return needs if registry().method(trial.method).thing.many_workers else needs.alone
 
     def task(self, step: Step, display: Display) -> Task:
         """The trial, ready to be started: an old outcome is forgotten, and what is asked is written down."""

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from xmcbench.errors import suggest
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import Steps
-from xmcbench.plugins.registry import Registered, Registry
+from xmcbench.plugins.registry import Registered, registry
 from xmcbench.reporting.columns import COLUMNS
 from xmcbench.suite.tuning import Range
 from xmcbench.trial.budget import Budget
@@ -42,8 +42,8 @@ class Variant:
 class Expansion:
     """Settings, defaults and sweeps of a suite file, resolved into variants."""
 
-    def __init__(self, file: SuiteFile, registry: Registry, problems: Problems) -> None:
-        self._file, self._registry, self._problems = file, registry, problems
+    def __init__(self, file: SuiteFile, problems: Problems) -> None:
+        self._file, self._problems = file, problems
         self._defaults = dict(file.settings)
         self._origins: dict[str, Steps] = {key: ("settings", key) for key in file.settings}
         if file.encoder is not None:
@@ -69,7 +69,7 @@ class Expansion:
         settings = self._file.methods[label]
         name = settings.get("method")
         if isinstance(name, str):
-            found: Registered | None = self._problems.note(("methods", label, "method"), self._registry.method, name)
+            found: Registered | None = self._problems.note(("methods", label, "method"), registry().method, name)
             return found
         problem = f"found {name!r}, expected the name of a method" if "method" in settings else "missing key 'method'"
         self._problems.add(("methods", label), problem)

@@ -14,7 +14,7 @@ from xmcbench.errors import suggest
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS, parse_metric
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import read
-from xmcbench.plugins.registry import Registry
+from xmcbench.plugins.registry import registry
 from xmcbench.reporting.cells import TableShape
 from xmcbench.suite import overrides
 from xmcbench.suite.expansion import Expansion, Variant
@@ -94,7 +94,6 @@ class Suite:
 
 def load_suite(
     path: Path,
-    registry: Registry,
     data_dir: Path,
     sets: Sequence[str] = (),
     datasets: Sequence[str] = (),
@@ -117,8 +116,8 @@ def load_suite(
     file = validate(SuiteFile, located.data, (), {}, problems)
     problems.check()
     assert file is not None
-    _check_names(file, registry, data_dir, problems, on_disk)
-    variants = Expansion(file, registry, problems).variants()
+    _check_names(file, data_dir, problems, on_disk)
+    variants = Expansion(file, problems).variants()
     _check_equal(file, variants, problems)
     problems.check()
     return Suite(
@@ -137,10 +136,10 @@ def load_suite(
     )
 
 
-def _check_names(file: SuiteFile, registry: Registry, data_dir: Path, problems: Problems, on_disk: bool) -> None:
-    evaluators = {found.name: found.thing for found in registry.all("evaluator")}
+def _check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:
+    evaluators = {found.name: found.thing for found in registry().all("evaluator")}
     for i, name in enumerate(file.datasets):
-        source = problems.note(("datasets", i), find_source, name, data_dir, registry)
+        source = problems.note(("datasets", i), find_source, name, data_dir)
         if on_disk and source is not None and (message := source.missing(data_dir)):
             problems.add(("datasets", i), message)
     for i, name in enumerate(file.figures):

@@ -1,9 +1,11 @@
-"""The trackers that come with the harness, registered through the hook that plugins use."""
+"""The built-in trackers, registered through the hook that third parties use."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+from xmcbench.plugins.checks import check_subclass
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.tracking.mlflow import MLflow
 from xmcbench.tracking.tensorboard import TensorBoard
@@ -15,3 +17,8 @@ def register_trackers(register: Callable[[type[Tracker]], None]) -> None:
     """Register TensorBoard and MLflow."""
     register(TensorBoard)
     register(MLflow)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError where `thing` cannot be registered as a tracker."""
+    check_subclass(thing, Tracker)

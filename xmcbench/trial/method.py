@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.checks import check_config, check_subclass
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.predictions import Predictions
 
@@ -139,3 +140,11 @@ class Method(ABC):
     @abstractmethod
     def load(self, directory: Path) -> None:
         """Read what `save` wrote, so that `predict` answers as before."""
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError where `thing` cannot be registered as a method."""
+    check_subclass(thing, Method)
+    if not isinstance(getattr(thing, "info", None), MethodInfo):
+        raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
+    check_config(thing, Method)

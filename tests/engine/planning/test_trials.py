@@ -14,7 +14,7 @@ from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, acc
 from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large
 from xmcbench.engine.planning.workload import Lengths
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.plugins.registry import Registry
+from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Trial
 
@@ -26,7 +26,6 @@ PROCESS = 5e8
 def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialPlan]:
     """Plans a trial on 200 labels; the process is taken to hold half a gigabyte."""
     monkeypatch.setattr(memory_module, "process_bytes", lambda: PROCESS)
-    registry = Registry()
 
     def plan(
         method: str = "dexml",
@@ -35,7 +34,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         machine: Machine | None = None,
         **settings: Any,
     ) -> TrialPlan:
-        found = registry.method(method)
+        found = registry().method(method)
         encoder = (
             {"encoder": {"name": small_encoder}, "batch_size": 16} if hasattr(found.thing, "encodes_labels") else {}
         )
@@ -45,7 +44,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             dataset=dataset, dataset_hash="", seed=0, budget=Budget.model_validate(budget or {"steps": 10}),
         )  # fmt: skip
         machine = machine or Machine(DEVICE, kind="cpu")
-        return Planner(registry, tmp_path / "data", tmp_path / "cache", Lengths(12, 6), machine).plan(trial)
+        return Planner(tmp_path / "data", tmp_path / "cache", Lengths(12, 6), machine).plan(trial)
 
     return plan
 

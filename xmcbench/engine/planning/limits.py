@@ -9,18 +9,17 @@ from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, too_large
 from xmcbench.engine.planning.workload import Lengths
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry
 from xmcbench.trial.trial import Trial
 
 
-def predicted_too_large(trial: Trial, registry: Registry, data: Path, cache_dir: Path, workers: int) -> str | None:
+def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
     """Why a worker will not fit, or None where it will, or where nothing can be said before it is tried."""
     try:
-        return too_large(_planner(registry, data, cache_dir, workers).plan(trial))
+        return too_large(_planner(data, cache_dir, workers).plan(trial))
     except XMCBenchError:
         return None  # its memory is measured while it runs
 
 
 @cache
-def _planner(registry: Registry, data: Path, cache_dir: Path, workers: int) -> Planner:
-    return Planner(registry, data, cache_dir, Lengths(), Machine(accelerator(HERE), workers))
+def _planner(data: Path, cache_dir: Path, workers: int) -> Planner:
+    return Planner(data, cache_dir, Lengths(), Machine(accelerator(HERE), workers))

@@ -21,7 +21,7 @@ from xmcbench.engine.planning.probe import Probe, look_at
 from xmcbench.engine.planning.simulate import Paper, Simulation
 from xmcbench.engine.planning.workload import LARGE, Lengths, Workload
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry
+from xmcbench.plugins.registry import registry
 from xmcbench.run.attempt import held_out
 from xmcbench.trial.trial import Trial
 
@@ -63,13 +63,13 @@ class TrialPlan:
 class Planner:
     """Plans trials; an encoder on a dataset is looked at once."""
 
-    def __init__(self, registry: Registry, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
-        self.registry, self.data, self.cache, self.lengths, self.machine = registry, data, cache, lengths, machine
+    def __init__(self, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
+        self.data, self.cache, self.lengths, self.machine = data, cache, lengths, machine
         self._known: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
 
     def plan(self, trial: Trial) -> TrialPlan:
         """Raises XMCBenchError where nothing can be said of the trial, and why."""
-        found = self.registry.method(trial.method).thing
+        found = registry().method(trial.method).thing
         if not issubclass(found, EmbeddingMethod):
             raise XMCBenchError("trains no encoder of its own: no plan is made of it")
         method: EmbeddingMethod = found(found.Config.model_validate(trial.config))
@@ -129,13 +129,13 @@ class Planner:
     def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
         settings, notes = method.config, []
         vocabulary: dict[str, int] = {}
-        source = find_source(trial.dataset, self.data, self.registry)
+        source = find_source(trial.dataset, self.data)
         if source.missing(self.data):
             work = self._assumed(source.draft)
             tokens = f"{work.query_lengths_N[0]} and {work.label_lengths_L[0]} tokens"
             notes.append(f"{trial.dataset} is not here: queries and labels of {tokens} are assumed")
         else:
-            dataset = load(trial.dataset, self.data, self.cache, self.registry)
+            dataset = load(trial.dataset, self.data, self.cache)
             train = method.training_data(_kept_rows(dataset.training_data(), trial))
             tokenizer, told = tokenizer_of(settings.encoder, train.texts, self.cache)
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))

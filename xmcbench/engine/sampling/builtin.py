@@ -43,3 +43,9 @@ RECIPES = (
 def register_samplers(register: Callable[[Recipe], None]) -> None:
     for recipe in RECIPES:
         register(recipe)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError where `thing` cannot be registered as a sampler."""
+    if not callable(thing):
+        raise TypeError(f"{thing!r} is not a Recipe of xmcbench.sampling or a subclass of its Sampler")
