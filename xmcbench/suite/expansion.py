@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 BUDGET = "budget."  # a sweep over `budget.steps` changes that limit
 NAMED = "budget"  # the axis of named budgets
+NOT_SETTINGS = ("method", "budget")  # keys of a method in a suite file that its `Config` does not have
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Expansion:
         for combination in product(*axes.values()):
             point = dict(zip(axes, combination, strict=True))
             config, meant = self._configure(label, method, values, point)
-            budget = self._limit(point)
+            budget = self._limit(label, point)
             if config is not None and budget is not None:
                 resolved.setdefault(config.model_dump_json() + budget.model_dump_json(), (meant, config, budget))
         varying = [axis for axis in axes if len({_text(_at(axis, *outcome[1:])) for outcome in resolved.values()}) > 1]
@@ -169,7 +170,7 @@ class Expansion:
 
     def _said(self, label: str, fields: set[str]) -> dict[str, Any]:
         """The settings of a method that the file says: the shared ones that it has, and its own."""
-        own = {key: value for key, value in self._file.methods[label].items() if key != "method"}
+        own = {key: value for key, value in self._file.methods[label].items() if key not in NOT_SETTINGS}
         return {key: value for key, value in self._defaults.items() if key in fields} | own
 
     def _configure(
@@ -193,16 +194,24 @@ class Expansion:
             config = validate(method.thing.Config, kept, steps, origins, self._problems)
         return config, {key: value for key, value in point.items() if key not in unused}
 
-    def _limit(self, point: dict[str, Any]) -> Budget | None:
-        """The budget at one point of the sweep."""
-        name = point.get(NAMED, "")
+    def _limit(self, label: str, point: dict[str, Any]) -> Budget | None:
+        """The method's budget at one point of the sweep: its own `budget` if it has one, else the suite's."""
+        name, own = point.get(NAMED, ""), self._file.methods[label].get("budget")
         named = self._budgets[name]
         if named is None:
             return None  # which was noted
         steps: Steps = ("budgets", name) if name else ("budget",)
+        base = named.limits()
+        if own is not None:
+            steps = ("methods", label, "budget")
+            if name or not isinstance(own, dict):
+                expected = "no budget of its own beside the key 'budgets'" if name else "a mapping of limits"
+                self._problems.add(steps, f"found {own!r}, expected {expected}")
+                return None
+            base = own
         limits = {key.removeprefix(BUDGET): value for key, value in point.items() if key.startswith(BUDGET)}
         places: dict[str, Steps] = {key: ("sweep", BUDGET + key) for key in limits}
-        return validate(Budget, named.limits() | limits, steps, places, self._problems)
+        return validate(Budget, base | limits, steps, places, self._problems)
 
 
 def _fields(method: Registered) -> set[str]:
