@@ -10,7 +10,7 @@ from typing import Any
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.reporting.columns import COLUMNS, cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
-from xmcbench.reporting.rows import Group, Row, Table, budget_text
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
 
 HIDDEN = ("trial", "paper")  # the page has links in their place
@@ -18,7 +18,7 @@ DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 
 
-def payload(table: Table, records: Mapping[str, Record], analyses: Mapping[str, Analysis]) -> dict[str, Any]:
+def payload(table: Leaderboard, records: Mapping[str, Record], analyses: Mapping[str, Analysis]) -> dict[str, Any]:
     """Everything the page's script reads, ready for JSON."""
     groups = [_group(group) for group in table.groups]
     rows = [row for group in table.groups for row in group.rows]
@@ -52,7 +52,7 @@ def payload(table: Table, records: Mapping[str, Record], analyses: Mapping[str, 
     }
 
 
-def _most_rows(table: Table) -> str:
+def _most_rows(table: Leaderboard) -> str:
     """The dataset to begin with: the one with the most measured rows, or the most rows."""
     counts: Counter[tuple[bool, str]] = Counter()
     for group in table.groups:

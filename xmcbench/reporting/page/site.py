@@ -1,16 +1,16 @@
-"""The files of the page. Whatever comes from a record is escaped here, and the page's own policy runs nothing else."""
+"""The files of the page. Templates escape every value, and the content security policy allows no other script."""
 
 from __future__ import annotations
 
 import json
-import re
 from base64 import b64encode
 from collections.abc import Mapping
 from hashlib import sha256
-from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
@@ -18,7 +18,7 @@ from xmcbench.plugins.extras import import_extra
 from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page.payload import payload
-from xmcbench.reporting.rows import Table
+from xmcbench.reporting.rows import Leaderboard
 from xmcbench.trial.record import Record
 
 NOTHING = "'none'"
@@ -28,7 +28,7 @@ SCRIPTS = ("table.js", "charts.js", "page.js")
 
 
 def write_page(
-    table: Table, records: Mapping[str, Record], out: Path, analyses: Mapping[str, Analysis] | None = None
+    table: Leaderboard, records: Mapping[str, Record], out: Path, analyses: Mapping[str, Analysis] | None = None
 ) -> list[Path]:
     """Write `index.html` and a file for each record that the table shows into the folder `out`; the paths.
 
@@ -48,41 +48,36 @@ def _index(data: dict[str, Any]) -> str:
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
     plotly = import_extra("plotly.offline", "page", "writing the page")
     charts = plotly.get_plotlyjs()
-    return _filled(
-        _part("page.html"),
+    return _template("index.html").render(
         policy=_policy("'unsafe-inline'", script, charts),  # Plotly adds styles of its own
         style=style,
         script=script,
         charts=charts,
         data=_json(data),
-        footer=f"Made by xmcbench {escape(own_version())}, charts by Plotly (MIT licence).",
+        footer=f"Made by xmcbench {own_version()}, charts by Plotly (MIT licence).",
     )
 
 
 def _record(record: Record) -> str:
-    """A record to read: everything in it, nothing that runs."""
+    """The page of a record: everything in the record, without scripts."""
     style = _part("page.css")
-    sections = "".join(
-        f"<h2>{escape(section.title)}</h2>\n<dl>{''.join(_line(name, text) for name, text in section.rows)}</dl>\n"
-        for section in describe(record)
-    )
-    title = escape(f"{record.trial.dataset}/{record.trial.label}")
-    return _filled(
-        _part("record.html"), policy=_policy(_hash(style)), style=style, title=title, sections=sections, key=record.key
+    return _template("record.html").render(
+        policy=_policy(_hash(style)),
+        style=style,
+        title=f"{record.trial.dataset}/{record.trial.label}",
+        key=record.key,
+        sections=describe(record),
     )
 
 
-def _line(name: str, text: str) -> str:
-    return f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
+def _template(name: str) -> Template:
+    """A template in which every value is escaped unless the template marks it as safe."""
+    loader = PackageLoader("xmcbench.reporting", "page")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(name)
 
 
 def _part(name: str) -> str:
     return PARTS.joinpath(name).read_text(encoding="utf-8")
-
-
-def _filled(template: str, **parts: str) -> str:
-    """The template with each `{{name}}` replaced; what is put in is not looked at again."""
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
 
 
 def _json(data: dict[str, Any]) -> str:
@@ -94,9 +89,7 @@ def _json(data: dict[str, Any]) -> str:
 def _policy(style: str, *scripts: str) -> str:
     """A content security policy: this style, these scripts by their hashes, and no request to anywhere."""
     allowed = [f"style-src {style}", f"script-src {' '.join(map(_hash, scripts)) or NOTHING}"]
-    return escape(
-        "; ".join([f"default-src {NOTHING}", *allowed, f"base-uri {NOTHING}", f"form-action {NOTHING}"]), False
-    )
+    return "; ".join([f"default-src {NOTHING}", *allowed, f"base-uri {NOTHING}", f"form-action {NOTHING}"])
 
 
 def _hash(text: str) -> str:
