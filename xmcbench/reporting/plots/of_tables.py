@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from xmcbench.evaluation.analysis import Analysis
+from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
+from xmcbench.reporting.numbers import short_number
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
 from xmcbench.reporting.plots.of_analyses import deciles
-from xmcbench.reporting.rows import Group, Row, Table, budget_text
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
 
-NAMED = 16  # points with their name beside them
+LABELLED = 16  # points with their name beside them
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
 SMALLEST, LARGEST = 16.0, 260.0  # square points of a blob
 WIDE = 4.0  # the largest cost over the smallest from which on the axis is logarithmic
-UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-class Spot(NamedTuple):
+class Point(NamedTuple):
     """A row in a chart of costs."""
 
     source: str
@@ -32,17 +33,12 @@ class Spot(NamedTuple):
     y: float
     size: float  # square points
 
-    @property
-    def radius(self) -> float:
-        """In points."""
-        return math.sqrt(self.size / math.pi)
-
 
 MOST = len(COLOURS)  # methods of a figure, the best ones: more cannot be told apart
 
 
 def write_figures(
-    table: Table,
+    table: Leaderboard,
     records: Mapping[str, Record],
     out: Path,
     format: str,
@@ -80,7 +76,7 @@ def _of_group(
     return paths
 
 
-def _by_dataset(table: Table) -> dict[str, list[Group]]:
+def _by_dataset(table: Leaderboard) -> dict[str, list[Group]]:
     """The groups of each dataset and track, by the beginning of their files' names."""
     found: dict[str, list[Group]] = defaultdict(list)
     for group in table.groups:
@@ -97,62 +93,35 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
     """PRIME's Figure 1: quality against cost, a blob as large as the batch; published rows are hollow."""
     largest = max(costs(row).get("batch_size", 0.0) for row in rows)
     sizes = [SMALLEST + LARGEST * costs(row).get("batch_size", 0.0) / (largest or 1.0) for row in rows]
-    spots = [
-        Spot(row.source, row.method, costs(row)[cost], 100 * row.metrics[metric], size)
+    points = [
+        Point(row.source, row.method, costs(row)[cost], 100 * row.metrics[metric], size)
         for row, size in zip(rows, sizes, strict=True)
     ]
-    spots = sorted(set(spots), key=lambda spot: (-spot.y, spot.name, spot.x))  # papers repeat one another's rows
+    points = sorted(set(points), key=lambda point: (-point.y, point.name, point.x))  # papers repeat one another's rows
     with drawing(path, PAGE, 3.4) as axes:
         for at, source in enumerate(("measured", "published")):
-            if some := [spot for spot in spots if spot.source == source]:
+            if some := [point for point in points if point.source == source]:
                 fill = COLOURS[at] + "66" if source == "measured" else "none"
-                x, y, areas = ([getattr(spot, name) for spot in some] for name in ("x", "y", "size"))
+                x, y, areas = ([getattr(point, name) for point in some] for name in ("x", "y", "size"))
                 axes.scatter(x, y, areas, facecolors=fill, edgecolors=COLOURS[at], linewidths=0.9, label=source)
-        if max(spot.x for spot in spots) > WIDE * min(spot.x for spot in spots):
+        if max(point.x for point in points) > WIDE * min(point.x for point in points):
             axes.set_xscale("log")
         axes.set(xlabel=COSTS[cost], ylabel=f"{metric} (%)")
         axes.margins(0.1)
-        axes.xaxis.set_major_formatter(lambda value, _: tick(value))
+        axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, markerscale=0.6)
-        _name(axes, spots)
+        _label(axes, points)
 
 
-def tick(value: float) -> str:
-    """
-    >>> tick(20_000.0), tick(1_500_000.0), tick(0.05)
-    ('20k', '1.5M', '0.05')
-    """
-    size, unit = next(((size, unit) for size, unit in UNITS if value >= size), (1.0, ""))
-    return f"{value / size:.6g}{unit}"
-
-
-def _name(axes: Any, spots: Sequence[Spot]) -> None:
-    """Names beside the best points, once each, left out where they would cover something or leave the axes."""
-    axes.figure.draw_without_rendering()
-    inside, pixels = axes.get_window_extent(), axes.figure.dpi / 72
-    places = [tuple(axes.transData.transform((spot.x, spot.y))) for spot in spots]
-    taken = [_around(place, spot.radius * pixels) for place, spot in zip(places, spots, strict=True)]
-    named: dict[str, tuple[float, ...]] = {}
-    for spot, place in zip(spots, places, strict=True):
-        if len(named) >= NAMED or spot.name in named or any(math.dist(place, other) < 3 for other in named.values()):
-            continue
-        for side, way in (("left", 1), ("right", -1)):
-            style = {"textcoords": "offset points", "fontsize": 6, "ha": side, "va": "center_baseline"}
-            text = axes.annotate(plain(spot.name), (spot.x, spot.y), xytext=(way * (spot.radius + 2), 0), **style)
-            box = tuple(text.get_window_extent().extents)
-            if box[0] > inside.x0 and box[2] < inside.x1 and not any(_meet(box, other) for other in taken):
-                taken.append(box)
-                named[spot.name] = place
-                break
-            text.remove()
-
-
-def _around(place: tuple[float, ...], radius: float) -> tuple[float, ...]:
-    return place[0] - radius, place[1] - radius, place[0] + radius, place[1] + radius
-
-
-def _meet(box: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+def _label(axes: Any, points: Sequence[Point]) -> None:
+    """Write the names of the best points beside them, each name once, without overlap."""
+    adjust = import_extra("adjustText", "plots", "labelling points")
+    best = list({point.name: point for point in reversed(points)}.values())[::-1][:LABELLED]
+    texts = [axes.text(point.x, point.y, plain(shorten(point.name, 48)), fontsize=6) for point in best]
+    lines = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4}
+    adjust.adjust_text(
+        texts, [point.x for point in points], [point.y for point in points], ax=axes, arrowprops=lines, iter_lim=200
+    )
 
 
 def _curves(found: Sequence[tuple[str, list[dict[str, float]]]], metric: str, path: Path) -> None:
@@ -166,6 +135,6 @@ def _curves(found: Sequence[tuple[str, list[dict[str, float]]]], metric: str, pa
             style = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 3}
             x, y = [point[spent] for point in known], [100 * point[metric] for point in known]
             axes.plot(x, y, label=plain(name), **style)
-        axes.xaxis.set_major_formatter(lambda value, _: tick(value))
+        axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
         axes.set(xlabel=SPENT.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
         legend_below(axes, 3)
