@@ -95,4 +95,4 @@ def test_a_file_is_no_store(bench: Bench, show: Show) -> None:
 
 def test_sections_that_say_nothing_are_left_out() -> None:
     titles = [section.title for section in describe(decode(GOLDEN.read_bytes()))]
-    assert titles == ["Trial", "Outcome", "Figures (per cent)", "Settings", "Spent", "Made with", "To have it again"]
+    assert titles == ["Trial", "Outcome", "Metrics (per cent)", "Settings", "Spent", "Provenance", "Reproduce"]

@@ -8,7 +8,7 @@ from evaluation.cases import pairs
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import rank
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
-from xmcbench.reporting import Table, View, leaderboard
+from xmcbench.reporting import Leaderboard, View, leaderboard
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
@@ -69,13 +69,13 @@ def published(dataset: str = "made") -> list[PublishedRow]:
     return [row, row.model_copy(update=bad)]
 
 
-def table(records: dict[str, Record]) -> Table:
+def table(records: dict[str, Record]) -> Leaderboard:
     """All rows of two datasets and two budgets."""
     cited = [*published(), *published("other-set")]
     return leaderboard(records.values(), cited, View())
 
 
-def board() -> tuple[dict[str, Record], Table]:
+def board() -> tuple[dict[str, Record], Leaderboard]:
     """Records of two budgets on one dataset and of another dataset, and the table of them and of published rows."""
     records = (
         measured() | measured(2, budget=Budget(encoder_tokens=5000)) | measured(3, dataset="zoo", dataset_hash="z")

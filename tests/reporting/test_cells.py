@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.reporting import Cell, TableShape, along_grids, cell_grid, cells, cost_grid, published_rows
+from xmcbench.reporting import (
+    SweepCell,
+    TableShape,
+    cell_table,
+    cells,
+    cost_table,
+    published_rows,
+    smaller_budget_tables,
+)
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 
@@ -21,7 +29,7 @@ def idle(trial: Trial) -> frozenset[str]:
     return frozenset({"negatives_per_query"}) if trial.label == "in-batch" else frozenset()
 
 
-def cells_of(*records: Record) -> list[Cell]:
+def cells_of(*records: Record) -> list[SweepCell]:
     return cells([(one.trial, one) for one in records], {one.trial.label: one.trial.label for one in records}, idle)
 
 
@@ -29,7 +37,7 @@ SHAPE = TableShape(columns=["batch_size", "negatives_per_query", "negative_pool"
 
 
 def test_a_cell_says_its_settings_its_pool_and_its_figures() -> None:
-    grid = cell_grid("title", SHAPE, cells_of(made("hard", 0.5), made("in-batch", 0.25)))
+    grid = cell_table("title", SHAPE, cells_of(made("hard", 0.5), made("in-batch", 0.25)))
     assert grid.headings == ("method", "batch", "negatives", "pool", "P@1", "encoder")
     assert grid.rows == (
         ("hard", "64", "2", "50", "50.00", "tiny"),
@@ -40,21 +48,21 @@ def test_a_cell_says_its_settings_its_pool_and_its_figures() -> None:
 def test_seeds_are_one_cell_and_what_was_not_run_says_so() -> None:
     first, second, missing = made("a", 0.4, seed=0), made("a", 0.6, seed=1), made("b", 0.1)
     found = cells([(first.trial, first), (second.trial, second), (missing.trial, None)], {}, idle)
-    assert cell_grid("", TableShape(columns=["P@1"]), found).rows == (("a", "50.00"), ("b", "not run"))
+    assert cell_table("", TableShape(columns=["P@1"]), found).rows == (("a", "50.00"), ("b", "not run"))
 
 
 def test_only_the_methods_asked_for_and_the_papers_rows_below() -> None:
     shape = TableShape(methods=["a"], columns=["batch_size", "negative_pool", "P@1", "P@5"], beside="dexml Table 3")
-    grid = cell_grid("", shape, cells_of(made("a", 0.5), made("b", 0.5)), published_rows())
+    grid = cell_table("", shape, cells_of(made("a", 0.5), made("b", 0.5)), published_rows())
     assert [row[0] for row in grid.rows if "Table" not in row[0]] == ["a"]
     assert ("8,192", "90,112", "54.01", "42.08") in [row[1:] for row in grid.rows]
 
 
 def test_the_best_for_the_cost_is_marked() -> None:
     found = cells_of(made("a", 0.5, flops=1e9), made("a2", 0.4, flops=2e9), made("a3", 0.6, flops=3e9))
-    found = [Cell("a", each.trial, each.settings, each.status, each.records, each.row) for each in found]
+    found = [SweepCell("a", each.trial, each.settings, each.status, each.records, each.row) for each in found]
     other = cells_of(made("b", 0.55, flops=4e9))
-    marks = {row[0]: row[-1] for row in cost_grid([*found, *other], "P@1").rows}
+    marks = {row[0]: row[-1] for row in cost_table([*found, *other], "P@1").rows}
     assert marks == {"a": "all", "a2": "", "a3": "all", "b": "method"}
 
 
@@ -65,7 +73,7 @@ def along(label: str, *figures: float, fractions: tuple[float, ...] = (0.26, 0.5
 
 def test_a_leaderboard_at_each_budget() -> None:
     found = cells_of(along("slow", 0.1, 0.2, 0.4, 0.5), along("quick", 0.3, 0.3, 0.3, 0.3), made("unseen", 0.9))
-    (grid,) = along_grids(found, "nDCG@5", 4)
+    (grid,) = smaller_budget_tables(found, "nDCG@5", 4)
     assert grid.headings == ("method", "250 steps", "500 steps", "750 steps", "1.0k steps")
     assert grid.rows == (
         ("slow", "10.00 (2)", "20.00 (2)", "40.00 (1)", "50.00 (1)"),
@@ -75,5 +83,5 @@ def test_a_leaderboard_at_each_budget() -> None:
 
 
 def test_a_step_over_two_levels_answers_for_both() -> None:
-    (grid,) = along_grids(cells_of(along("a", 0.1, 0.4, 0.5, fractions=(0.26, 0.8, 1.0))), "nDCG@5", 4)
+    (grid,) = smaller_budget_tables(cells_of(along("a", 0.1, 0.4, 0.5, fractions=(0.26, 0.8, 1.0))), "nDCG@5", 4)
     assert grid.rows == (("a", "10.00 (1)", "40.00 (1)", "40.00 (1)", "50.00 (1)"),)

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import Table, View, leaderboard, recorded_metrics
+from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection
@@ -13,7 +13,7 @@ from xmcbench.trial.trial import Selection
 from .made import failed, record
 
 
-def ranks(table: Table) -> list[list[tuple[int | None, str]]]:
+def ranks(table: Leaderboard) -> list[list[tuple[int | None, str]]]:
     return [[(row.rank, row.method) for row in group.rows] for group in table.groups]
 
 

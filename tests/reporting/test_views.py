@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.reporting import FORMATS, Group, Row, Table, View, leaderboard, published_rows, render
+from xmcbench.reporting import FORMATS, Group, Leaderboard, Row, View, leaderboard, published_rows, render
 from xmcbench.reporting.columns import COLUMNS
 from xmcbench.trial.budget import Budget
 
@@ -20,16 +20,16 @@ from .made import cited, record
 DEXML = {"encoder": {"name": "distilbert-base-uncased"}, "batch_size": 8192, "loss": "decoupled-softmax"}
 
 
-def named(table: Table) -> list[tuple[str, list[str]]]:
+def named(table: Leaderboard) -> list[tuple[str, list[str]]]:
     return [(group.source, [row.method for row in group.rows]) for group in table.groups]
 
 
-def only(table: Table) -> Group:
+def only(table: Leaderboard) -> Group:
     (group,) = table.groups
     return group
 
 
-def measured(table: Table) -> Row:
+def measured(table: Leaderboard) -> Row:
     return next(row for group in table.groups if group.source == "measured" for row in group.rows)
 
 
@@ -141,7 +141,7 @@ def test_rows_are_grouped_by_a_column_and_ranked_within() -> None:
         ({"batch_size": "10"}, [(1, "B"), (2, "A")]),
         ({"batch_size": "20"}, [(1, "C")]),
     ]
-    assert "made, published, batch: not said" in render(leaderboard([], rows, View(group_by="batch_size")))
+    assert "made, published, batch: not stated" in render(leaderboard([], rows, View(group_by="batch_size")))
 
 
 def test_a_column_orders_rows_and_leaves_their_ranks() -> None:

@@ -13,7 +13,7 @@ from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.evaluation.comparison import Compared, Comparison
-    from xmcbench.reporting import Grid
+    from xmcbench.reporting import TextTable
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -33,7 +33,7 @@ def compare(
     from xmcbench.cli.find import find_trial
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import render_grids
+    from xmcbench.reporting import render_tables
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -42,11 +42,11 @@ def compare(
     try:
         dataset = load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
-        typer.echo(render_grids([_kept_figures(place, records, names)], format))
+        typer.echo(render_tables([_kept_figures(place, records, names)], format))
         typer.echo(f"\nno breakdown and no queries: {problem}", err=True)
         return
     predictions, found = _compare(place, records, dataset, names, k)
-    typer.echo(render_grids([*_grids(records, found)], format))
+    typer.echo(render_tables([*_grids(records, found)], format))
     if format == "table" and queries:
         typer.echo("\n" + "\n".join(_queries(found, dataset, predictions, queries)))
 
@@ -81,7 +81,7 @@ def _compare(
     return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
 
 
-def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> Grid:
+def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> TextTable:
     """The figures alone, from what the trials keep of them on resamples."""
     from xmcbench.evaluation.comparison import compare_resampled
 
@@ -89,13 +89,13 @@ def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[
     return _figures(records, compare_resampled((records[0].metrics, records[1].metrics), kept))
 
 
-def _grids(records: tuple[Record, Record], found: Comparison) -> Iterator[Grid]:
+def _grids(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
     yield _figures(records, found.figures)
     for name, parts in found.breakdowns.items():
         yield _grid(f"P@{found.k} by {name}", "labels", parts, ())
 
 
-def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> Grid:
+def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> TextTable:
     from xmcbench.cli.find import described
 
     notes = (
@@ -109,8 +109,8 @@ def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> Gri
     )
 
 
-def _grid(title: str, kind: str, compared: Sequence[Compared], notes: tuple[str, ...]) -> Grid:
-    from xmcbench.reporting import Grid
+def _grid(title: str, kind: str, compared: Sequence[Compared], notes: tuple[str, ...]) -> TextTable:
+    from xmcbench.reporting import TextTable
 
     rows = []
     for each in compared:
@@ -119,7 +119,7 @@ def _grid(title: str, kind: str, compared: Sequence[Compared], notes: tuple[str,
         star = "*" if found.significant else ""
         figures = (f"{100 * each.first:.2f}", f"{100 * each.second:.2f}", f"{100 * found.value:+.2f}{star}")
         rows.append((each.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{found.p:.3f}"))
-    return Grid(title, (kind or "figure", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
+    return TextTable(title, (kind or "figure", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
 
 
 def _queries(
@@ -151,6 +151,6 @@ def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
 def _line(text: str, width: int = 160) -> str:
     from textwrap import shorten
 
-    from xmcbench.reporting.columns import printable
+    from xmcbench.reporting.numbers import printable
 
     return printable(shorten(text, width, placeholder="…"))

@@ -14,7 +14,7 @@ from xmcbench.cli.options import DataDir, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
-    from xmcbench.reporting import Table
+    from xmcbench.reporting import Leaderboard
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -95,7 +95,7 @@ class _Measured:
         """The figures on resamples that are kept of a trial."""
         return self.places[key].resampled(self.records[key], metrics)
 
-    def analyses(self, table: Table, data: Path) -> dict[str, Analysis]:
+    def analyses(self, table: Leaderboard, data: Path) -> dict[str, Analysis]:
         """What the predictions of the trials in `table` tell, where they and their dataset are at hand."""
         from xmcbench.reporting.analyses import analyses
 
@@ -159,7 +159,7 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(table: Table, measured: _Measured, format: str, output: Path | None, data: Path) -> None:
+def _write_folder(table: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path) -> None:
     """A page, or figures, in a folder."""
     analyses = measured.analyses(table, data)
     if format == "html":

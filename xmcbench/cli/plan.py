@@ -13,7 +13,7 @@ from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets,
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
-    from xmcbench.reporting import Grid
+    from xmcbench.reporting import TextTable
     from xmcbench.trial.trial import Trial
 
 
@@ -50,7 +50,7 @@ def plan(
     from xmcbench.engine.planning.trials import Machine, Planner
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import render_grids
+    from xmcbench.reporting import render_tables
     from xmcbench.run.runner import select
     from xmcbench.suite.suite import load_suite
 
@@ -68,7 +68,7 @@ def plan(
             left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
     made.reverse()
     grids = [_costs(made, seeds, machine), _memory(made)] if made else []
-    typer.echo(render_grids(grids, format))
+    typer.echo(render_tables(grids, format))
     for line in reversed(left_out):
         typer.echo(f"not planned: {line}", err=True)
     raise typer.Exit(0 if all(_fits(each, machine) != "no" for each in made) else 1)
@@ -80,18 +80,21 @@ def _fits(made: TrialPlan, machine: Machine) -> str:
     return fits(made, machine.accelerator)
 
 
-def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> Grid:
+def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
     from xmcbench.engine.planning.trials import MARGIN
-    from xmcbench.reporting import Grid
-    from xmcbench.reporting.columns import written
+    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.numbers import format_value
 
     rows = [
         (
             _name(each.trial, made),
-            *(written(value, "count") for value in (each.steps, round(each.pool), each.encoder_tokens, each.flops)),
-            written(each.device_hours, "hours"),
-            written(each.memory.total, "bytes"),
-            written(each.network, "bytes") if each.workers > 1 else "-",
+            *(
+                format_value(value, "count")
+                for value in (each.steps, round(each.pool), each.encoder_tokens, each.flops)
+            ),
+            format_value(each.device_hours, "hours"),
+            format_value(each.memory.total, "bytes"),
+            format_value(each.network, "bytes") if each.workers > 1 else "-",
             _fits(each, machine),
         )
         for each in made
@@ -100,24 +103,25 @@ def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: 
     total = sum(each.device_hours * seeds[each.trial.dataset, each.trial.label] for each in made)
     notes = [
         f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
-        f"all trials with their seeds: {written(total, 'hours')} device hours",
+        f"all trials with their seeds: {format_value(total, 'hours')} device hours",
         f"fits: close where memory is within {MARGIN:.0%} of what there is; memory and sent are a worker's",
         *dict.fromkeys(note for each in made for note in each.notes),
     ]
     headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent a step", "fits")
-    return Grid("plan", headings, tuple(rows), tuple(notes))
+    return TextTable("plan", headings, tuple(rows), tuple(notes))
 
 
-def _memory(made: Sequence[TrialPlan]) -> Grid:
-    from xmcbench.reporting import Grid
-    from xmcbench.reporting.columns import written
+def _memory(made: Sequence[TrialPlan]) -> TextTable:
+    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.numbers import format_value
 
     parts = list(made[0].memory.parts())
     rows = [
-        (_name(each.trial, made), *(written(value, "bytes") for value in each.memory.parts().values())) for each in made
+        (_name(each.trial, made), *(format_value(value, "bytes") for value in each.memory.parts().values()))
+        for each in made
     ]
     note = "the peak is the first five and the largest of: embeddings + activations + scores, checkpoint, search"
-    return Grid("memory of a worker", ("trial", *parts), tuple(rows), (note,))
+    return TextTable("memory of a worker", ("trial", *parts), tuple(rows), (note,))
 
 
 def _name(trial: Trial, made: Sequence[TrialPlan]) -> str:

@@ -43,8 +43,8 @@ def _print(record: Record, store: Store) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    from xmcbench.reporting.columns import printable
     from xmcbench.reporting.describe import describe
+    from xmcbench.reporting.numbers import printable
 
     console = Console(highlight=False, soft_wrap=True)
     for section in describe(record):

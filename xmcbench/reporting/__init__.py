@@ -1,34 +1,34 @@
 """Views over records: which method did best, and what it spent; and the figures that papers print."""
 
-from xmcbench.reporting.along import along_grids
-from xmcbench.reporting.cells import Cell, TableShape, cell_grid, cells, cost_grid
-from xmcbench.reporting.grid import GRID_FORMATS, Grid, render_grids
+from xmcbench.reporting.cells import SweepCell, TableShape, cell_table, cells, cost_table
+from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
-from xmcbench.reporting.rows import Group, Row, Table, View, budget_text
+from xmcbench.reporting.rows import Group, Leaderboard, Row, View, budget_text
+from xmcbench.reporting.smaller_budgets import smaller_budget_tables
 from xmcbench.reporting.standings import leaderboard
-from xmcbench.reporting.table import FORMATS, render
+from xmcbench.reporting.text_table import TABLE_FORMATS, TextTable, render_tables
 
 __all__ = [
     "FORMATS",
-    "GRID_FORMATS",
-    "Cell",
-    "Grid",
+    "TABLE_FORMATS",
     "Group",
+    "Leaderboard",
     "PublishedRow",
     "Row",
-    "Table",
+    "SweepCell",
     "TableShape",
+    "TextTable",
     "View",
-    "along_grids",
     "budget_text",
-    "cell_grid",
+    "cell_table",
     "cells",
-    "cost_grid",
+    "cost_table",
     "leaderboard",
     "published_rows",
     "read_published",
     "recorded_metrics",
     "render",
-    "render_grids",
+    "render_tables",
+    "smaller_budget_tables",
 ]

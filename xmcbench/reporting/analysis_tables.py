@@ -14,7 +14,7 @@ import numpy as np
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.grid import Grid
+from xmcbench.reporting.text_table import TextTable
 
 FIGURES = {
     "contribution": "what labels of a bin add to P@{k}",
@@ -23,7 +23,7 @@ FIGURES = {
 }
 
 
-def analysis_grids(analyses: Mapping[str, Analysis]) -> list[Grid]:
+def analysis_tables_of(analyses: Mapping[str, Analysis]) -> list[TextTable]:
     """The tables of analyses on one dataset, by name of the trial; the first is what the others are compared with."""
     first = next(iter(analyses.values()))
     grids = [_summary(analyses)]
@@ -33,7 +33,7 @@ def analysis_grids(analyses: Mapping[str, Analysis]) -> list[Grid]:
     return grids
 
 
-def _summary(analyses: Mapping[str, Analysis]) -> Grid:
+def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
     first = next(iter(analyses.values()))
     ks = tuple(first.trade_off)
     headings = (
@@ -56,10 +56,10 @@ def _summary(analyses: Mapping[str, Analysis]) -> Grid:
         "area: under precision against recall, all queries together; separation: how often a true pair scores above a "
         "false one. Both know the kept labels of each query only.",
     )
-    return Grid("precision, propensity, coverage, scores (per cent)", headings, tuple(rows), notes)
+    return TextTable("precision, propensity, coverage, scores (per cent)", headings, tuple(rows), notes)
 
 
-def _bins(analyses: Mapping[str, Analysis], partition: str, figure: str) -> Grid:
+def _bins(analyses: Mapping[str, Analysis], partition: str, figure: str) -> TextTable:
     """A row a bin, a column a trial; of contributions also the sum, and how the trials compare with the first."""
     (reference, first), *others = analyses.items()
     bins = first.breakdowns[partition]
@@ -89,7 +89,7 @@ def _bins(analyses: Mapping[str, Analysis], partition: str, figure: str) -> Grid
     headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name, _ in compared))
     title = f"{partition}: {FIGURES[figure].format(k=first.k)} (per cent)"
     notes = [f"Δ: relative to {reference}."] if compared else []
-    return Grid(title, headings, tuple(rows), (*_notes(partition), *notes) if figure == "contribution" else ())
+    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if figure == "contribution" else ())
 
 
 def _notes(partition: str) -> tuple[str, ...]:

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.reporting.cited import cited_row
 from xmcbench.reporting.columns import COLUMNS, cell, heading
-from xmcbench.reporting.grid import Grid
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Row
+from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
@@ -34,7 +34,7 @@ class TableShape(BaseModel):
 
 
 @dataclass(frozen=True)
-class Cell:
+class SweepCell:
     """One method with one configuration on one dataset under one budget; figures are means over its seeds."""
 
     entry: str  # the method's label in the suite
@@ -54,7 +54,7 @@ def cells(
     outcomes: Iterable[tuple[Trial, Record | None]],
     entries: Mapping[str, str],
     idle: Callable[[Trial], frozenset[str]],
-) -> list[Cell]:
+) -> list[SweepCell]:
     """The cells of a suite's trials, in its order. `entries` has the method's label of each trial's label.
 
     `idle` names the settings that mean nothing beside a trial's others.
@@ -67,13 +67,13 @@ def cells(
 
 def _cell(
     alike: Sequence[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
-) -> Cell:
+) -> SweepCell:
     trial = alike[0][0]
     statuses = [str(record.status) if record else "not run" for _, record in alike]
     scored = [record for _, record in alike if record and record.status in SCORED]
     rows = [row for _, row in measured_rows(scored)]
     unused = idle(trial)
-    return Cell(
+    return SweepCell(
         entry=entries.get(trial.label, trial.label),
         trial=trial,
         settings={name: value for name, value in trial.config.items() if name not in unused},
@@ -83,7 +83,9 @@ def _cell(
     )
 
 
-def cell_grid(title: str, shape: TableShape, found: Sequence[Cell], published: Sequence[PublishedRow] = ()) -> Grid:
+def cell_table(
+    title: str, shape: TableShape, found: Sequence[SweepCell], published: Sequence[PublishedRow] = ()
+) -> TextTable:
     """The table of a suite: its cells, and below them the rows of the paper's table that it is shaped like."""
     shown = [each for each in found if shape.methods is None or each.entry in shape.methods]
     rows = [(each.label, *(_text(each, name) for name in shape.columns)) for each in shown]
@@ -97,10 +99,10 @@ def cell_grid(title: str, shape: TableShape, found: Sequence[Cell], published: S
     if theirs:
         notes.append(f"rows of {shape.beside} are as printed there, on the datasets and budgets of the paper")
     headings = ("method", *(_heading(name) for name in shape.columns))
-    return Grid(title, headings, tuple(rows), tuple(notes))
+    return TextTable(title, headings, tuple(rows), tuple(notes))
 
 
-def cost_grid(found: Sequence[Cell], metric: str) -> Grid:
+def cost_table(found: Sequence[SweepCell], metric: str) -> TextTable:
     """Quality against cost, method by method and the cheapest cell first."""
     order = {entry: place for place, entry in enumerate(dict.fromkeys(each.entry for each in found))}
     scored = sorted((each for each in found if metric in each.row.metrics), key=lambda e: (order[e.entry], _cost(e)))
@@ -111,17 +113,17 @@ def cost_grid(found: Sequence[Cell], metric: str) -> Grid:
         rows.append((each.label, *(_text(each, name) for name in (metric, *COSTS)), mark))
     headings = ("method", metric, *(_heading(name) for name in COSTS), "best of")
     note = f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"
-    return Grid(f"quality against cost: {metric}", headings, tuple(rows), (note,))
+    return TextTable(f"quality against cost: {metric}", headings, tuple(rows), (note,))
 
 
-def _cost(each: Cell) -> float:
+def _cost(each: SweepCell) -> float:
     return float(each.row.facts.get("flops", 0.0))
 
 
-def _undominated(each: Cell, others: Sequence[Cell], metric: str) -> bool:
+def _undominated(each: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
     """Whether no other is as good for less, or better for as much."""
 
-    def beats(other: Cell) -> bool:
+    def beats(other: SweepCell) -> bool:
         gain, saved = other.row.metrics[metric] - each.row.metrics[metric], _cost(each) - _cost(other)
         return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
 
@@ -129,7 +131,7 @@ def _undominated(each: Cell, others: Sequence[Cell], metric: str) -> bool:
     return not any(beats(other) for other in others if (other.trial.dataset, other.trial.budget) == where)
 
 
-def _text(each: Cell, name: str) -> str:
+def _text(each: SweepCell, name: str) -> str:
     if "@" in name and name not in each.row.metrics:
         return each.status
     if name not in each.settings:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from xmcbench.reporting.columns import COLUMNS
+from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.rows import Fact, Row
+from xmcbench.reporting.rows import Row
 from xmcbench.trial.record import Record
 
 # A setting is the same where both say these and agree, and do not disagree in what both say of the others.
@@ -19,7 +20,7 @@ SAID_OF_A_TABLE = {"paper", "note"}
 
 def cited_row(row: PublishedRow) -> Row:
     """A published row as a row of a leaderboard."""
-    facts: dict[str, Fact | None] = {name: getattr(row, name, None) for name in COLUMNS if name != "settings"}
+    facts: dict[str, Value | None] = {name: getattr(row, name, None) for name in COLUMNS if name != "settings"}
     facts["settings"] = ", ".join(f"{name} {value}" for name, value in row.settings.items()) or None
     facts |= {"paper": row.source, "note": row.note or None}
     return Row(
@@ -124,7 +125,7 @@ def _agreements(row: Row, other: PublishedRow) -> int:
     return count
 
 
-def _alike(name: str, ours: Fact, theirs: Fact) -> bool:
+def _alike(name: str, ours: Value, theirs: Value) -> bool:
     first, second = _plain(str(ours)), _plain(str(theirs))
     if name == "encoder":  # distilbert-base, DistilBERT and distilbert-base-uncased
         return first.startswith(second) or second.startswith(first)

@@ -1,4 +1,4 @@
-"""Everything that a record says, in sections for people, and how to have it again."""
+"""Everything in a record, in sections for people, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
-from xmcbench.reporting.columns import printable, written
+from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
+from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
 from xmcbench.trial.trial import SCHEMA_VERSION
 
@@ -25,33 +26,33 @@ KINDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class Section:
-    """A part of a record: names and what they are, as text."""
+    """A part of a record: names and values, as text."""
 
     title: str
     rows: tuple[tuple[str, str], ...]
 
 
 def describe(record: Record) -> tuple[Section, ...]:
-    """The sections of a record that say something; nothing of the record is left out but its failure's log."""
+    """The non-empty sections of a record. They hold all of the record except the log of a failure."""
     trial, made = record.trial, dict(record.provenance)
     command = made.pop("command", None)
     sections = (
         Section("Trial", tuple(_trial(record))),
         Section("Outcome", tuple(_outcome(record))),
-        Section("Figures (per cent)", tuple(_figures(record))),
+        Section("Metrics (per cent)", tuple(_metrics(record))),
         Section("Settings", tuple(_flat(trial.config))),
         Section("Spent", tuple(_flat(record.spent))),
-        Section("Along the budget", tuple(_curve(record))),
+        Section("Curve", tuple(_curve(record))),
         Section("How the settings were chosen", tuple(_flat(record.chosen))),
-        Section("Made with", tuple(_flat(made))),
-        Section("To have it again", tuple(_again(record, command))),
+        Section("Provenance", tuple(_flat(made))),
+        Section("Reproduce", tuple(_reproduce(record, command))),
     )
     clean = (Section(each.title, tuple((name, printable(text)) for name, text in each.rows)) for each in sections)
     return tuple(section for section in clean if section.rows)
 
 
 def reproducing_suite(record: Record, metrics: Iterable[str] = ()) -> dict[str, Any]:
-    """A suite of this one trial: with the versions and the data it ran with, it has the same key."""
+    """A suite of this one trial. With the same versions and data it has the same key."""
     trial = record.trial
     suite: dict[str, Any] = {
         "name": record.suite,
@@ -81,12 +82,12 @@ def _trial(record: Record) -> Iterable[tuple[str, str]]:
         yield "selection", f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
     yield "suite", record.suite
     if record.key_version != SCHEMA_VERSION:
-        yield "schema", f"written by version {record.key_version}, which had no digest: an edit would not be noticed"
+        yield "schema", f"written by version {record.key_version}, which had no digest: edits cannot be detected"
 
 
 def _outcome(record: Record) -> Iterable[tuple[str, str]]:
     yield "status", str(record.status)
-    yield "begun", record.started
+    yield "started", record.started
     yield "ended", record.ended
     yield "checkpoint chosen on", record.selection_split
     yield "trainable parameters", f"{record.num_parameters:,}"
@@ -100,13 +101,16 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
         yield "truth", record.truth_hash
 
 
-def _figures(record: Record) -> Iterable[tuple[str, str]]:
-    for name, figure in record.metrics.items():
+def _metrics(record: Record) -> Iterable[tuple[str, str]]:
+    for name, value in record.metrics.items():
         low, high = record.intervals.get(name, (None, None))
         interval = "" if low is None or high is None else f"  95 %: {100 * low:.2f} to {100 * high:.2f}"
-        yield name, f"{100 * figure:.4f}{interval}"
+        yield name, f"{100 * value:.4f}{interval}"
     if record.metrics and record.metric_version != METRIC_VERSION:
-        yield "definitions", f"version {record.metric_version}, now {METRIC_VERSION}: `xmcbench rescore` renews them"
+        yield (
+            "definitions",
+            f"version {record.metric_version}, now {METRIC_VERSION}: `xmcbench rescore` recomputes the metrics",
+        )
 
 
 def _curve(record: Record) -> Iterable[tuple[str, str]]:
@@ -114,23 +118,23 @@ def _curve(record: Record) -> Iterable[tuple[str, str]]:
         yield str(number), ", ".join(f"{name} {value:.6g}" for name, value in point.items())
 
 
-def _again(record: Record, command: Any) -> Iterable[tuple[str, str]]:
+def _reproduce(record: Record, command: Any) -> Iterable[tuple[str, str]]:
     git = record.provenance.get("git") or {}
     if commit := git.get("commit"):
-        yield "code", f"git checkout {commit}" + ("  (it had changes that no commit holds)" if git.get("dirty") else "")
+        yield "code", f"git checkout {commit}" + ("  (with uncommitted changes)" if git.get("dirty") else "")
     if isinstance(command, list) and command:
         words = [PurePath(str(command[0])).name, *map(str, command[1:])]
-        yield "the command it came from", shlex.join(words)
+        yield "original command", shlex.join(words)
     yield "this trial alone", f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml"
 
 
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    for name, value in tree.items():
-        if isinstance(value, dict) and value:
-            yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
-            yield prefix + name, json.dumps(value, ensure_ascii=False)
+def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+    """Nested values by dotted name, as text."""
+    for path, value in flatten(tree):
+        name = path.rpartition(".")[2]
+        if isinstance(value, bool) or value is None or isinstance(value, dict | list):
+            yield path, json.dumps(value, ensure_ascii=False)
         elif name in KINDS:
-            yield prefix + name, written(value, KINDS[name])
+            yield path, format_value(value, KINDS[name])
         else:
-            yield prefix + name, f"{value:,}" if isinstance(value, int) else str(value)
+            yield path, f"{value:,}" if isinstance(value, int) else str(value)

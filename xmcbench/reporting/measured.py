@@ -7,7 +7,9 @@ from collections.abc import Iterable, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
-from xmcbench.reporting.rows import Fact, Row
+from xmcbench.reporting.numbers import Value
+from xmcbench.reporting.rows import Row
+from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
 
 FACTS = (str, int, float)  # of the kinds that a column can hold, bool among them
@@ -56,7 +58,7 @@ def _row(records: list[Record], label: str) -> Row:
     )
 
 
-def _facts(records: list[Record]) -> dict[str, Fact]:
+def _facts(records: list[Record]) -> dict[str, Value]:
     first = records[0]
     config, made = first.trial.config, first.provenance
     encoder = config.get("encoder")
@@ -122,13 +124,9 @@ def _labels(records: list[Record]) -> list[str]:
 def _settings(record: Record) -> dict[str, str]:
     """All that makes this record's trial another than its neighbours', flat, as text."""
     trial = record.trial
-    settings = _flat("", trial.config)
-    settings |= {"method": trial.method, "distribution": trial.distribution, "version": trial.version}
-    return settings | _flat("selection.", trial.selection.model_dump() if trial.selection else {})
-
-
-def _flat(prefix: str, tree: dict[str, Any]) -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for name, value in tree.items():
-        flat |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": str(value)}
-    return flat
+    tree = {
+        **trial.config,
+        **trial.model_dump(include={"method", "distribution", "version"}),
+        "selection": trial.selection.model_dump() if trial.selection else {},
+    }
+    return {name: str(value) for name, value in flatten(tree) if value != {}}

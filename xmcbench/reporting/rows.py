@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from xmcbench.reporting.numbers import Value
 from xmcbench.trial.record import Status
 
 Source = Literal["published", "measured"]
-Fact = str | int | float | bool
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Row:
     tied: frozenset[str] = frozenset()  # metrics in which it cannot be told from the best of its group
     against: dict[str, float] = field(default_factory=dict)  # measured less published, same method and setting
     against_source: str = ""  # where the published ones stand
-    facts: dict[str, Fact] = field(default_factory=dict)  # by the name of a column; absent: not known
+    facts: dict[str, Value] = field(default_factory=dict)  # by the name of a column; absent: not known
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
@@ -55,7 +55,7 @@ class Row:
     citation: str = ""
     problem: str = ""  # why there are no figures
 
-    def value(self, column: str) -> Fact | None:
+    def value(self, column: str) -> Value | None:
         """What it has in a metric's or fact's column, to sort by; None where it has nothing."""
         return self.metrics.get(column, self.facts.get(column))
 
@@ -89,7 +89,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Table:
+class Leaderboard:
     """A leaderboard, and how to read it."""
 
     groups: tuple[Group, ...]

@@ -15,7 +15,7 @@ from xmcbench.reporting.cited import cited_rows, with_difference
 from xmcbench.reporting.columns import COLUMNS, cell
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.rows import Group, Row, Table, View
+from xmcbench.reporting.rows import Group, Leaderboard, Row, View
 from xmcbench.reporting.ties import Resampled, with_ties
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -36,7 +36,7 @@ def leaderboard(
     published: Iterable[PublishedRow] = (),
     view: View | None = None,
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
-) -> Table:
+) -> Leaderboard:
     """Rank what was measured and what papers print, apart, as `view` asks; `resampled` tells which rows tie.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that nothing has.
@@ -47,7 +47,7 @@ def leaderboard(
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, measured, cited, view)
     ranked = [_ranked(group, view, resampled) for group in groups]
-    return Table(tuple(ranked), _notes(ranked))
+    return Leaderboard(tuple(ranked), _notes(ranked))
 
 
 def _entered(records: list[Record]) -> list[Record]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from xmcbench.trial.flatten import flatten
 
 if TYPE_CHECKING:
     from xmcbench.trial.method import Progress
@@ -42,15 +44,4 @@ def of_record(record: Record) -> Scalars:
 
 def settings(trial: Trial) -> dict[str, str]:
     """All that determines the trial's result, by dotted name, as text."""
-    return _flat("", trial.model_dump(mode="json", exclude={"label"}))
-
-
-def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, str]:
-    """
-    >>> _flat("", {"encoder": {"name": "tiny"}, "steps": None})
-    {'encoder.name': 'tiny', 'steps': 'None'}
-    """
-    flat: dict[str, str] = {}
-    for name, value in tree.items():
-        flat |= _flat(f"{prefix}{name}.", value) if isinstance(value, dict) else {f"{prefix}{name}": str(value)}
-    return flat
+    return {name: str(value) for name, value in flatten(trial.model_dump(mode="json", exclude={"label"}))}

@@ -8,32 +8,32 @@ from io import StringIO
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import GRID_FORMATS, Grid, render_grids
+from xmcbench.reporting import TABLE_FORMATS, TextTable, render_tables
 
-GRID = Grid("a title", ("method", "P@1"), (("a|b", "50.00"), ("_c", "1,000")), ("a note",))
+GRID = TextTable("a title", ("method", "P@1"), (("a|b", "50.00"), ("_c", "1,000")), ("a note",))
 
 
-@pytest.mark.parametrize("format", GRID_FORMATS)
+@pytest.mark.parametrize("format", TABLE_FORMATS)
 def test_every_format_has_titles_and_cells(format: str) -> None:
-    text = render_grids([GRID, GRID], format)
+    text = render_tables([GRID, GRID], format)
     assert text.count("a title") >= 2
     assert "50.00" in text
 
 
 def test_markdown_and_latex_escape_what_is_special() -> None:
-    assert r"a\|b" in render_grids([GRID], "markdown")
-    assert r"\_c" in render_grids([GRID], "latex")
+    assert r"a\|b" in render_tables([GRID], "markdown")
+    assert r"\_c" in render_tables([GRID], "latex")
 
 
 def test_csv_reads_back() -> None:
-    rows = list(csv.reader(StringIO(render_grids([GRID], "csv"))))
+    rows = list(csv.reader(StringIO(render_tables([GRID], "csv"))))
     assert rows == [["table", "method", "P@1"], ["a title", "a|b", "50.00"], ["a title", "_c", "1,000"]]
 
 
 def test_a_grid_without_rows_is_a_heading() -> None:
-    assert "method" in render_grids([Grid("t", ("method", "P@1"), ())])
+    assert "method" in render_tables([TextTable("t", ("method", "P@1"), ())])
 
 
 def test_an_unknown_format_is_named() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'latex'"):
-        render_grids([GRID], "latx")
+        render_tables([GRID], "latx")

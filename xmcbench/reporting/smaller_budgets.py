@@ -6,23 +6,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from statistics import fmean
 
-from xmcbench.reporting.cells import Cell
-from xmcbench.reporting.columns import written
-from xmcbench.reporting.grid import Grid
+from xmcbench.reporting.cells import SweepCell
+from xmcbench.reporting.numbers import format_value
+from xmcbench.reporting.text_table import TextTable
 
 TOLERANCE = 1e-9
 
 
-def along_grids(found: Sequence[Cell], metric: str, evaluations: int) -> list[Grid]:
+def smaller_budget_tables(found: Sequence[SweepCell], metric: str, evaluations: int) -> list[TextTable]:
     """A grid for each dataset and budget: what each cell had reached at each of the `evaluations` parts of the budget.
 
     A figure is that of the first look at or past the level, which is within one step of it. Ranks are in brackets.
     """
-    groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[Cell]] = defaultdict(list)
+    groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[SweepCell]] = defaultdict(list)
     for cell in found:
         groups[cell.trial.dataset, tuple(cell.trial.budget.limits().items())].append(cell)
     levels = [(i + 1) / evaluations for i in range(evaluations)]
-    return [_grid(dataset, dict(budget), alike, metric, levels) for (dataset, budget), alike in groups.items()]
+    return [_table(dataset, dict(budget), alike, metric, levels) for (dataset, budget), alike in groups.items()]
 
 
 def reached(curve: Sequence[dict[str, float]], level: float, metric: str) -> float | None:
@@ -34,7 +34,9 @@ def reached(curve: Sequence[dict[str, float]], level: float, metric: str) -> flo
     return next((point.get(metric) for point in curve if point.get("fraction", 0.0) >= level - TOLERANCE), None)
 
 
-def _grid(dataset: str, budget: dict[str, float], found: list[Cell], metric: str, levels: list[float]) -> Grid:
+def _table(
+    dataset: str, budget: dict[str, float], found: list[SweepCell], metric: str, levels: list[float]
+) -> TextTable:
     rows: list[tuple[str, list[float]]] = []
     unseen = []
     for cell in found:
@@ -57,14 +59,14 @@ def _grid(dataset: str, budget: dict[str, float], found: list[Cell], metric: str
     if unseen:
         notes.append("without a look at every level: " + ", ".join(f"{c.label} ({c.status})" for c in unseen))
     title = f"leaderboard at each budget: {dataset}"
-    return Grid(title, ("method", *(_level(budget, level) for level in levels)), tuple(ranked), tuple(notes))
+    return TextTable(title, ("method", *(_level(budget, level) for level in levels)), tuple(ranked), tuple(notes))
 
 
 def _ranked(figure: float, column: Sequence[float]) -> str:
     return f"{100 * figure:.2f} ({1 + sum(other > figure for other in column)})"
 
 
-def _mean(cell: Cell, level: float, metric: str) -> float | None:
+def _mean(cell: SweepCell, level: float, metric: str) -> float | None:
     found = [reached(record.curve, level, metric) for record in cell.records]
     known = [figure for figure in found if figure is not None]
     return fmean(known) if known and len(known) == len(found) else None
@@ -77,4 +79,4 @@ def _level(budget: dict[str, float], level: float) -> str:
     '100.0k encoder tokens'
     """
     spent = ((name, limit) for name, limit in budget.items() if name != "peak_bytes")
-    return ", ".join(f"{written(limit * level, 'count')} {name.replace('_', ' ')}" for name, limit in spent)
+    return ", ".join(f"{format_value(limit * level, 'count')} {name.replace('_', ' ')}" for name, limit in spent)

@@ -1,0 +1,214 @@
+"""A leaderboard as text: for a terminal, a README, a paper, a spreadsheet, a program."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from io import StringIO
+from typing import Any
+
+from xmcbench.errors import UnknownNameError
+from xmcbench.reporting.columns import COLUMNS, cell, heading
+from xmcbench.reporting.numbers import printable
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.reporting.text_table import (
+    REQUIRED,
+    TABLE_FORMATS,
+    TIE,
+    Cell,
+    Heading,
+    Mark,
+    TextTable,
+    render_notes,
+    render_tables,
+)
+from xmcbench.trial.record import SCORED, Status
+
+FORMATS = (*TABLE_FORMATS, "json")
+SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
+Column = tuple[Heading, list[Cell]]
+
+
+def render(board: Leaderboard, format: str = "table", width: int | None = None) -> str:
+    """The leaderboard as `format`, one of `FORMATS`. Text formats round; csv and json carry every digit.
+
+    `width` is that of the terminal, to which a table is fitted. Raises `UnknownNameError` for another format.
+    """
+    if format not in FORMATS:
+        raise UnknownNameError("format", format, FORMATS)
+    if format == "json":
+        return _json(board)
+    if format == "csv":
+        return _csv(board)
+    hashes = {(group.dataset, group.dataset_hash) for group in board.groups if group.dataset_hash}
+    ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
+    tables = [group_table(group, show_hash=ambiguous) for group in board.groups]
+    notes = render_notes([printable(note) for note in board.notes], format)
+    return "\n\n".join([render_tables(tables, format, width), notes])
+
+
+def group_table(group: Group, show_hash: bool = False) -> TextTable:
+    """The rows of a group as a table to read."""
+    columns = _columns(group)
+    rows = zip(*(cells for _, cells in columns), strict=True)
+    return TextTable(title(group, show_hash), tuple(head for head, _ in columns), tuple(rows))
+
+
+def title(group: Group, show_hash: bool = False) -> str:
+    """What the rows of a group have in common, in words."""
+    content = f" ({group.dataset_hash[:12]})" if show_hash and group.dataset_hash else ""
+    parts = [f"{group.dataset}{content}"]
+    if group.track != "supervised":
+        parts.append(group.track)
+    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else "published")
+    if group.protocol:
+        parts.append(f"protocol: {group.protocol}")
+    parts += [f"{heading(name)}: {value or 'not stated'}" for name, value in group.by.items()]
+    return ", ".join(parts)
+
+
+def _columns(group: Group) -> list[Column]:
+    rows = group.rows
+    columns: list[Column] = [
+        (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
+        (Heading("method", left=True, shortest=13), [Cell(_name(row)) for row in rows]),
+    ]
+    for place, name in enumerate(group.metrics):
+        importance = REQUIRED if name == group.sort else 60 - place
+        columns.append((Heading(name, importance=importance), _metric_cells(group, name)))
+        if name == group.sort:
+            columns += _uncertainty_columns(rows, name)
+    for place, name in enumerate(group.columns):
+        text = COLUMNS[name].kind == "text"
+        importance = 70 if name == "paper" else 30 - place
+        head = Heading(heading(name), left=text, importance=importance, shortest=20 if name == "paper" else 8)
+        columns.append((head, [Cell(cell(row, name) or "-") for row in rows]))
+    if any(group.sort in row.against for row in rows):
+        head = Heading("against", left=True, importance=50)
+        columns.append((head, [Cell(_difference(row, group.sort)) for row in rows]))
+    if not group.metrics or any(row.status not in SCORED for row in rows):
+        _show_status(columns, rows)
+    return columns
+
+
+def _name(row: Row) -> str:
+    name = printable(row.method)
+    return f"{name} ({row.status})" if row.status == Status.OVER_BUDGET else name
+
+
+def _metric_cells(group: Group, metric: str) -> list[Cell]:
+    """The values of a metric: of the ranked rows the best and the second best marked, and those that tie."""
+    ranked = sorted({row.metrics[metric] for row in group.rows if row.rank and metric in row.metrics}, reverse=True)
+    marks: dict[float, Mark] = dict(zip(ranked[:2], ("best", "second"), strict=False))
+    ties = any(metric in row.tied for row in group.rows)
+    cells = []
+    for row in group.rows:
+        value = row.metrics.get(metric) if row.rank else None
+        mark = marks.get(value, "") if value is not None else ""
+        cells.append(Cell(cell(row, metric) or "-", mark, TIE if metric in row.tied else " " if ties else ""))
+    return cells
+
+
+def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
+    """How uncertain the values of a metric are: over test queries, and over seeds."""
+    columns: list[Column] = []
+    if any(metric in row.intervals for row in rows):
+        halves = [
+            f"±{50 * (row.intervals[metric][1] - row.intervals[metric][0]):.1f}" if metric in row.intervals else "-"
+            for row in rows
+        ]
+        columns.append((Heading("95 %", importance=65), [Cell(text) for text in halves]))
+    if any(row.std for row in rows):
+        deviations = [f"{100 * row.std[metric]:.2f} ×{len(row.seeds)}" if metric in row.std else "-" for row in rows]
+        columns.append((Heading("sd", importance=64), [Cell(text) for text in deviations]))
+    return columns
+
+
+def _difference(row: Row, metric: str) -> str:
+    return f"{100 * row.against[metric]:+.2f} ({row.against_source})" if metric in row.against else "-"
+
+
+def _show_status(columns: list[Column], rows: Sequence[Row]) -> None:
+    """A row without metrics shows its status in the first numeric column and nothing in the others."""
+    numeric = [cells for head, cells in columns[2:] if not head.left]
+    for i, row in enumerate(rows):
+        if row.status not in SCORED:
+            for cells in numeric:
+                if cells[i].text == "-":
+                    cells[i] = Cell("")
+            numeric[0][i] = Cell(str(row.status))
+
+
+# For programs -----------------------------------------------------------------------------------------------------
+
+
+def _csv(board: Leaderboard) -> str:
+    """One line a row with everything that is known of it; `keys` and `seeds` are separated by spaces."""
+    pairs = [(group, row) for group in board.groups for row in group.rows]
+    metrics = list(dict.fromkeys(name for group in board.groups for name in group.every_metric))
+    facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column))
+    columns: list[tuple[str, Callable[[Group, Row], Any]]] = [
+        ("source", lambda group, _: group.source),
+        ("dataset", lambda group, _: group.dataset),
+        ("dataset_hash", lambda group, _: group.dataset_hash),
+        ("track", lambda group, _: group.track),
+        ("protocol", lambda group, _: group.protocol),
+        ("budget", lambda group, _: " ".join(f"{name}={limit!r}" for name, limit in group.budget.items())),
+        ("rank", lambda _, row: row.rank),
+        ("method", lambda _, row: row.method),
+        ("status", lambda _, row: row.status),
+        *((name, partial(_metric, name)) for name in metrics),
+        *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
+        *((name, partial(_fact, name)) for name in facts),
+        ("against_source", lambda _, row: row.against_source),
+        ("tied", lambda _, row: " ".join(sorted(row.tied))),
+        ("seeds", lambda _, row: " ".join(map(str, row.seeds))),
+        ("keys", lambda _, row: " ".join(row.keys)),
+        ("metric_version", lambda _, row: row.metric_version or None),
+        ("url", lambda _, row: row.url),
+        ("problem", lambda _, row: row.problem),
+    ]
+    values = {name: [value(group, row) for group, row in pairs] for name, value in columns}
+    used = [name for name, column in values.items() if any(value not in (None, "") for value in column)]
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(used)
+    lines.writerows(zip(*(values[name] for name in used), strict=True))
+    return text.getvalue().rstrip("\n")
+
+
+def _metric(name: str, _: Group, row: Row) -> float | None:
+    return row.metrics.get(name)
+
+
+def _fact(name: str, _: Group, row: Row) -> Any:
+    return row.facts.get(name)
+
+
+def _spread(name: str, part: str, _: Group, row: Row) -> float | None:
+    """A part of what is known of the uncertainty of a metric, one of `SPREAD`."""
+    low, high = row.intervals.get(name, (None, None))
+    return {"low": low, "high": high, "std": row.std.get(name), "against": row.against.get(name)}[part]
+
+
+def _json(board: Leaderboard) -> str:
+    """The groups with their rows, without fields that are empty in every row."""
+    content = asdict(board)
+    rows = [row for group in content["groups"] for row in group["rows"]]
+    empty = {name for row in rows for name in row} - {name for row in rows for name, value in row.items() if value}
+    for row in rows:
+        for name in empty - {"metrics"}:
+            del row[name]
+    return json.dumps(_jsonable(content), indent=1, allow_nan=False, ensure_ascii=False)
+
+
+def _jsonable(value: Any) -> Any:
+    """The value with sets as sorted lists."""
+    if isinstance(value, dict):
+        return {name: _jsonable(inner) for name, inner in value.items()}
+    if isinstance(value, frozenset):
+        return sorted(value)
+    return [_jsonable(inner) for inner in value] if isinstance(value, list | tuple) else value

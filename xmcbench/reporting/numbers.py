@@ -1,0 +1,51 @@
+"""Numbers and texts as people read them: one formatter for tables, charts and pages."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+Value = str | int | float | bool
+Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
+UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def format_value(value: Value, kind: Kind) -> str:
+    """The value as a cell of a column of that kind shows it.
+
+    >>> format_value(20_400_000, "count"), format_value(8192, "number"), format_value(1_234_000_000, "bytes")
+    ('20.4M', '8,192', '1.2GB')
+    >>> format_value(True, "flag"), format_value(0.27, "hours"), format_value(66.0, "hours")
+    ('yes', '0.27', '66')
+    """
+    if isinstance(value, str):
+        return printable(" ".join(value.split()))
+    if kind == "flag":
+        return "yes" if value else "no"
+    if kind == "seconds":
+        return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    if kind == "hours":
+        return f"{value:.4g}"
+    if kind in ("count", "bytes"):
+        return short_number(float(value), "{:.1f}") + ("B" if kind == "bytes" else "")
+    return f"{value:,.10g}"
+
+
+def short_number(value: float, digits: str = "{:.6g}") -> str:
+    """The number with a unit prefix; `digits` formats what stands before the prefix.
+
+    >>> short_number(20_000.0), short_number(1_500_000.0), short_number(0.05), short_number(950, "{:.1f}")
+    ('20k', '1.5M', '0.05', '950')
+    """
+    for size, unit in UNITS:
+        if value >= size:
+            return digits.format(value / size) + unit
+    return f"{value:.6g}" if value < 1 else f"{value:.0f}"
+
+
+def printable(text: str) -> str:
+    """The text with control characters and line breaks spelt out, so that a terminal does not obey them.
+
+    >>> printable("a\\x1b[31mb")
+    'a\\\\x1b[31mb'
+    """
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -1,0 +1,271 @@
+"""Tables as text: aligned columns for a terminal, Markdown, LaTeX, CSV. Special characters are escaped only here."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from typing import Literal
+
+from xmcbench.errors import UnknownNameError
+
+Mark = Literal["", "best", "second"]
+TIE = "≈"  # after a value: not significantly different from the best of its column
+SLIP = "†"  # after a value: the paper misprints it
+REQUIRED = 100  # importance of a column that is never left out
+LONGEST = 40  # rows of a LaTeX table that stays on one page
+GAP = "  "
+
+
+@dataclass(frozen=True)
+class Heading:
+    """The head of a column, and what may happen to the column in a narrow terminal."""
+
+    text: str
+    left: bool = False  # aligned to the left, as words are
+    importance: int = REQUIRED  # the least important columns are left out first
+    shortest: int = 9  # characters that a cell of a left-aligned column keeps at least
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a cell and how it stands out."""
+
+    text: str
+    mark: Mark = ""
+    symbols: str = ""  # TIE, SLIP
+    cite: tuple[str, ...] = ()  # BibTeX keys: LaTeX cites them in place of the text
+
+
+@dataclass(frozen=True)
+class TextTable:
+    """Rows of cells under headings, with a title above and notes below.
+
+    Headings and cells may be plain strings; of plain headings the first column is aligned to the left.
+    """
+
+    title: str
+    headings: tuple[str | Heading, ...]
+    rows: tuple[tuple[str | Cell, ...], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def columns(self) -> list[Heading]:
+        """The headings, all of one type."""
+        return [h if isinstance(h, Heading) else Heading(h, left=i == 0) for i, h in enumerate(self.headings)]
+
+    @property
+    def cells(self) -> list[list[Cell]]:
+        """The cells of each row, all of one type."""
+        return [[cell if isinstance(cell, Cell) else Cell(cell) for cell in row] for row in self.rows]
+
+
+def render_tables(tables: Sequence[TextTable], format: str = "table", width: int | None = None) -> str:
+    """The tables one after another as `format`, one of `TABLE_FORMATS`.
+
+    `width` is that of the terminal: long texts are cut and unimportant columns left out until lines fit.
+    Raises `UnknownNameError` for another format.
+    """
+    writers: dict[str, Callable[[TextTable], str]] = {
+        "table": lambda table: _terminal(table, width),
+        "markdown": _markdown,
+        "latex": _latex,
+        "csv": _csv,
+    }
+    if format not in writers:
+        raise UnknownNameError("format", format, TABLE_FORMATS)
+    return "\n\n".join(writers[format](table) for table in tables)
+
+
+TABLE_FORMATS = ("table", "markdown", "latex", "csv")
+
+
+def render_notes(notes: Sequence[str], format: str) -> str:
+    """Notes that belong to several tables."""
+    if format == "markdown":
+        return "\n".join(f"- {escape_markdown(note)}" for note in notes)
+    if format == "latex":
+        return "\n".join(f"% {note}" for note in notes)
+    return "\n".join(notes)
+
+
+# A terminal -------------------------------------------------------------------------------------------------------
+
+
+def _terminal(table: TextTable, width: int | None) -> str:
+    headings, rows, dropped = _fitted(table, width)
+    body = [GAP.join(line).rstrip() for line in _padded(headings, rows)]
+    rule = GAP.join("-" * w for w in _widths(headings, rows))
+    notes = [*table.notes]
+    if dropped:
+        notes.append(f"Columns left out at this width: {', '.join(dropped)}.")
+    blocks = ["\n".join([body[0], rule, *body[1:]]), *(["\n".join(notes)] if notes else [])]
+    return "\n\n".join([table.title, *blocks] if table.title else blocks)
+
+
+def _fitted(table: TextTable, width: int | None) -> tuple[list[Heading], list[list[str]], list[str]]:
+    """Headings and rows whose lines fit `width` as far as that is possible, and the headings that were left out."""
+    headings = table.columns
+    rows = [[cell.text + cell.symbols for cell in row] for row in table.cells]
+    dropped: list[str] = []
+    while width is not None:
+        shortened = _shortened(headings, rows, width)
+        optional = [i for i, heading in enumerate(headings) if heading.importance < REQUIRED]
+        if sum(_widths(headings, shortened)) + len(GAP) * (len(headings) - 1) <= width or not optional:
+            return headings, shortened, dropped
+        least = min(reversed(optional), key=lambda i: headings[i].importance)
+        dropped.append(headings[least].text)
+        headings = headings[:least] + headings[least + 1 :]
+        rows = [row[:least] + row[least + 1 :] for row in rows]
+    return headings, rows, dropped
+
+
+def _shortened(headings: Sequence[Heading], rows: list[list[str]], width: int) -> list[list[str]]:
+    """The rows with their longest texts cut until a line fits, or nothing more can be cut."""
+    widths = _widths(headings, rows)
+    least = [min(w, max(h.shortest, len(h.text))) if h.left else w for h, w in zip(headings, widths, strict=True)]
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    while excess > 0 and widths != least:
+        widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
+        widths[widest] -= 1
+        excess -= 1
+    return [
+        [text if len(text) <= most else text[: most - 1] + "…" for text, most in zip(row, widths, strict=True)]
+        for row in rows
+    ]
+
+
+def _widths(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[int]:
+    columns = zip(*rows, strict=True) if rows else [()] * len(headings)
+    return [max(map(len, (h.text, *column))) for h, column in zip(headings, columns, strict=True)]
+
+
+def _padded(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The heading line and the rows, every cell padded to the width of its column."""
+    widths = _widths(headings, rows)
+    return [
+        [text.ljust(w) if h.left else text.rjust(w) for text, h, w in zip(line, headings, widths, strict=True)]
+        for line in ([h.text for h in headings], *rows)
+    ]
+
+
+# Markdown ---------------------------------------------------------------------------------------------------------
+
+MARKDOWN_MARKS = {"": "{}", "best": "**{}**", "second": "<u>{}</u>"}
+
+
+def escape_markdown(text: str) -> str:
+    """The text with every character escaped that Markdown or a table would interpret."""
+    return re.sub(r"([\\`*_{}\[\]<>|#~])", r"\\\1", text)
+
+
+def _markdown(table: TextTable) -> str:
+    headings = [replace(heading, text=escape_markdown(heading.text)) for heading in table.columns]
+    rows = [
+        [MARKDOWN_MARKS[cell.mark].format(escape_markdown(cell.text)) + cell.symbols for cell in row]
+        for row in table.cells
+    ]
+    lines = [f"| {' | '.join(line)} |" for line in _padded(headings, rows)]
+    rules = [
+        ":" + "-" * (max(w, 3) - 1) if h.left else "-" * (max(w, 3) - 1) + ":"
+        for h, w in zip(headings, _widths(headings, rows), strict=True)
+    ]
+    body = "\n".join([lines[0], f"| {' | '.join(rules)} |", *lines[1:]])
+    title = [f"### {escape_markdown(table.title)}"] if table.title else []
+    return "\n\n".join([*title, body, *([render_notes(table.notes, "markdown")] if table.notes else [])])
+
+
+# LaTeX ------------------------------------------------------------------------------------------------------------
+
+LATEX_MARKS = {"": "{}", "best": r"\textbf{{{}}}", "second": r"\underline{{{}}}"}
+LATEX_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "±": r"$\pm$",
+    "×": r"$\times$",
+    "≤": r"$\leq$",
+    "≥": r"$\geq$",
+    "Δ": r"$\Delta$",
+    TIE: r"$\approx$",
+    SLIP: r"\textsuperscript{\dag}",
+}
+
+
+def escape_latex(text: str) -> str:
+    """The text with every character escaped that LaTeX would interpret or lacks."""
+    return re.sub(r"[\\~^<>|\"±×≤≥Δ≈†&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text)
+
+
+def _latex(table: TextTable) -> str:
+    """A table of booktabs with notes of threeparttable; above `LONGEST` rows a longtable that breaks over pages."""
+    columns = "".join("l" if heading.left else "r" for heading in table.columns)
+    head = " & ".join(escape_latex(heading.text) for heading in table.columns) + r" \\"
+    body = [" & ".join(map(_latex_cell, row)) + r" \\" for row in table.cells]
+    label = re.sub(r"[^a-z0-9.]+", "-", table.title.lower()).strip("-.")
+    caption = rf"\caption{{{escape_latex(table.title)}}}\label{{tab:{label}}}"
+    notes = [escape_latex(note) for note in table.notes]
+    if len(body) > LONGEST:
+        return _long_latex(columns, caption, head, body, notes)
+    lines = [
+        r"\begin{table}  % \usepackage{booktabs,threeparttable,natbib}",
+        r"\centering",
+        r"\begin{threeparttable}",
+        caption,
+        rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
+        r"\toprule",
+        head,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    if notes:
+        items = (rf"\item {note}" for note in notes)
+        lines += [r"\begin{tablenotes}\footnotesize", *items, r"\end{tablenotes}"]
+    return "\n".join([*lines, r"\end{threeparttable}", r"\end{table}"])
+
+
+def _long_latex(columns: str, caption: str, head: str, body: list[str], notes: list[str]) -> str:
+    lines = [
+        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{booktabs,longtable,natbib}}",
+        caption + r"\\",
+        r"\toprule",
+        head,
+        r"\midrule",
+        r"\endfirsthead",
+        r"\toprule",
+        head,
+        r"\midrule",
+        r"\endhead",
+        r"\bottomrule",
+        r"\endfoot",
+        *body,
+        r"\end{longtable}",
+    ]
+    if notes:
+        lines += [r"{\footnotesize\noindent", *(rf"{note}\par" for note in notes), "}"]
+    return "\n".join(lines)
+
+
+def _latex_cell(cell: Cell) -> str:
+    if cell.cite:
+        return rf"\citet{{{','.join(cell.cite)}}}"
+    return LATEX_MARKS[cell.mark].format(escape_latex(cell.text)) + escape_latex(cell.symbols)
+
+
+# CSV --------------------------------------------------------------------------------------------------------------
+
+
+def _csv(table: TextTable) -> str:
+    text = StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(["table", *(heading.text for heading in table.columns)])
+    lines.writerows([table.title, *(cell.text for cell in row)] for row in table.cells)
+    return text.getvalue().rstrip("\n")
