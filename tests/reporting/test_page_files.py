@@ -55,7 +55,8 @@ def test_the_policy_allows_the_scripts_by_their_hashes_and_nothing_else(tmp_path
     records, table = board()
     paths = write_page(table, records, tmp_path)
     policies = [re.search(r'Content-Security-Policy" content="([^"]*)"', path.read_text()) for path in paths]
-    first, *others = (dict(part.split(" ", 1) for part in unescape(found[1]).split("; ")) for found in policies if found)
+    texts = [unescape(found[1]) for found in policies if found]
+    first, *others = (dict(part.split(" ", 1) for part in text.split("; ")) for text in texts)
     assert len(others) == len(records)
     for policy in (first, *others):
         assert {policy[name] for name in ("default-src", "base-uri", "form-action")} == {"'none'"}
