@@ -21,8 +21,8 @@ from xmcbench.run.local import LocalExecutor
 from xmcbench.run.ray import RayExecutor
 from xmcbench.run.runner import Runner, Settings, Step
 from xmcbench.suite.resources import Share
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
+from xmcbench.trial.run import Progress
 
 COUNTED = ("steps", "queries", "encoder_tokens")
 

@@ -22,8 +22,8 @@ from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
 from xmcbench.engine.planning.workload import Lengths
 from xmcbench.run.runner import Runner, Settings, Step
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
+from xmcbench.trial.run import Progress
 
 METHODS: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},

@@ -67,8 +67,8 @@ def make_trainer(case: Case, root: Path) -> Any:
 
     from xmcbench.data.dataset import DatasetCard, TrainingData
     from xmcbench.engine.training.trainer import Trainer
-    from xmcbench.trial.budget import Budget, Ledger
-    from xmcbench.trial.method import Run
+    from xmcbench.trial.budget import Budget
+    from xmcbench.trial.run import Run
     from xmcbench_dexml import DEXML
 
     rng = np.random.default_rng(0)
@@ -85,7 +85,7 @@ def make_trainer(case: Case, root: Path) -> Any:
         "activation_gib": case.activation_gib,
     }
     method = DEXML(DEXML.Config.model_validate(settings))
-    run = Run(seed=0, budget=Budget(steps=10**9), ledger=Ledger(), checkpoint=root / "checkpoint", cache=root / "cache")
+    run = Run(seed=0, budget=Budget(steps=10**9), checkpoint=root / "checkpoint", cache=root / "cache")
     train = TrainingData(card, VOCABULARY_TEXTS, targets, ["alpha"] * case.labels, nothing)
     method.prepare(train, run)
     return Trainer(method, train, random_tokens(queries, rng), random_tokens(case.labels, rng), run)

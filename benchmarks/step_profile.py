@@ -15,8 +15,8 @@ import torch
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.data.formats import read_directory
 from xmcbench.engine.training.trainer import Trainer
-from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.method import Run
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.run import Run
 
 HARNESS = "harness"
 
@@ -103,7 +103,6 @@ def make_trainer(data: Path, encoder: str, precision: str, asked: Any, root: Pat
         {"encoder": encoder, "negatives": "in-batch", "batch_size": asked.batch, "precision": precision}
     )
     method = DEXML(config)
-    ledger = Ledger()
-    run = Run(seed=0, budget=Budget(steps=10**6), ledger=ledger, checkpoint=root, cache=asked.cache)
+    run = Run(seed=0, budget=Budget(steps=10**6), checkpoint=root, cache=asked.cache)
     queries, label_tokens = method.prepare(train, run)
     return Trainer(method, train, queries, label_tokens, run)

@@ -24,8 +24,8 @@ from xmcbench.run.local import LocalExecutor
 from xmcbench.run.ray import RayExecutor
 from xmcbench.run.runner import Runner, Settings, Step
 from xmcbench.suite.resources import Share
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
+from xmcbench.trial.run import Progress
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of each worker: a core each
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from toy import LABELS, make_run, save_small_encoder
 from xmcbench.data import load
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.training import trainer
-from xmcbench.trial.method import Method, Progress, Run
+from xmcbench.trial.method import Method
+from xmcbench.trial.run import Progress, Run
 
 
 class Killed(Exception):
@@ -24,7 +26,7 @@ def killer(**at: float) -> Callable[[Progress], None]:
     """A `report` that kills the run once its figures are these."""
 
     def report(progress: Progress) -> None:
-        if at.items() <= progress.figures.items():
+        if at.items() <= progress.metrics.items():
             raise Killed
 
     return report
@@ -32,7 +34,7 @@ def killer(**at: float) -> Callable[[Progress], None]:
 
 def fit_and_kill(step: int, method: Method, data: TrainingData, run: Run) -> None:
     """Fit with a checkpoint after each step, until the run is killed: the last step has none yet."""
-    run.report = killer(step=step)
+    run = replace(run, report=killer(step=step))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
         with pytest.raises(Killed):

@@ -12,8 +12,8 @@ from transformers import BertConfig, BertModel
 
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
-from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.method import Run
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.run import Run
 
 QUERIES, LABELS = 60, 40
 UNLABELLED = (7, 23, 59)
@@ -65,7 +65,6 @@ def make_run(root: Path, budget: dict[str, Any], seed: int = 0, **settings: Any)
     return Run(
         seed=seed,
         budget=Budget.model_validate(budget),
-        ledger=Ledger(),
         checkpoint=root / "checkpoint",
         cache=root / "cache",
         **settings,

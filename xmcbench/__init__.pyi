@@ -14,8 +14,9 @@ from .teachers.judge import Judge, Judgements
 from .teachers.teacher import Teacher, TeacherConfig
 from .tracking.tracker import Tracker
 from .trial.budget import Budget, Ledger
-from .trial.method import Method, MethodInfo, Progress, Run
+from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
+from .trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress
 
 __all__ = [
     "Budget",
@@ -24,6 +25,7 @@ __all__ = [
     "DualEncoder",
     "EmbeddingMethod",
     "EncoderConfig",
+    "HeldOut",
     "Judge",
     "Judgements",
     "LabelTable",
@@ -40,6 +42,8 @@ __all__ = [
     "Texts",
     "Tracker",
     "TrainingData",
+    "TrainingLog",
+    "TrialProgress",
     "UnknownNameError",
     "XMCBenchError",
     "atomic_write",

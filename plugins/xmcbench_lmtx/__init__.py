@@ -28,6 +28,7 @@ from xmcbench import (
     Run,
     TeacherConfig,
     TrainingData,
+    TrainingLog,
     XMCBenchError,
     hookimpl,
     losses,
@@ -113,8 +114,8 @@ class LMTX(EmbeddingMethod):
                 pass
         if cycles.figures:
             self.load(cycles.model(cycles.best))
-        if run.select is None:
-            run.chosen_by = f"teacher: the best label of {len(material.development)} training documents"
+        if run.held_out is None:
+            run.log.chosen_by = f"teacher: the best label of {len(material.development)} training documents"
 
     def _goes_on(self, cycles: Cycles) -> bool:
         # Once its questions are asked a cycle goes on: the teacher's budget may be spent, that of training is not.
@@ -141,10 +142,9 @@ class LMTX(EmbeddingMethod):
                 run,
                 seed=int(run.rng("cycle", cycle).integers(SEEDS)),
                 budget=budget,
-                ledger=ledger,
                 checkpoint=cycles.directory(cycle),
-                select=None,
-                curve=[],
+                log=TrainingLog(ledger),
+                held_out=None,
                 report=self._reporter(run, cycle),
             )
             super().fit(data.with_targets(accepted), part)
@@ -182,9 +182,9 @@ class LMTX(EmbeddingMethod):
 
     def _reporter(self, run: Run, cycle: int) -> Callable[[Progress], None]:
         def report(progress: Progress) -> None:
-            figures = {**progress.figures, "cycle": cycle + 1}
+            metrics = {**progress.metrics, "cycle": cycle + 1}
             fraction = (cycle + progress.fraction) / self.config.cycles
-            run.report(replace(progress, fraction=fraction, figures=figures))
+            run.report(replace(progress, fraction=fraction, metrics=metrics))
 
         return report
 
@@ -193,18 +193,18 @@ class LMTX(EmbeddingMethod):
 
         Infinite where the teacher's budget does not reach: of the cycles the last one counts then.
         """
-        run, ledger = cycles.run, cycles.run.ledger
+        run, ledger, held_out = cycles.run, cycles.run.ledger, cycles.run.held_out
         with ledger.off_the_books():
-            if run.select is not None and run.selection_texts is not None:
-                figures = run.select(self.predict(run.selection_texts, min(PREDICTED, len(self.index_LD))))
+            if held_out is not None:
+                figures = held_out.score(self.predict(held_out.texts, min(PREDICTED, len(self.index_LD))))
             else:
                 best = self._best(material, material.development, 1).indices[:, 0]
-        if run.select is None:
+        if held_out is None:
             found = judge(material.documents[material.development], best.astype(np.int64))
             figures = {TEACHERS_FIGURE: float(found.yes.mean())} if found.asked.all() else {}
         known = {"cycle": len(cycles.figures) + 1, "teacher_calls": ledger.teacher_calls}
-        run.add_point(min(1.0, ledger.fraction(run.budget)), {**known, **figures})
-        chosen_by = TEACHERS_FIGURE if run.select is None else run.selection_metric
+        run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**known, **figures})
+        chosen_by = TEACHERS_FIGURE if held_out is None else held_out.metric
         return figures.get(chosen_by, math.inf)
 
     # What the engine asks for in a cycle ----------------------------------------------------------------------------

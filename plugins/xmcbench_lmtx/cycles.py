@@ -90,8 +90,7 @@ class Cycles:
         return self.run.checkpoint / f"asked-{cycle}.npz"
 
     def _keep(self) -> None:
-        note = {"figures": self.figures, "asked": len(self.asked)}
-        note |= {"ledger": self.run.ledger.state(), "curve": self.run.curve}
+        note = {"figures": self.figures, "asked": len(self.asked), **self.run.log.state()}
         with atomic_write(self._note) as file:
             file.write(json.dumps(note).encode())
 
@@ -100,6 +99,4 @@ class Cycles:
         for cycle in range(note["asked"]):
             with np.load(self._answers(cycle), allow_pickle=False) as kept:
                 self.asked.append(Asked(**{name: kept[name] for name in Asked._fields}))
-        self.run.curve[:] = note["curve"]
-        for name, value in note["ledger"].items():
-            setattr(self.run.ledger, name, value)
+        self.run.log.restore(note)

@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from xmcbench.run.runner import Runner, Settings, Step
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record
+from xmcbench.trial.run import Progress
 from xmcbench.trial.store import Store
 
 

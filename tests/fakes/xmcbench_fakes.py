@@ -56,8 +56,8 @@ class Ok(Method):
         self.popularity = np.asarray(train.targets.sum(axis=0), dtype=np.float32).ravel()
         run.ledger.steps = run.budget.steps or 1
         run.report(Progress("train", 1.0, {"loss": 0.5}))
-        if run.select is not None and run.selection_texts is not None:
-            run.curve.append(run.select(self.predict(run.selection_texts, NUM_LABELS)))
+        if run.held_out:
+            run.log.curve.append(run.held_out.score(self.predict(run.held_out.texts, NUM_LABELS)))
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         best = np.lexsort((np.arange(len(self.popularity)), -self.popularity))[:k].astype(np.int32)

@@ -22,8 +22,8 @@ from xmcbench.engine.training import trainer
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers import NO, UNASKED, UNPARSED, YES, Judgements, Teacher
-from xmcbench.trial.method import Run
 from xmcbench.trial.record import Status
+from xmcbench.trial.run import HeldOut, Run
 from xmcbench_lmtx import LMTX, TEACHERS_FIGURE, Rejected
 from xmcbench_lmtx.cycles import Asked, Cycles
 
@@ -90,15 +90,13 @@ class Trials:
         return LMTX(LMTX.Config(**({"encoder": self.encoder, "teacher": "annotated", "cycles": 2} | SMALL | settings)))
 
     def run(self, budget: dict[str, Any], **settings: Any) -> Run:
-        run = make_run(self.root, budget, **settings)
-        run.checkpoint.mkdir(parents=True, exist_ok=True)
-
         def judge(config: Teacher.Config) -> Any:
             assert config.name == "annotated"
             self.judge = FakeJudge(run, self.says, self.tab)
             return self.judge
 
-        run.judge = judge
+        run = make_run(self.root, budget, judge=judge, **settings)
+        run.checkpoint.mkdir(parents=True, exist_ok=True)
         return run
 
     def fitted(self, budget: dict[str, Any] = PLENTY, run: Run | None = None, **settings: Any) -> tuple[LMTX, Run]:
@@ -316,7 +314,7 @@ def test_it_stops_at_the_first_cycle_without_improvement_and_keeps_the_best(
 def test_the_development_figure_is_the_share_of_best_labels_that_are_accepted(trials: Trials) -> None:
     _, run = trials.fitted(cycles=1)
     truth = trials.data.targets.toarray()
-    (point,) = run.curve
+    (point,) = run.log.curve
     assert point[TEACHERS_FIGURE] == np.mean([truth[pair] for pair in trials.asked[1]])
     assert point["cycle"] == 1
     assert point["teacher_calls"] == run.ledger.teacher_calls
@@ -325,13 +323,12 @@ def test_the_development_figure_is_the_share_of_best_labels_that_are_accepted(tr
 def test_held_out_queries_of_a_suite_choose_where_there_are_some(trials: Trials) -> None:
     """In the supervised track `selection` means what it does everywhere; the teacher is not asked for the figure."""
     given = iter([0.3, 0.2])
-    run = trials.run(
-        PLENTY, selection_texts=trials.data.texts[:9], select=lambda _: {"nDCG@5": next(given), "P@1": 0.0}
-    )
+    held_out = HeldOut(trials.data.texts[:9], lambda _: {"nDCG@5": next(given), "P@1": 0.0})
+    run = trials.run(PLENTY, held_out=held_out)
     trials.fitted(run=run, cycles=4)
-    assert [point["nDCG@5"] for point in run.curve] == [0.3, 0.2]
+    assert [point["nDCG@5"] for point in run.log.curve] == [0.3, 0.2]
     assert len(trials.asked) == 2  # a shortlist each, and no development documents
-    assert all(TEACHERS_FIGURE not in point for point in run.curve)
+    assert all(TEACHERS_FIGURE not in point for point in run.log.curve)
 
 
 def test_a_teacher_that_accepts_nothing_is_one_line(trials: Trials) -> None:
@@ -393,7 +390,7 @@ def test_a_teachers_budget_ends_the_questions_and_the_last_cycle_counts(trials: 
     method, run = trials.fitted({"teacher_calls": 40}, cycles=9)
     assert run.ledger.teacher_calls == 40
     assert run.ledger.queries == 40 / 5  # the documents that were asked about; their training is not cut
-    (point,) = run.curve
+    (point,) = run.log.curve
     assert TEACHERS_FIGURE not in point
     assert not run.ledger.over(run.budget)
     assert method.num_parameters > 0
@@ -407,7 +404,7 @@ OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs between tw
 
 def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:
     spent = {name: value for name, value in run.ledger.state().items() if name not in OWN}
-    curve = [{name: value for name, value in point.items() if name != "device_seconds"} for point in run.curve]
+    curve = [{name: value for name, value in point.items() if name != "device_seconds"} for point in run.log.curve]
     scores = method.predict(data.texts, 10).scores.tolist()
     return spent, curve, scores, {name: tensor.tolist() for name, tensor in weights(method).items()}
 
@@ -514,7 +511,7 @@ def test_it_improves_on_its_initialisation(trials: Trials) -> None:
     _, labels = before.prepare(trials.data, trials.run(PLENTY))
     before.index(labels)
     assert quality(before) < 0.3 < 0.5 < quality(method)
-    assert run.curve[0][TEACHERS_FIGURE] > 0.4
+    assert run.log.curve[0][TEACHERS_FIGURE] > 0.4
 
 
 def test_what_is_saved_predicts_the_same(trials: Trials) -> None:

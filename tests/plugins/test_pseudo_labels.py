@@ -16,6 +16,7 @@ from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.run import HeldOut
 from xmcbench_pseudo_labels import ICT, METHODS, RTS, PseudoLabels
 
 LONG = [f"w{n}" for n in range(40)]
@@ -133,7 +134,7 @@ def test_the_best_of_several_evaluations_predicts(small_encoder: str, tmp_path: 
         shapes.append((predictions.indices.shape, int(predictions.indices.max())))
         return {"nDCG@5": 1.0}
 
-    run = make_run(tmp_path, {"steps": 2}, selection_texts=data.texts[:4], select=select, selection_evaluations=2)
+    run = make_run(tmp_path, {"steps": 2}, held_out=HeldOut(data.texts[:4], select, evaluations=2))
     method_of(ICT, encoder=small_encoder).fit(data, run)
     assert shapes == [((4, LABELS), LABELS - 1)] * 2
 

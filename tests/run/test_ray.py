@@ -24,8 +24,8 @@ from xmcbench.plugins.registry import registry
 from xmcbench.run.ray import SETTINGS, RayExecutor
 from xmcbench.run.runner import Step
 from xmcbench.suite.resources import Needs, Share
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import Progress
 from xmcbench.trial.store import StoreError
 
 pytestmark = [
@@ -149,9 +149,9 @@ class Killer(Heard):
         return [later for earlier, later in pairwise(self.steps) if later < earlier]
 
     def progress(self, step: Step, progress: Progress) -> None:  # noqa: ARG002  (there is but one)
-        if "step" not in progress.figures:
+        if "step" not in progress.metrics:
             return
-        self.steps.append(int(progress.figures["step"]))
+        self.steps.append(int(progress.metrics["step"]))
         if self.steps[-1] >= self.at and not self.done:
             self.done = True
             self.harm()

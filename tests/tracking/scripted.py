@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fakes.bench import Bench, Heard
 
 from xmcbench.tracking import Tracker, tracked
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import TrialProgress
 
 CURVE = {"fraction": 0.5, "steps": 3.0, "P@1": 0.25}
 
@@ -21,9 +21,11 @@ def play(bench: Bench, trackers: Sequence[Tracker]) -> dict[str, Record]:
         for number, step in enumerate(plan, start=1):
             label, trial = step.trial.label, step.trial
             told.begin(step, number, len(plan))
-            told.progress(step, Progress("train", 0.4, {"loss": 0.5, "step": 2}, {"steps": 2, "encoder_tokens": 70}))
+            told.progress(
+                step, TrialProgress("train", 0.4, {"loss": 0.5, "step": 2}, {"steps": 2, "encoder_tokens": 70})
+            )
             if label == "ok":
-                told.progress(step, Progress("predict", 0.0, {}, {"steps": 5}, [CURVE]))
+                told.progress(step, TrialProgress("predict", 0.0, {}, {"steps": 5}, (CURVE,)))
                 outcome = {"metrics": {"P@1": 0.75, "nDCG@5": 0.5}, "spent": {"steps": 5}, "curve": [CURVE]}
             else:
                 outcome = {"failure": Failure(type="ValueError", message="no way on"), "spent": {"steps": 2}}

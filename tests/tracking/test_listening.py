@@ -12,8 +12,8 @@ import pytest
 from fakes.bench import Bench, Heard
 
 from xmcbench.tracking import Tracker, listening, tracked
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
 
 from .scripted import play
@@ -32,7 +32,7 @@ class Diary(Tracker):
     def begin(self, trial: Trial) -> None:
         self.told.append(("begin", trial.label))
 
-    def step(self, trial: Trial, progress: Progress) -> None:
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
         self.told.append(("step", (trial.label, progress)))
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:

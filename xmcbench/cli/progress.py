@@ -13,8 +13,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from xmcbench.run.runner import Display, Step
-    from xmcbench.trial import method
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
 
 TENTHS = 10  # a plain line for every tenth of a stage
 
@@ -43,7 +43,7 @@ class Lines:
     def wait(self, step: Step) -> None:
         print(f"  {_name(step)}: another run has it, waiting", flush=True)
 
-    def progress(self, step: Step, progress: method.Progress) -> None:
+    def progress(self, step: Step, progress: TrialProgress) -> None:
         now = (progress.stage, int(progress.fraction * TENTHS))
         if now != self._last[step.trial.key]:
             self._last[step.trial.key] = now
@@ -74,7 +74,7 @@ class Bars:
     def wait(self, step: Step) -> None:
         self._bars.console.print(Text(f"{_name(step)}: another run has it, waiting"))
 
-    def progress(self, step: Step, progress: method.Progress) -> None:
+    def progress(self, step: Step, progress: TrialProgress) -> None:
         task, _ = self._tasks[step.trial.key]
         self._bars.update(task, completed=progress.fraction, note=f"{progress.stage} {_figures(progress)}")
 
@@ -88,8 +88,8 @@ def _name(step: Step) -> str:
     return f"{step.trial.dataset}/{step.trial.label} seed {step.trial.seed}"
 
 
-def _figures(progress: method.Progress) -> str:
-    return " ".join(f"{name}={value:.4g}" for name, value in progress.figures.items())
+def _figures(progress: TrialProgress) -> str:
+    return " ".join(f"{name}={value:.4g}" for name, value in progress.metrics.items())
 
 
 def _outcome(record: Record) -> str:

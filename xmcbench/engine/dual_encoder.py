@@ -31,8 +31,9 @@ from xmcbench.engine.training import checkpoint
 from xmcbench.engine.workers import current_workers
 from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import Ledger
-from xmcbench.trial.method import Method, Run, derive_seed
+from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.run import Run, derive_seed
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 GROUPS = "label_groups.npy"  # beside the checkpoints

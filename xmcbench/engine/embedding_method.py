@@ -15,7 +15,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
-from xmcbench.trial.method import Run
+from xmcbench.trial.run import Run
 
 
 class EmbeddingMethod(DualEncoder):

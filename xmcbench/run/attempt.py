@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,13 +36,25 @@ from xmcbench.run.job import THE_ONLY, Job, Post
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.hosted import Lesson
 from xmcbench.teachers.judges import Judges
-from xmcbench.trial.budget import Ledger, peak_memory
-from xmcbench.trial.method import Exchange, Method, Progress, Run, derive_seed
+from xmcbench.trial.budget import peak_memory
+from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import (
+    CheckpointExchange,
+    HeldOut,
+    Progress,
+    Run,
+    TrainingLog,
+    TrialProgress,
+    derive_seed,
+    held_out_rows,
+)
 from xmcbench.trial.store import Store
-from xmcbench.trial.trial import Selection, Trial
+from xmcbench.trial.trial import Trial
+
+REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
 
 def now() -> str:
@@ -59,26 +72,19 @@ def method_of(trial: Trial) -> Method:
     return method
 
 
-def held_out(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:
-    """Which of `total` training queries a trial sets aside, and which it trains on: rows, ascending."""
-    order = np.random.default_rng(derive_seed(seed, "selection")).permutation(total)
-    return np.sort(order[: selection.queries]), np.sort(order[selection.queries :])
-
-
 @dataclass
 class Attempt:
-    """A trial being carried out by one of its workers. What is here when it fails goes into the failure's record."""
+    """One worker's part of a trial. If it fails, the record of the failure is made from the fields here."""
 
     job: Job
-    report: Callable[[Progress], None] = lambda _: None
+    watch: Callable[[TrialProgress], None] = lambda _: None  # receives worker 0's progress
     post: Post = THE_ONLY
-    exchange: Exchange | None = None
+    exchange: CheckpointExchange | None = None
     started: str = field(default_factory=now)
     stage: str = "prepare"
-    ledger: Ledger = field(default_factory=Ledger)
-    curve: list[dict[str, float]] = field(default_factory=list)
+    log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # that the method asks
-    chosen_by: str = ""  # what chose the checkpoint, where the method itself did
+    _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
     def perform(self) -> Record | None:
         """Carry the trial out and keep its predictions, model and record. Raises what the method raises.
@@ -90,7 +96,7 @@ class Attempt:
         method = method_of(trial)
         # The dataset is let go at once and read again to score: no test target is in the process until then.
         self._fit(method, self._dataset().training_data(), directory)
-        self.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
+        self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
         if self.post.rank > 0:
             return None
         self.stage = "predict"
@@ -106,7 +112,7 @@ class Attempt:
         store.write_predictions(trial.key, predictions, truth)
         store.write_resampled(trial.key, resampled, truth)
         self._save(method, directory / "model")
-        over = self.ledger.over(trial.budget)
+        over = self.log.ledger.over(trial.budget)
         record = self.record(
             Status.OVER_BUDGET if over else Status.OK,
             metrics=metrics,
@@ -122,20 +128,20 @@ class Attempt:
     def record(self, status: Status, **outcome: Any) -> Record:
         """The record of this attempt as it stands."""
         trial = self.job.trial
-        self.ledger.peak_bytes = max(self.ledger.peak_bytes, peak_memory(), *self.ledger.worker_bytes)
+        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory(), *self.log.ledger.worker_bytes)
         held = trial.selection
         return Record(
             key=trial.key,
             suite=self.job.suite,
             trial=trial,
             status=status,
-            spent={**self.ledger.as_dict(), **_device_peak()},
-            curve=self.curve,
+            spent={**self.log.ledger.as_dict(), **_device_peak()},
+            curve=self.log.curve,
             chosen=self.job.chosen,
             workers=self.post.size,
             teacher=", ".join(teacher.title for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
-            selection_split=f"train: {held.queries} queries held out" if held else self.chosen_by or "none",
+            selection_split=f"train: {held.queries} queries held out" if held else self.log.chosen_by or "none",
             provenance=provenance(self.job.command),
             started=self.started,
             ended=now(),
@@ -150,6 +156,17 @@ class Attempt:
             failure=Failure(type=type(problem).__name__, message=message, stage=self.stage, log_tail=log_tail),
         )
 
+    def report(self, progress: Progress) -> None:
+        """Pass worker 0's progress on, with the ledger and the new points of the curve; at most every 0.2 s a stage."""
+        stage, clock, points = self._reported
+        if self.post.rank > 0 or (stage == progress.stage and time.monotonic() - clock < REPORT_SECONDS):
+            return
+        self._reported = progress.stage, time.monotonic(), len(self.log.curve)
+        metrics = {name: float(value) for name, value in progress.metrics.items()}
+        evaluations = tuple(self.log.curve[points:])
+        spent = self.log.ledger.as_dict()
+        self.watch(TrialProgress(progress.stage, float(progress.fraction), metrics, spent, evaluations))
+
     def _dataset(self) -> Dataset:
         trial = self.job.trial
         dataset = load(trial.dataset, self.job.data, self.job.cache)
@@ -162,29 +179,28 @@ class Attempt:
         run = Run(
             seed=trial.seed,
             budget=trial.budget,
-            ledger=self.ledger,
             checkpoint=directory / "checkpoint",
             cache=self.job.cache,
-            curve=self.curve,
+            log=self.log,
             report=self.report,
             exchange=self.exchange,
         )
         run.checkpoint.mkdir(parents=True, exist_ok=True)
         if run.exchange:
-            run.exchange.take()
+            run.exchange.download()
         rows = np.arange(len(train.texts))
         if trial.selection:
-            train, rows = self._hold_out(train, run)
+            held_out, train, rows = self._hold_out(train)
+            run = replace(run, held_out=held_out)
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         lesson = Lesson(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
-        run.judge = judges = Judges(run, self.job.store, lesson, train.texts, rows, train.label_texts, self.teachers)
+        judges = Judges(run, self.job.store, lesson, train.texts, rows, train.label_texts, self.teachers)
         self.stage = "fit"
         self.report(Progress("fit", 0.0))
         # What the method leaves uncharged inside `fit` is charged here: nothing before predictions is free.
-        with self._together(), closing(judges), self.ledger.stage("prepare"):
-            method.fit(train, run)
-        self.chosen_by = run.chosen_by
+        with self._together(), closing(judges), self.log.ledger.stage("prepare"):
+            method.fit(train, replace(run, judge=judges))
 
     def _together(self) -> AbstractContextManager[None]:
         """The group of the trial's workers, where this process is to join it."""
@@ -194,8 +210,8 @@ class Attempt:
 
         return joined(self.post.rank, self.post.size, self.post.meeting)
 
-    def _hold_out(self, train: TrainingData, run: Run) -> tuple[TrainingData, np.ndarray]:
-        """Set the selection queries aside: the training data without them, and the rows it consists of."""
+    def _hold_out(self, train: TrainingData) -> tuple[HeldOut, TrainingData, np.ndarray]:
+        """The held-out queries, the training data without them, and the rows that it consists of."""
         selection = self.job.trial.selection
         assert selection is not None
         total = len(train.texts)
@@ -204,19 +220,18 @@ class Attempt:
                 f"selection.queries is {selection.queries}, expected fewer than the {total} training queries of "
                 f"{train.card.name}"
             )
-        held, kept = held_out(selection, run.seed, total)
+        held, kept = held_out_rows(selection, self.job.trial.seed, total)
         aside = train.rows(held)
         metrics = list(dict.fromkeys([selection.metric, *self.job.metrics]))
-        run.selection_texts = aside.texts
-        run.selection_metric, run.selection_evaluations = selection.metric, selection.evaluations
-        run.select = Selector(
+        scorer = HeldOutScorer(
             aside.targets,
             aside.ignore,
             inverse_propensity(train.targets, train.card.propensity_a, train.card.propensity_b),
             metrics,
             find_evaluators(metrics),
         )
-        return train.rows(kept), kept
+        held_out = HeldOut(aside.texts, scorer, selection.metric, selection.evaluations)
+        return held_out, train.rows(kept), kept
 
     def _predict(self, method: Method) -> Predictions:
         """The best labels of every test query, without ignored pairs. Queries come shuffled: order says nothing."""
@@ -226,7 +241,7 @@ class Attempt:
         most_ignored = int(np.diff(ignore.indptr).max(initial=0))
         k = min(num_labels, STORED + most_ignored)
         self.report(Progress("predict", 0.0))
-        with self.ledger.stage("predict"):
+        with self.log.ledger.stage("predict"):
             shuffled = method.predict([texts[int(i)] for i in order], k)
         if shuffled.indices.shape != (len(order), k):
             raise InvalidPredictions(
@@ -249,8 +264,8 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Selector:
-    """Figures of predictions for held-out training queries; it holds their truth and nothing of the test split."""
+class HeldOutScorer:
+    """Computes the metrics of predictions for held-out training queries. It holds their targets and no test target."""
 
     truth: sp.csr_array
     ignore: sp.csr_array

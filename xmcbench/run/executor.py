@@ -12,9 +12,9 @@ from xmcbench.run.attempt import Attempt, now
 from xmcbench.run.job import Job
 from xmcbench.run.worker import log_tail
 from xmcbench.suite.resources import Needs
-from xmcbench.trial.method import Progress
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store, StoreError
 
 
@@ -25,7 +25,7 @@ class Task:
     job: Job
     needs: Needs
     timeout: float  # seconds of wall clock
-    report: Callable[[Progress], None]
+    report: Callable[[TrialProgress], None]
 
 
 class Executor(Protocol):
@@ -105,7 +105,7 @@ class Watch:
                 self.store.write_record(record)
             return
         self.stage, self.spent = event["stage"], event["spent"]
-        self.task.report(Progress(**event))
+        self.task.report(TrialProgress(**event))
 
     @property
     def overdue(self) -> bool:

@@ -13,7 +13,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, Post
-from xmcbench.run.worker import carry_out, telling
+from xmcbench.run.worker import as_event, carry_out
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store, StoreError
 
@@ -90,15 +90,15 @@ def work(config: dict[str, Any]) -> None:
 
 
 class RayStorage:
-    """An `Exchange` of checkpoints through the storage of Ray Train."""
+    """Exchanges checkpoints through the storage of Ray Train."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def give(self) -> None:
+    def upload(self) -> None:
         _report(self._folder)
 
-    def take(self) -> None:
+    def download(self) -> None:
         if kept := _ray("ray.train").get_checkpoint():
             kept.to_directory(self._folder)
 
@@ -111,7 +111,7 @@ def _carry_out(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record | 
         return None
     _write_to(store.directory(key) / "log.txt")
     attempt = Attempt(job, post=Post(context.get_world_rank(), context.get_world_size()), exchange=exchange)
-    attempt.report = telling(attempt, lambda event: mailbox.tell.remote(key, event))
+    attempt.watch = lambda progress: mailbox.tell.remote(key, as_event(progress))
     try:
         record = carry_out(attempt)
     except (OSError, StoreError) as problem:

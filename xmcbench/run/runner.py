@@ -21,8 +21,9 @@ from xmcbench.run.job import Job
 from xmcbench.run.local import LocalExecutor
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
-from xmcbench.trial.method import Method, Progress
+from xmcbench.trial.method import Method
 from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
@@ -78,7 +79,7 @@ class Display(Protocol):
 
     def begin(self, step: Step, number: int, total: int) -> None: ...
     def wait(self, step: Step) -> None: ...
-    def progress(self, step: Step, progress: Progress) -> None: ...
+    def progress(self, step: Step, progress: TrialProgress) -> None: ...
     def end(self, step: Step, record: Record) -> None: ...
 
 

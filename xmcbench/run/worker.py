@@ -14,11 +14,8 @@ import shutil
 import signal
 import sys
 import threading
-import time
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +26,14 @@ from xmcbench.evaluation import InvalidPredictions
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, Post
 from xmcbench.trial.budget import TooLargeError
-from xmcbench.trial.method import Progress
 from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
 
 FAILED_EXIT = 1  # the trial has failed: there is a record that says how
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
 MEETING = "meeting"  # in a trial's directory: the file over which its workers find each other
 LOG_TAIL = 2048  # bytes of log.txt that a failure's record holds
-REPORT_SECONDS = 0.2  # progress is for eyes: a fast method must not spend its time on telling
 
 
 class PartnerLostError(XMCBenchError):
@@ -50,7 +46,7 @@ def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int
     with os.fdopen(events, "w", buffering=1) as pipe:
         post = Post(rank, size, directory / MEETING if size > 1 else None)
         attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), post=post)
-        attempt.report = telling(attempt, partial(_send, pipe))
+        attempt.watch = lambda progress: _send(pipe, as_event(progress))
         try:
             record = carry_out(attempt)
         except (OSError, StoreError) as problem:
@@ -131,22 +127,15 @@ def _status(problem: BaseException) -> Status:
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
 
 
-def telling(attempt: Attempt, send: Callable[[dict[str, Any]], None]) -> Callable[[Progress], None]:
-    """What sends progress, as the fields of a `Progress`, to who watches the trial; only worker 0 tells."""
-    last, told = ("", 0.0), 0
-
-    def report(progress: Progress) -> None:
-        nonlocal last, told
-        stage, when = last
-        if attempt.post.rank > 0 or (stage == progress.stage and time.monotonic() - when < REPORT_SECONDS):
-            return
-        last = (progress.stage, time.monotonic())
-        evaluations, told = attempt.curve[told:], len(attempt.curve)
-        figures = {name: float(value) for name, value in progress.figures.items()}
-        event = {"stage": progress.stage, "fraction": float(progress.fraction), "figures": figures}
-        send(event | {"spent": attempt.ledger.as_dict(), "evaluations": evaluations})
-
-    return report
+def as_event(progress: TrialProgress) -> dict[str, Any]:
+    """Progress as JSON types; `TrialProgress(**event)` on the other side."""
+    return {
+        "stage": progress.stage,
+        "fraction": progress.fraction,
+        "metrics": dict(progress.metrics),
+        "spent": progress.spent,
+        "evaluations": progress.evaluations,
+    }
 
 
 def _send(pipe: Any, event: dict[str, Any]) -> None:

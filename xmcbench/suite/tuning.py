@@ -18,8 +18,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import derive_seed
 from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.run import derive_seed
 from xmcbench.trial.trial import Trial
 
 COSTS = ("encoder_tokens", "flops", "device_seconds", "steps", "teacher_calls")

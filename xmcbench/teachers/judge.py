@@ -21,7 +21,7 @@ from xmcbench.teachers.hosted import Hosted
 from xmcbench.teachers.tab import Tab
 from xmcbench.teachers.teacher import NO, UNASKED, UNPARSED, YES, Answers, Pairs, Teacher, TeacherError
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.method import Progress
+from xmcbench.trial.run import Progress
 
 BLOCK = 8192  # pairs looked up and charged at a time
 

@@ -15,7 +15,7 @@ from xmcbench.teachers.hosted import Hosted, Lesson
 from xmcbench.teachers.judge import Account, Judge
 from xmcbench.teachers.tab import Tab
 from xmcbench.teachers.teacher import Teacher
-from xmcbench.trial.method import Run
+from xmcbench.trial.run import Run
 
 TAB = "charged.bin"  # beside a trial's checkpoints
 

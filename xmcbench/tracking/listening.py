@@ -13,8 +13,8 @@ from xmcbench.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
     from xmcbench.run.runner import Display, Step
-    from xmcbench.trial.method import Progress
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
 
 WAITING = 10_000  # events that may wait for a tracker; those that find no room are lost
 CLOSE_SECONDS = 30.0  # a tracker has to finish after the last trial
@@ -44,7 +44,7 @@ class Tracked:
     def wait(self, step: Step) -> None:
         self._display.wait(step)
 
-    def progress(self, step: Step, progress: Progress) -> None:
+    def progress(self, step: Step, progress: TrialProgress) -> None:
         self._tell("step", step.trial, progress)
         for point in progress.evaluations:
             self._tell("evaluation", step.trial, point)

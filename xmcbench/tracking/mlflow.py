@@ -14,8 +14,8 @@ from xmcbench.tracking.tracker import Tracker
 from xmcbench.trial.record import Status
 
 if TYPE_CHECKING:
-    from xmcbench.trial.method import Progress
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 URI = "MLFLOW_TRACKING_URI"
@@ -57,7 +57,7 @@ class MLflow(Tracker):
             self._describe(run, trial)
         self._runs[trial.key] = run
 
-    def step(self, trial: Trial, progress: Progress) -> None:
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
         self._write(trial, of_progress(progress))
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from xmcbench.trial.flatten import flatten
 
 if TYPE_CHECKING:
-    from xmcbench.trial.method import Progress
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 SPENT = ("encoder_tokens", "device_seconds")
@@ -22,10 +22,10 @@ class Scalars(NamedTuple):
     step: int
 
 
-def of_progress(progress: Progress) -> Scalars:
+def of_progress(progress: TrialProgress) -> Scalars:
     """What a method reports, under the name of its stage, and what it has spent."""
     spent = progress.spent
-    figures = {f"{progress.stage}/{name}": value for name, value in progress.figures.items() if name != "step"}
+    figures = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
     figures |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
     return Scalars(figures, int(spent.get("steps", 0)))
 

@@ -12,8 +12,8 @@ from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_re
 from xmcbench.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
-    from xmcbench.trial.method import Progress
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 FLUSH_SECONDS = 10
@@ -39,7 +39,7 @@ class TensorBoard(Tracker):
         label = re.sub(r"[^\w.=,+-]+", "_", trial.label)
         return self.store / "tensorboard" / trial.dataset / f"{label}-seed{trial.seed}-{trial.key[:8]}"
 
-    def step(self, trial: Trial, progress: Progress) -> None:
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
         self._write(trial, of_progress(progress))
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 if TYPE_CHECKING:
-    from xmcbench.trial.method import Progress
     from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 
@@ -29,7 +29,7 @@ class Tracker:
     def begin(self, trial: Trial) -> None:
         """A trial begins, or goes on after it was killed."""
 
-    def step(self, trial: Trial, progress: Progress) -> None:
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
         """A trial got on: about five times a second at most, not every step. `progress.spent` is the ledger."""
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:

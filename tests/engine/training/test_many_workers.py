@@ -15,6 +15,7 @@ from toy import make_run, toy_data
 from xmcbench.engine.training.update import sum_gradients
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.run import HeldOut
 
 from .method import Toy, toy
 
@@ -43,7 +44,7 @@ def quiet(encoder: str, settings: dict[str, Any]) -> Toy:
 def train(_workers: Workers, root: str, encoder: str, settings: dict[str, Any], kill_at: int = 0) -> Outcome:
     """Train for 7 steps, with a look at training queries on the way; or be killed."""
     method = quiet(encoder, settings)
-    run = make_run(Path(root), {"steps": 7}, selection_texts=DATA.texts[:9], select=figures, selection_evaluations=2)
+    run = make_run(Path(root), {"steps": 7}, held_out=HeldOut(DATA.texts[:9], figures, evaluations=2))
     if kill_at:
         fit_and_kill(kill_at, method, DATA, run)
         return {}
@@ -58,7 +59,7 @@ def train(_workers: Workers, root: str, encoder: str, settings: dict[str, Any], 
         "tables": tables,
         "ledger": ledger,
         "parameters": method.num_parameters,
-        "curve": [point["nDCG@5"] for point in run.curve],
+        "curve": [point["nDCG@5"] for point in run.log.curve],
     }
 
 

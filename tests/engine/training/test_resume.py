@@ -14,8 +14,8 @@ from toy import make_run
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import checkpoint, trainer
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.method import Run
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.run import HeldOut, Run
 
 from .method import Toy, toy
 
@@ -40,15 +40,15 @@ def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
 
 
-def selecting(data: TrainingData) -> dict[str, Any]:
-    """Settings of a run that evaluates on some training queries: a figure that rises and falls."""
+def selecting(data: TrainingData) -> HeldOut:
+    """Held-out training queries with a metric that rises and falls."""
     truth = data.targets.toarray()[:10]
 
     def select(predictions: Predictions) -> dict[str, float]:
         hits = np.take_along_axis(truth, predictions.indices[:, :5].astype(np.int64), axis=1)
         return {"nDCG@5": float(hits.mean()) * (1 if hits.sum() % 2 else -1)}
 
-    return {"selection_texts": data.texts[:10], "select": select, "selection_evaluations": 3}
+    return HeldOut(data.texts[:10], select, evaluations=3)
 
 
 def finish(method: Toy, data: TrainingData, run: Run) -> tuple[Toy, Run]:
@@ -65,7 +65,7 @@ def assert_same(one: tuple[Toy, Run], other: tuple[Toy, Run], data: TrainingData
     assert np.array_equal(found.indices, wanted.indices)
     assert np.array_equal(found.scores, wanted.scores)
     assert spent(one[1]) == spent(other[1])
-    assert without_seconds(one[1].curve) == without_seconds(other[1].curve)
+    assert without_seconds(one[1].log.curve) == without_seconds(other[1].log.curve)
 
 
 def spent(run: Run) -> dict[str, Any]:
@@ -94,10 +94,10 @@ def test_resumed_equals_unbroken(
 @pytest.mark.parametrize("kill", [2, 5, 9])
 def test_with_selection_too(kill: int, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     budget = {"steps": 9}
-    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", budget, **selecting(data)))
-    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
-    resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", budget, **selecting(data)))
-    assert [point["steps"] for point in unbroken[1].curve] == [3, 6, 9]
+    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", budget, held_out=selecting(data)))
+    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
+    resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
+    assert [point["steps"] for point in unbroken[1].log.curve] == [3, 6, 9]
     assert_same(unbroken, resumed, data)
 
 

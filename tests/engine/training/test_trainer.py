@@ -14,8 +14,8 @@ from toy import LABELS, QUERIES, UNLABELLED, make_run
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training.trainer import NonFiniteLossError
 from xmcbench.trial.budget import Budget, TooLargeError
-from xmcbench.trial.method import Progress, Run
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.run import HeldOut, Progress, Run
 
 from .method import Toy, toy
 
@@ -180,13 +180,13 @@ def test_selection_is_not_charged_and_its_best_weights_stay(
         time.sleep(0.3)
         return {"nDCG@5": [0.1, 0.9, 0.5][len(seen) - 1]}
 
-    selection = {"selection_texts": data.texts[:8], "select": select, "selection_evaluations": 3}
+    held_out = HeldOut(data.texts[:8], select, evaluations=3)
     method, plain = watched(small_encoder), watched(small_encoder)
-    run = fit(method, data, tmp_path / "a", {"steps": 6}, **selection)
+    run = fit(method, data, tmp_path / "a", {"steps": 6}, held_out=held_out)
     without = fit(plain, data, tmp_path / "b", {"steps": 6})
     assert run.ledger.encoder_tokens == without.ledger.encoder_tokens
     assert run.ledger.device_seconds < 0.3 * 3
-    assert [(point["steps"], point["nDCG@5"]) for point in run.curve] == [(2, 0.1), (4, 0.9), (6, 0.5)]
+    assert [(point["steps"], point["nDCG@5"]) for point in run.log.curve] == [(2, 0.1), (4, 0.9), (6, 0.5)]
     final = method.predict(data.texts[:8], seen[1].k)
     assert np.array_equal(final.scores, seen[1].scores)  # the second look's weights, not the last ones
     assert not np.array_equal(final.scores, seen[2].scores)
@@ -201,7 +201,7 @@ def test_a_loss_that_is_no_number_names_its_step(small_encoder: str, data: Train
 def test_progress_is_told(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     told: list[Progress] = []
     fit(watched(small_encoder), data, tmp_path, {"steps": 4}, report=told.append)
-    assert [(p.stage, p.fraction, p.figures["step"]) for p in told] == [("train", n / 4, n) for n in (1, 2, 3, 4)]
+    assert [(p.stage, p.fraction, p.metrics["step"]) for p in told] == [("train", n / 4, n) for n in (1, 2, 3, 4)]
 
 
 def test_decay_spares_biases_and_norms(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from torch import Generator, Tensor, nn
 from xmcbench.engine.training import rounding
 from xmcbench.engine.training.clipping import squared_norm
 from xmcbench.engine.training.optimizers import MomentumSGD, RowAdam, RowOptimizer
-from xmcbench.trial.method import derive_seed
+from xmcbench.trial.run import derive_seed
 
 _CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
 _BLOCK = 4096  # rows that share a generator when a table is filled

@@ -26,7 +26,7 @@ from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.method import derive_seed
+from xmcbench.trial.run import derive_seed
 
 EXACT_PAIRS = 2e8  # of queries and labels: up to so many neighbours are searched, beyond they are drawn at random
 DRAWN = 16  # random neighbours of a query

@@ -22,7 +22,7 @@ from xmcbench.engine.planning.simulate import Paper, Simulation
 from xmcbench.engine.planning.workload import LARGE, Lengths, Workload
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.run.attempt import held_out
+from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
 MARGIN = 0.15  # how far a prediction of memory may be off
@@ -169,7 +169,7 @@ def _kept_rows(train: TrainingData, trial: Trial) -> TrainingData:
     """The training data without as many queries as the trial sets aside."""
     if trial.selection is None or trial.selection.queries >= len(train.texts):
         return train
-    return train.rows(held_out(trial.selection, trial.seed, len(train.texts))[1])
+    return train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
 
 
 def _on(config: EmbeddingMethod.Config, kind: str) -> EmbeddingMethod.Config:

@@ -21,7 +21,7 @@ from xmcbench.data import DatasetCard
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.sparse_text import no_pairs
 from xmcbench.data.tokens import Tokens
-from xmcbench.trial.method import derive_seed
+from xmcbench.trial.run import derive_seed
 
 STAND_IN = 32  # dimensions
 LARGE = 200_000  # texts: of more queries so many are looked at; of more labels the stand-in vectors have one dimension

@@ -24,7 +24,7 @@ from xmcbench.engine.sampling.parts import Draw, Negatives, Order, Part, Shuffle
 from xmcbench.engine.search.exact import top_k
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.method import derive_seed
+from xmcbench.trial.run import derive_seed
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.encoders.embedding import upload, upload_texts
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.training.activations import SavedBytes
-from xmcbench.trial.method import derive_seed
+from xmcbench.trial.run import derive_seed
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ from xmcbench.engine.training.schedule import warmup_linear
 from xmcbench.engine.training.update import Update
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import peak_memory
-from xmcbench.trial.method import Progress, Run, derive_seed
+from xmcbench.trial.run import Progress, Run, derive_seed
 
 CHECKPOINT_SECONDS = 60.0  # what a kill can cost, at most, beside the step in flight
 KEPT = 2  # checkpoints: the newest, and the one before
@@ -108,7 +108,7 @@ class Trainer:
         if self.best is not None:
             if self.run.exchange:
                 self.workers.barrier()  # all have given
-                self.run.exchange.take()
+                self.run.exchange.download()
             saved, _ = checkpoint.load(self._best_directory())
             self._load_model(saved[0])
             self.update.load_tables(saved)
@@ -245,19 +245,20 @@ class Trainer:
     def _look(self) -> None:
         """Evaluate on the selection split where an evaluation is due; keep the weights if they are the best."""
         run = self.run
-        if run.select is None or run.selection_texts is None:
+        held_out = run.held_out
+        if held_out is None:
             return
         fraction = self._agreed(run.ledger.fraction(run.budget))
-        if fraction < (len(run.curve) + 1) / run.selection_evaluations:
+        if fraction < (len(run.log.curve) + 1) / held_out.evaluations:
             return
         run.report(Progress("select", min(1.0, fraction)))
         with run.ledger.off_the_books():
             self.method.index(self.labels)
             k = min(SELECTION_K, len(self.method.index_LD))
-            figures = run.select(self.method.predict(run.selection_texts, k))
-        run.add_point(fraction, figures)
-        if self.best is None or figures[run.selection_metric] > self.best:
-            self.best, self.best_step = figures[run.selection_metric], run.ledger.steps
+            figures = held_out.score(self.method.predict(held_out.texts, k))
+        run.log.add_point(fraction, figures)
+        if self.best is None or figures[held_out.metric] > self.best:
+            self.best, self.best_step = figures[held_out.metric], run.ledger.steps
             groups = {**self._model_tensors(), **self.update.table_tensors()}
             checkpoint.save(self._best_directory(), groups, {}, self.workers, shared=run.exchange is None)
         self.keep()
@@ -275,7 +276,7 @@ class Trainer:
                     groups |= {**self._model_tensors(), "sampler": self.sampler.state()}
                 names = ("epoch", "index", "best", "best_step")
                 note = {name: getattr(self, name) for name in names}
-                note |= {"curve": self.run.curve, "ledger": ledger.state()}
+                note |= self.run.log.state()
                 exchange = self.run.exchange
                 place = checkpoint.step_directory(root, ledger.steps)
                 checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
@@ -283,7 +284,7 @@ class Trainer:
                     checkpoint.prune(root, KEPT)
                     checkpoint.prune(root / "best", 1)
                 if exchange:
-                    exchange.give()
+                    exchange.upload()
             self.kept_step = ledger.steps
         self.last_kept = time.monotonic()
 
@@ -298,9 +299,7 @@ class Trainer:
         self.sampler.load_state(saved[0].get("sampler", {}))
         for name in ("epoch", "index", "best", "best_step"):
             setattr(self, name, note[name])
-        self.run.curve[:] = note["curve"]
-        for name, value in note["ledger"].items():
-            setattr(self.run.ledger, name, value)
+        self.run.log.restore(note)
         self.kept_step = self.run.ledger.steps
         return True
 

@@ -1,0 +1,128 @@
+"""What a method is given to fit a trial (`Run`) and what it hands back (`TrainingLog`). Nothing here imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from xmcbench.data.dataset import Texts
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.trial import Selection
+
+if TYPE_CHECKING:
+    from xmcbench.teachers.judge import Judge
+    from xmcbench.teachers.teacher import Teacher
+
+
+def derive_seed(seed: int, *purpose: str | int) -> int:
+    """A 63-bit seed for one purpose, a pure function of the base seed: no generator state has to be stored."""
+    digest = sha256(repr((seed, *purpose)).encode()).digest()
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a method reports while it fits: the stage, the finished fraction of it in 0..1, and metrics to show."""
+
+    stage: str
+    fraction: float
+    metrics: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metrics", MappingProxyType(dict(self.metrics)))
+
+
+@dataclass(frozen=True)
+class TrialProgress(Progress):
+    """A method's progress as displays and trackers receive it: with the ledger and the new points of the curve."""
+
+    spent: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: tuple[Mapping[str, float], ...] = ()
+
+
+@dataclass
+class TrainingLog:
+    """What fitting spent and found. The method fills it in; the harness copies it into the trial's record."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    curve: list[dict[str, float]] = field(default_factory=list)  # held-out metrics along the budget
+    chosen_by: str = ""  # how the method chose its checkpoint, where it did not use the held-out queries
+
+    def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:
+        """Add the metrics of an evaluation after `fraction` of the budget to the curve, with what was spent so far."""
+        names = ("steps", "encoder_tokens", "flops", "device_seconds")
+        spent = {name: self.ledger.spent(name) for name in names}
+        self.curve.append({"fraction": fraction, **spent, **metrics})
+
+    def state(self) -> dict[str, Any]:
+        """The ledger and the curve for a checkpoint, as JSON types."""
+        return {"ledger": self.ledger.state(), "curve": self.curve}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned; other keys are ignored."""
+        self.curve[:] = state["curve"]
+        for name, value in state["ledger"].items():
+            setattr(self.ledger, name, value)
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Training queries that a suite sets aside to choose a checkpoint by. Their targets stay with the harness."""
+
+    texts: Texts
+    score: Callable[[Predictions], dict[str, float]]  # metrics of predictions for `texts`, by name
+    metric: str = "nDCG@5"  # the metric to choose by
+    evaluations: int = 4  # how many evaluations to spread over the budget
+
+
+def held_out_rows(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of `total` training queries that a trial holds out, and the rows it trains on, both ascending."""
+    order = np.random.default_rng(derive_seed(seed, "selection")).permutation(total)
+    return np.sort(order[: selection.queries]), np.sort(order[selection.queries :])
+
+
+class CheckpointExchange(Protocol):
+    """Passes checkpoints between workers that share no folder, through storage that outlives them."""
+
+    def upload(self) -> None:
+        """Store the content of this worker's `Run.checkpoint`. All workers call this in the same step."""
+
+    def download(self) -> None:
+        """Bring what all workers uploaded last into this worker's `Run.checkpoint`."""
+
+
+def _no_judge(config: Teacher.Config) -> Judge:
+    raise XMCBenchError(f"teacher {config.name!r} was asked for outside of a trial")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the harness gives a method to fit one trial."""
+
+    seed: int
+    budget: Budget
+    checkpoint: Path  # a folder that survives a kill: its files are there again when the trial is resumed
+    cache: Path  # shared by all trials: tokenised texts, trained tokenizers
+    log: TrainingLog = field(default_factory=TrainingLog)  # filled in by the method
+    held_out: HeldOut | None = None  # None where the suite sets no queries aside
+    report: Callable[[Progress], None] = lambda _progress: None
+    exchange: CheckpointExchange | None = None  # None where all workers share the folder `checkpoint`
+    # A judge that asks the teacher named in a method's settings about training documents and labels.
+    judge: Callable[[Teacher.Config], Judge] = _no_judge
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the method charges its tokens, operations and seconds to: the ledger of `log`."""
+        return self.log.ledger
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        """A generator for one purpose of this trial."""
+        return np.random.default_rng(derive_seed(self.seed, *purpose))
