@@ -24,9 +24,14 @@ class NGAME(EmbeddingMethod):
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
         batch_size: int = Field(1600, gt=0, description="queries a step")
         learning_rate: float = Field(2e-4, gt=0)
+        adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
         positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
 
     config: NGAME.Config
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Groups for AdamW, with this method's epsilon."""
+        return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config

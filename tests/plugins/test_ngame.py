@@ -43,6 +43,14 @@ def test_queries_that_are_alike_meet(data: TrainingData) -> None:
     assert alike["shuffled"] < 0.7 < alike["clusters"]
 
 
+def test_adam_has_the_methods_epsilon(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    for settings, epsilon in (({}, 1e-6), ({"adam_epsilon": 1e-3}, 1e-3)):
+        method = ngame(encoder=small_encoder, **settings)
+        method.prepare(data, make_run(tmp_path, {"steps": 1}))
+        optimizer = torch.optim.AdamW(method.parameter_groups())
+        assert {group["eps"] for group in optimizer.param_groups} == {epsilon}
+
+
 def test_positives_per_query_widen_the_pool(data: TrainingData) -> None:
     one, all_of_them = (
         len(ngame(positives_per_query=n, batch_size=5).sampler(data, 0).batch(0, 0).label_ids) for n in (1, 4)
