@@ -5,6 +5,8 @@ Legend: N training queries, B of a batch, L labels, S of a pool (of this worker)
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -31,7 +33,10 @@ class Classifier(SecondStage):
 
     class Config(SecondStage.Config):
         epochs: int = Field(20, gt=0, description="passes over the training queries, where the budget allows")
-        batch_size: int = Field(1024, gt=0, description="queries a step")
+        batch_size: int = Field(1024, gt=0, description="queries per step")
+        batches: Literal["shuffled", "clusters"] = "shuffled"
+        cluster_size: int = Field(64, gt=0, description="most queries of a cluster")
+        warmup: float = Field(0.0, ge=0, lt=1, description="share of the stage in which the learning rate rises")
         table: TableConfig = Field(TableConfig(), description="how the rows learn and are stored")
         dropout: float = Field(0.5, ge=0, lt=1, description="on the query's vector")
         margin: float = Field(0.2, gt=0)
@@ -40,6 +45,9 @@ class Classifier(SecondStage):
         negatives_per_query: int = Field(5, gt=0, description="drawn into the pool from the shortlist")
         shortlist: int = Field(100, gt=0, description="nearest labels of each query in the first method's index")
         fuse: float = Field(1.0, ge=0, description="weight of the first method's score; 0 leaves the classifier alone")
+
+        def unused(self) -> frozenset[str]:
+            return super().unused() | ({"cluster_size"} if self.batches == "shuffled" else set())
 
     config: Classifier.Config
 
@@ -61,13 +69,17 @@ class Classifier(SecondStage):
             self.first.index_LD = rows_LD + self.config.fuse * index_LD
 
     def _sampler(self, train: TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
-        """Batches with negatives of a shortlist that is made once: the index that it comes from does not move."""
+        """Batches with negatives of a shortlist. Shortlist and clusters are made once: the encoder is frozen."""
         settings, index_LD = self.config, self.first.index_LD
+        order: sampling.Order = sampling.Shuffled()
+        if settings.batches == "clusters":
+            order = sampling.Clusters(settings.cluster_size, start=0, vectors="fresh")
         nearest = sampling.Nearest(settings.negatives_per_query, settings.shortlist, start=0)
         sampler = sampling.Sampler(
             train,
             batch_size=settings.batch_size,
             seed=_seed(run, "batches"),
+            order=order,
             positives=sampling.Draw(settings.positives_per_query),
             negatives=(nearest,),
         )
@@ -78,7 +90,7 @@ class Classifier(SecondStage):
         return sampler
 
     def _train(self, sampler: sampling.Sampler, table: LabelTable, queries_ND: Tensor, run: Run) -> None:
-        """Steps until `epochs` or the budget is over, whichever is first; the learning rate falls to 0 until then."""
+        """Steps until `epochs` or the budget is over, whichever is first; by then the learning rate has fallen to 0."""
         ledger, start = run.ledger, self.spent(run)
         batches = sampler.num_batches(0)
         total = self.config.epochs * batches
@@ -90,7 +102,7 @@ class Classifier(SecondStage):
             with ledger.step(run.budget), ledger.stage("train"):
                 batch = sampler.batch(*divmod(step, batches))
                 loss = self._step(batch, table, queries_ND, _seed(run, "dropout", step))
-                table.step(self.config.table.learning_rate * (1 - place))
+                table.step(self.config.table.learning_rate * _rate(place, self.config.warmup))
                 ledger.steps += 1
                 ledger.epochs += 1 / batches
                 ledger.queries += len(batch.query_ids)
@@ -115,6 +127,11 @@ class Classifier(SecondStage):
         )
         loss.backward()  # type: ignore[no-untyped-call]
         return float(shard.workers.sum(loss.detach()))
+
+
+def _rate(place: float, warmup: float) -> float:
+    """Factor of the learning rate at `place` of the stage: a linear rise over `warmup`, then a linear fall to 0."""
+    return place / warmup if place < warmup else (1 - place) / (1 - warmup)
 
 
 def _seed(run: Run, *purpose: str | int) -> int:

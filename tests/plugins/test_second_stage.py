@@ -19,6 +19,7 @@ from xmcbench import Method, UnknownNameError, XMCBenchError, registry
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_second_stage import Classifier, SparseRanker
+from xmcbench_second_stage.classifier import _rate
 from xmcbench_second_stage.sparse_ranker import _standardised
 from xmcbench_second_stage.stage import SecondStage
 
@@ -237,6 +238,8 @@ def test_negatives_come_from_the_index_and_are_not_true(data: TrainingData, smal
         {"positives_per_query": 1},
         {"negatives_per_query": 1},
         {"shortlist": 2},
+        {"batches": "clusters"},
+        {"warmup": 0.5},
     ],
     ids=lambda other: next(iter(other)),
 )
@@ -249,6 +252,28 @@ def test_each_setting_of_the_classifier_changes_its_rows(
         for name, settings in (("plain", {}), ("changed", other))
     )
     assert not torch.equal(plain, changed)
+
+
+def test_the_classifiers_rate_rises_and_falls() -> None:
+    rates = [_rate(place, 0.25) for place in (0.0, 0.125, 0.25, 0.625, 1.0)]
+    assert rates == [0.0, 0.5, 1.0, 0.5, 0.0]
+    assert [_rate(place, 0.0) for place in (0.0, 0.5, 1.0)] == [1.0, 0.5, 0.0]
+
+
+def test_clustered_batches_are_of_queries_that_lie_close(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    """Two far groups of queries meet in batches of their own, where shuffled batches mix them."""
+    group_N = np.arange(QUERIES) % 2
+    far_ND = torch.eye(32)[group_N] + 0.01 * torch.rand(QUERIES, 32, generator=torch.Generator().manual_seed(0))
+    same = {}
+    for batches in ("clusters", "shuffled"):
+        settings = {"batches": batches, "cluster_size": 4} if batches == "clusters" else {}
+        method, run = stage(Classifier, small_encoder, **settings), make_run(tmp_path / batches, {"steps": 1})
+        method.first.fit(data, run)
+        groups = group_N[method._sampler(data, far_ND, run).arranged(0)]
+        same[batches] = np.mean(groups[1:] == groups[:-1])
+    assert same["shuffled"] < 0.7 < same["clusters"]
 
 
 # The sparse ranker ------------------------------------------------------------------------------------------------
