@@ -8,14 +8,13 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry
 from xmcbench.suite.suite import load_suite
 
 
 def limits(bench: Bench, own: Any, **keys: Any) -> dict[str, dict[str, float]]:
     """The limits of each variant of two methods, of which the second has a budget of its own."""
     methods = {"a": {"method": "fake-ok"}, "b": {"method": "fake-ok", "width": 7, "budget": own}}
-    suite = load_suite(bench.suite(methods, **keys), Registry(), bench.root)
+    suite = load_suite(bench.suite(methods, **keys), bench.root)
     return {variant.label: variant.budget.limits() for variant in suite.variants}
 
 
