@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from report import report
 
-from xmcbench.teachers import Answers, Judge, Pairs, Teacher
+from xmcbench.teachers import Answers, Pairs, Teacher
+from xmcbench.teachers.account import Account, ChargedPairs
+from xmcbench.teachers.cached_judge import CachedJudge
 from xmcbench.teachers.database import FILE, JudgementStore
-from xmcbench.teachers.judge import Account
-from xmcbench.teachers.tab import Tab
 from xmcbench.trial.budget import Budget, Ledger
 
 
@@ -43,11 +43,11 @@ class Thoughtless(Teacher):
         yield Answers(places, (places % 3 == 0).astype(np.int8), np.full(len(pairs), 0.9, np.float32), *tokens)
 
 
-def judge(root: Path, trial: str, documents: list[str], labels: list[str]) -> Judge:
-    tab = Tab(root / trial / "charged.bin", 0)
-    account = Account(Ledger(), Budget(steps=1), lambda: tab)
+def judge(root: Path, trial: str, documents: list[str], labels: list[str]) -> CachedJudge:
+    charged = ChargedPairs(root / trial / "charged.bin", 0)
+    account = Account(Ledger(), Budget(steps=1), lambda: charged)
     teacher = Thoughtless(Teacher.Config(name="thoughtless"))
-    return Judge(teacher, 0, JudgementStore(root), documents, np.arange(len(documents)), labels, account)
+    return CachedJudge(teacher, 0, JudgementStore(root), documents, np.arange(len(documents)), labels, account)
 
 
 def timed(what: Any, *arguments: Any) -> tuple[float, float]:

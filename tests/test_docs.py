@@ -24,8 +24,8 @@ from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
 from xmcbench.plugins.kinds import GROUP, HOOKS
 from xmcbench.plugins.registry import ONLY, STRICT, Registry, registry
+from xmcbench.run.tracked import tracked
 from xmcbench.suite.suite import load_suite
-from xmcbench.tracking import tracked
 from xmcbench.trial.record import Status
 
 ROOT = Path(__file__).parents[1]

@@ -10,10 +10,10 @@ from .evaluation.ranking import rank
 from .files.atomic import atomic_write
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
-from .teachers.judge import Judge, Judgements
 from .teachers.teacher import Teacher, TeacherConfig
 from .tracking.tracker import Tracker
 from .trial.budget import Budget, Ledger
+from .trial.judging import Judge, Judgements
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
 from .trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress

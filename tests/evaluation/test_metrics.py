@@ -9,9 +9,9 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from xmcbench.data import pairs as pairs_module
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import find_hits, inverse_propensity, rank, score
-from xmcbench.evaluation import pairs as pairs_module
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.trial.predictions import Predictions
 

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from xmcbench.data import pairs
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import pairs, rank
+from xmcbench.evaluation import rank
 
 EDGES = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38]
 finite = st.floats(width=32, allow_nan=False)

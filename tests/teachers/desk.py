@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from xmcbench.teachers import NO, UNPARSED, YES, Answers, Judge, Pairs, Teacher
+from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Teacher
+from xmcbench.teachers.account import Account, ChargedPairs
+from xmcbench.teachers.cached_judge import CachedJudge
 from xmcbench.teachers.database import JudgementStore
-from xmcbench.teachers.judge import Account
-from xmcbench.teachers.tab import Tab
 from xmcbench.trial.budget import Budget, Ledger
 
 WORDS = ("red", "blue", "green", "hat", "shoe", "coat")
@@ -82,22 +83,17 @@ class Desk:
     documents: list[str] = field(default_factory=lambda: DOCUMENTS)
     labels: list[str] = field(default_factory=lambda: LABELS)
 
-    def judge(self, teacher: Teacher) -> Judge:
-        tab: list[Tab] = []
-
-        def open_tab() -> Tab:
-            if not tab:
-                tab.append(Tab(self.root / self.name / "charged.bin", self.ledger.teacher_calls))
-            return tab[0]
-
-        return Judge(
+    def judge(self, teacher: Teacher) -> CachedJudge:
+        path = self.root / self.name / "charged.bin"
+        charged_pairs = cache(lambda: ChargedPairs(path, self.ledger.teacher_calls))
+        return CachedJudge(
             teacher,
             0,
             JudgementStore(self.root / "results"),
             self.documents,
             np.arange(len(self.documents)),
             self.labels,
-            Account(self.ledger, self.budget, open_tab),
+            Account(self.ledger, self.budget, charged_pairs),
         )
 
     def expected(self, documents: np.ndarray, labels: np.ndarray) -> np.ndarray:

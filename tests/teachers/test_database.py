@@ -111,7 +111,7 @@ def test_the_first_answer_stays(results: Path) -> None:
     assert not found.known.any()
     for answer in (1, 0):
         found.answers[:] = answer
-        store.keep(number, one, one, found)
+        store.add(number, one, one, found)
     assert store.look_up(number, one, one).answers.tolist() == [1]
 
 

@@ -212,7 +212,7 @@ def test_two_processes_share_the_work_and_ask_each_pair_once(tmp_path: Path) -> 
 
 def test_ids_that_are_none_are_refused(tmp_path: Path) -> None:
     judge = Desk(tmp_path).judge(counting())
-    with pytest.raises(XMCBenchError, match=r"document 99 is to be judged, expected one of 0\.\.29"):
+    with pytest.raises(XMCBenchError, match=r"document 99 of a pair to judge is out of range, expected one of 0\.\.29"):
         judge(np.array([0, 99]), np.array([0, 0]))
     with pytest.raises(XMCBenchError, match="label -1"):
         judge(np.array([0]), np.array([-1]))

@@ -114,8 +114,8 @@ def run(
 def _carry_out(runner: Runner, plan: Sequence[Step], trackers: Sequence[Tracker]) -> list[Record]:
     """The records of the plan, after tuning where the suite asks for it; who watches sees bars or lines."""
     from xmcbench.cli.progress import display
+    from xmcbench.run.tracked import tracked
     from xmcbench.run.tuned import note_chosen, running, tuned_trials
-    from xmcbench.tracking import tracked
 
     try:
         with display() as shown, tracked(shown, trackers) as told:

@@ -10,8 +10,8 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
+from xmcbench.data.pairs import binary, contains, row_chunks
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.pairs import binary, contains, row_chunks
 from xmcbench.trial.predictions import Predictions
 
 _SLACK = 1e-9  # sums of fractions are exact to about 1e-15 a term

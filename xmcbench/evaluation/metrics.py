@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import scipy.sparse as sp
 
+from xmcbench.data.pairs import binary, contains
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.pairs import binary, contains
 from xmcbench.trial.predictions import Predictions
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from xmcbench.data.pairs import row_chunks
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.pairs import row_chunks
 from xmcbench.trial.predictions import Predictions
 
 _LAST = np.uint64(0xFFFF_FFFF_FFFF_FFFF)  # the key of a pad

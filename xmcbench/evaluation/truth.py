@@ -7,7 +7,7 @@ from hashlib import sha256
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.evaluation.pairs import binary
+from xmcbench.data.pairs import binary
 
 
 def truth_hash(dataset: Dataset) -> str:

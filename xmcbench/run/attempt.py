@@ -34,8 +34,8 @@ from xmcbench.evaluation.bootstrap import intervals
 from xmcbench.plugins.registry import registry
 from xmcbench.run.job import THE_ONLY, Job, Post
 from xmcbench.teachers import Teacher
-from xmcbench.teachers.hosted import Lesson
-from xmcbench.teachers.judges import Judges
+from xmcbench.teachers.judge_factory import JudgeFactory
+from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import peak_memory
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
@@ -194,8 +194,8 @@ class Attempt:
             run = replace(run, held_out=held_out)
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
-        lesson = Lesson(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
-        judges = Judges(run, self.job.store, lesson, train.texts, rows, train.label_texts, self.teachers)
+        annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
+        judges = JudgeFactory(run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers)
         self.stage = "fit"
         self.report(Progress("fit", 0.0))
         # What the method leaves uncharged inside `fit` is charged here: nothing before predictions is free.

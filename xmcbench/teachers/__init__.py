@@ -1,20 +1,10 @@
-"""Teachers: they judge whether labels fit documents, and what they say is kept."""
+"""Teachers: they judge whether labels fit documents. Their answers are cached in the store and charged to trials."""
 
 from __future__ import annotations
 
-from xmcbench.teachers.judge import Judge, Judgements
 from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt
-from xmcbench.teachers.teacher import (
-    NO,
-    UNASKED,
-    UNPARSED,
-    YES,
-    Answers,
-    Pairs,
-    Teacher,
-    TeacherConfig,
-    TeacherError,
-)
+from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherConfig, TeacherError
+from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judge, Judgements
 
 __all__ = [
     "NO",

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.evaluation.pairs import binary, contains
+from xmcbench.data.pairs import binary, contains
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
+from xmcbench.files.hub import local_files_only
 from xmcbench.teachers.prompts import OneLabelPrompt, template
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 
@@ -189,12 +190,10 @@ class CausalModel(Teacher):
         return self._loaded(AutoModelForCausalLM, dtype=self.config.dtype).to(device).eval()
 
     def _loaded(self, kind: Any, **settings: Any) -> Any:
-        from xmcbench.engine.encoders.encoder import without_network
-
         place = self.config.model
         try:
             return kind.from_pretrained(
-                place, revision=self.config.revision, local_files_only=without_network(place), **settings
+                place, revision=self.config.revision, local_files_only=local_files_only(place), **settings
             )
         except (OSError, ValueError) as problem:
             reason = str(problem).strip().splitlines()[0]

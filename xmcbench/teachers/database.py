@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from xmcbench.teachers.teacher import NO, UNPARSED, YES
+from xmcbench.trial.judging import NO, UNPARSED, YES
 from xmcbench.trial.store import StoreError
 
 FILE = "judgements.sqlite"  # in the root of a store
@@ -68,6 +68,10 @@ class Found:
     def at(self, places: np.ndarray) -> Found:
         """The same of some of the pairs."""
         return Found(*(column[places] for column in vars(self).values()))
+
+    def tokens(self, places: np.ndarray) -> np.ndarray:
+        """int64: the tokens of prompt and answer of each of the pairs at `places`."""
+        return np.asarray(self.prompt_tokens[places] + self.completion_tokens[places])
 
     def put(self, places: np.ndarray, other: Any) -> None:
         """Enter what `other` (Found or Answers) tells of the pairs at `places`."""
@@ -150,7 +154,7 @@ class JudgementStore:
         found.put(places, Found(np.ones(len(places), bool), *told[:, 2:].T))
         return found
 
-    def keep(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Any) -> None:
+    def add(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Any) -> None:
         """Store what a teacher (`Answers` or `Found`) said of N pairs. When this returns it outlives a kill."""
         columns = (answers.answers, answers.confidence, answers.prompt_tokens, answers.completion_tokens)
         rows = zip(documents.tolist(), labels.tolist(), *(column.tolist() for column in columns), strict=True)

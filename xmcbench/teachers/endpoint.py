@@ -20,7 +20,8 @@ from pydantic import Field, field_validator
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers import reading
 from xmcbench.teachers.prompts import Prompt, takes_several, template
-from xmcbench.teachers.teacher import UNPARSED, Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+from xmcbench.trial.judging import UNPARSED
 
 NO_KEY = "none"  # what a server that wants no key is sent
 

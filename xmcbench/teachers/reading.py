@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from xmcbench.teachers.teacher import NO, UNPARSED, YES
+from xmcbench.trial.judging import NO, UNPARSED, YES
 
 _WORDS = {"yes": YES, "no": NO}
 _THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)

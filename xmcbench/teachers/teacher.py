@@ -16,10 +16,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, SerializeAsAny
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import UnknownNameError, XMCBenchError
-
-YES, NO = 1, 0
-UNPARSED = -1  # answered, but neither yes nor no
-UNASKED = -2  # the budget was spent before its turn
+from xmcbench.plugins.registry import registry
 
 
 class TeacherError(XMCBenchError):
@@ -83,8 +80,6 @@ class Teacher(ABC):
 
             Raises ValueError where no teacher has the name.
             """
-            from xmcbench.plugins.registry import registry  # which knows this module
-
             name = value.get("name") if isinstance(value, dict) else None
             if not isinstance(name, str):
                 return cls

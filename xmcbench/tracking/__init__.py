@@ -1,6 +1,5 @@
-"""What happens in a run, told to the tools that people watch experiments with. Off unless asked for."""
+"""Trackers forward the events of a run to experiment trackers such as TensorBoard and MLflow. None is on by default."""
 
-from xmcbench.tracking.listening import tracked
 from xmcbench.tracking.tracker import Tracker
 
-__all__ = ["Tracker", "tracked"]
+__all__ = ["Tracker"]

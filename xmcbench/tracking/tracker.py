@@ -1,42 +1,42 @@
-"""What a tracker is: it is told when a trial begins, how far it is, what an evaluation found, and how it ended."""
+"""The contract of a tracker: it receives the events of a run's trials."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
-    from xmcbench.trial.trial import Trial
+from xmcbench.trial.record import Record
+from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.trial import Trial
 
 
 class Tracker:
-    """Passes what happens to trials on to another tool. Plugins register subclasses through `register_trackers`.
+    """Forwards the events of trials to another tool. Plugins register subclasses through `register_trackers`.
 
-    It is made once a run, in the process that plans, and told things in a thread of its own, in their order; trials
-    may run side by side. What it raises there is a warning, and it is told nothing more. What it raises when it is
-    made (an `XMCBenchError` where a package is missing) stops the run before anything ran.
+    A tracker is made once per run, in the driver process. Its methods are called in a thread of its own, in the order
+    of the events; trials may run side by side. An exception in that thread becomes a warning, and the tracker receives
+    no further events. An exception in `__init__` (an `XMCBenchError` where a package is missing) stops the run before
+    it starts.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def __init__(self, store: Path) -> None:
-        self.store = store  # where the run keeps its results
+        self.store = store  # the folder of the run's results
 
     def begin(self, trial: Trial) -> None:
-        """A trial begins, or goes on after it was killed."""
+        """A trial starts, or resumes after it was killed."""
 
     def step(self, trial: Trial, progress: TrialProgress) -> None:
-        """A trial got on: about five times a second at most, not every step. `progress.spent` is the ledger."""
+        """A trial made progress; called at most about five times per second. `progress.spent` is the ledger."""
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        """A trial looked at its held-out queries: one point of its record's `curve`."""
+        """A trial evaluated its held-out training queries. `point` is one point of its record's `curve`."""
 
     def end(self, trial: Trial, record: Record) -> None:
-        """A trial came to an outcome, good or bad."""
+        """A trial ended, successfully or not."""
 
     def close(self) -> None:
-        """The run is over; a trial that has not ended was interrupted."""
+        """The run is over. A trial without an `end` event was interrupted."""

@@ -7,19 +7,16 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.judging import Judge, TeacherSettings
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.trial import Selection
-
-if TYPE_CHECKING:
-    from xmcbench.teachers.judge import Judge
-    from xmcbench.teachers.teacher import Teacher
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:
@@ -99,8 +96,8 @@ class CheckpointExchange(Protocol):
         """Bring what all workers uploaded last into this worker's `Run.checkpoint`."""
 
 
-def _no_judge(config: Teacher.Config) -> Judge:
-    raise XMCBenchError(f"teacher {config.name!r} was asked for outside of a trial")
+def _no_judge(config: TeacherSettings) -> Judge:
+    raise XMCBenchError(f"teacher {config.name!r} can be asked only within a trial")
 
 
 @dataclass(frozen=True)
@@ -115,8 +112,8 @@ class Run:
     held_out: HeldOut | None = None  # None where the suite sets no queries aside
     report: Callable[[Progress], None] = lambda _progress: None
     exchange: CheckpointExchange | None = None  # None where all workers share the folder `checkpoint`
-    # A judge that asks the teacher named in a method's settings about training documents and labels.
-    judge: Callable[[Teacher.Config], Judge] = _no_judge
+    # Makes the judge that asks the teacher named in a method's settings about training documents and labels.
+    judge: Callable[[TeacherSettings], Judge] = _no_judge
 
     @property
     def ledger(self) -> Ledger:

@@ -16,7 +16,6 @@ from toy import save_small_encoder, toy_data
 from transformers import AutoModel, BertConfig, DistilBertConfig, MPNetConfig, PreTrainedConfig, RobertaConfig
 
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders import encoder as encoder_module
 from xmcbench.engine.encoders.embedding import embed_all, evaluating
 from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
 from xmcbench.errors import XMCBenchError
@@ -156,7 +155,7 @@ def test_an_unknown_encoder_is_one_quick_line(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """As where there is no network: no retries, which are half a minute and ten lines."""
-    monkeypatch.setattr(encoder_module, "HUB", "http://127.0.0.1:9")
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     start = time.monotonic()
     with pytest.raises(XMCBenchError, match="encoder 'no-such/encoder' cannot be loaded") as caught:
         Encoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())

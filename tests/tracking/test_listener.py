@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from fakes.bench import Bench, Heard
 
-from xmcbench.tracking import Tracker, listening, tracked
+from xmcbench.run.tracked import tracked
+from xmcbench.tracking import Tracker, listener
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
@@ -87,7 +88,9 @@ def test_a_tracker_that_fails_is_one_warning_and_the_others_hear_everything(
     broken, diary, alone = Broken(bench.root, at), Diary(bench.root), Diary(bench.root)
     play(bench, [broken, diary])
     warnings = capsys.readouterr().err.splitlines()
-    assert warnings == [f"warning: tracker 'broken-{at}' failed and is told nothing more: RuntimeError: no server"]
+    assert warnings == [
+        f"warning: tracker 'broken-{at}' failed and receives no further events: RuntimeError: no server"
+    ]
     assert [event for event, _ in broken.told].count("failed") == 1
     play(bench, [alone])
     assert diary.told == alone.told
@@ -102,15 +105,15 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) 
     never, warnings = Event(), []
     hanging = Diary(Path())
     hanging.begin = lambda _: never.wait(20)  # type: ignore[method-assign, assignment]
-    monkeypatch.setattr(listening, "WAITING", 3)
-    listener = listening.Listener(hanging, warnings.append)
+    monkeypatch.setattr(listener, "QUEUE_SIZE", 3)
+    listening = listener.Listener(hanging, warnings.append)
     start = time.monotonic()
     for _ in range(8):
-        listener.tell("begin", None)
-    listener.close(seconds=0.1)
+        listening.send("begin", None)
+    listening.close(seconds=0.1)
     assert time.monotonic() - start < 5
     never.set()
-    assert "did not finish in 0.1 seconds" in warnings[0]
+    assert "did not finish within 0.1 seconds" in warnings[0]
     assert "missed" in warnings[1]
 
 

@@ -1,6 +1,7 @@
-"""The process of a simulated teacher: `python -m xmcbench.teachers.host` reads JSON lines and answers each with one.
+"""The process of a simulated teacher: `python -m xmcbench.teachers.subprocess_server`.
 
-The first line says which teacher and which dataset; the others hold the ids of pairs.
+It reads JSON lines and answers each with one. The first line names the teacher and the dataset, later lines hold the
+ids of pairs.
 """
 
 from __future__ import annotations
@@ -18,29 +19,30 @@ from xmcbench.plugins.registry import registry
 from xmcbench.teachers.teacher import Pairs, Teacher
 
 
-def serve(questions: TextIO, replies: TextIO) -> None:
-    """Answer until no more questions come."""
+def serve(requests: TextIO, replies: TextIO) -> None:
+    """Answer requests until there are no more."""
 
     def reply(content: dict[str, Any]) -> None:
         replies.write(json.dumps(content) + "\n")
         replies.flush()
 
-    host = _Host()
-    for line in questions:
-        question = json.loads(line)
+    server = _Server()
+    for line in requests:
+        request = json.loads(line)
         try:
-            reply({"told": host.begin(**question) if "teacher" in question else host.answer(**question)})
+            reply({"result": server.start(**request) if "teacher" in request else server.answer(**request)})
         except XMCBenchError as problem:
             reply({"problem": str(problem)})
 
 
-class _Host:
-    def begin(self, teacher: dict[str, Any], lesson: dict[str, str]) -> list[Any]:
+class _Server:
+    def start(self, teacher: dict[str, Any], annotated: dict[str, str]) -> list[Any]:
+        """Build the teacher and show it the training data."""
         kind = registry().teacher(teacher["name"])
         self.teacher: Teacher = kind(kind.Config.model_validate_json(json.dumps(teacher)))
-        dataset = load(lesson["dataset"], Path(lesson["data"]), Path(lesson["cache"]))
-        if dataset.card.content_hash != lesson["content_hash"]:
-            raise XMCBenchError(f"{lesson['dataset']} changed on disk since the run was planned; run it again")
+        dataset = load(annotated["name"], Path(annotated["data"]), Path(annotated["cache"]))
+        if dataset.card.content_hash != annotated["content_hash"]:
+            raise XMCBenchError(f"{annotated['name']} changed on disk since the run was planned; run it again")
         self.train = dataset.training_data()
         self.teacher.attend(self.train)
         return []
@@ -53,9 +55,9 @@ class _Host:
             document_ids=np.array(documents, np.int64),
             label_ids=np.array(labels, np.int64),
         )
-        return [[column.tolist() for column in vars(told).values()] for told in self.teacher.ask(pairs)]
+        return [[column.tolist() for column in vars(answers).values()] for answers in self.teacher.ask(pairs)]
 
 
 if __name__ == "__main__":
-    channel, sys.stdout = sys.stdout, sys.stderr  # what a plugin prints must not get among the replies
+    channel, sys.stdout = sys.stdout, sys.stderr  # what a plugin prints must not mix with the replies
     serve(sys.stdin, channel)

@@ -1,4 +1,4 @@
-"""A simulated teacher in a process of its own: the annotations are there, and nowhere a method could find them."""
+"""A simulated teacher in a process of its own. It reads the annotations where no method can find them."""
 
 from __future__ import annotations
 
@@ -17,51 +17,52 @@ from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 
 
 @dataclass(frozen=True)
-class Lesson:
-    """The dataset that a simulated teacher knows the annotations of."""
+class AnnotatedDataset:
+    """The dataset whose annotations a simulated teacher reads."""
 
-    dataset: str
+    name: str
     content_hash: str
     data: Path
     cache: Path
 
 
-class Hosted:
-    """Stands in for a simulated teacher: asks the real one, in a process that starts with the first question."""
+class SubprocessTeacher:
+    """Asks a simulated teacher in a child process, which starts with the first question."""
 
-    def __init__(self, teacher: Teacher, lesson: Lesson) -> None:
-        self._teacher, self._lesson = teacher, lesson
+    def __init__(self, teacher: Teacher, annotated: AnnotatedDataset) -> None:
+        self._teacher, self._annotated = teacher, annotated
         self._process: subprocess.Popen[str] | None = None
         self.title, self.template, self.at_once = teacher.title, teacher.template, teacher.at_once
 
     def identity(self) -> dict[str, Any]:
-        return {**self._teacher.identity(), "dataset": self._lesson.content_hash}
+        return {**self._teacher.identity(), "dataset": self._annotated.content_hash}
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         process = self._started()
-        wanted = {"documents": pairs.document_ids.tolist(), "labels": pairs.label_ids.tolist()}
-        for told in self._exchange(process, wanted):
-            yield Answers(*(np.array(column, kind) for column, kind in zip(told, _KINDS, strict=True)))
+        request = {"documents": pairs.document_ids.tolist(), "labels": pairs.label_ids.tolist()}
+        for columns in self._call(process, request):
+            yield Answers(*(np.array(column, kind) for column, kind in zip(columns, _KINDS, strict=True)))
 
     def close(self) -> None:
         if self._process is not None:
-            with self._process as process:  # closes its pipes: it ends when nothing more can come
+            with self._process as process:  # closes the pipes, so that the child has nothing left to read
                 process.terminate()
             self._process = None
 
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
-            command = [sys.executable, "-P", "-m", "xmcbench.teachers.host"]
+            command = [sys.executable, "-P", "-m", "xmcbench.teachers.subprocess_server"]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-            lesson = {name: str(value) for name, value in asdict(self._lesson).items()}
-            self._exchange(self._process, {"teacher": self._teacher.config.model_dump(mode="json"), "lesson": lesson})
+            annotated = {name: str(value) for name, value in asdict(self._annotated).items()}
+            settings = self._teacher.config.model_dump(mode="json")
+            self._call(self._process, {"teacher": settings, "annotated": annotated})
         return self._process
 
-    def _exchange(self, process: subprocess.Popen[str], question: dict[str, Any]) -> Any:
+    def _call(self, process: subprocess.Popen[str], request: dict[str, Any]) -> Any:
         assert process.stdin is not None
         assert process.stdout is not None
         with suppress(BrokenPipeError):
-            process.stdin.write(json.dumps(question) + "\n")
+            process.stdin.write(json.dumps(request) + "\n")
             process.stdin.flush()
         line = process.stdout.readline()
         if not line:
@@ -69,7 +70,7 @@ class Hosted:
         reply = json.loads(line)
         if "problem" in reply:
             raise TeacherError(f"teacher {self.title}: {reply['problem']}")
-        return reply["told"]
+        return reply["result"]
 
 
 _KINDS = (np.int64, np.int8, np.float32, np.int64, np.int64)  # of the columns of `Answers`

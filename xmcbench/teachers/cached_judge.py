@@ -1,0 +1,176 @@
+"""The judge of a trial: looks answers up in the store, asks the teacher for the missing ones, charges all of them.
+
+Legend: N pairs as the method asks for them, B distinct pairs of a block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from hashlib import sha256
+from types import TracebackType
+
+import numpy as np
+from filelock import FileLock
+
+from xmcbench.data.dataset import Texts
+from xmcbench.errors import XMCBenchError
+from xmcbench.teachers.account import Account
+from xmcbench.teachers.database import LOCKS, Found, JudgementStore
+from xmcbench.teachers.subprocess_teacher import SubprocessTeacher
+from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judgements
+from xmcbench.trial.run import Progress
+
+BLOCK = 8192  # pairs looked up and charged at a time
+
+
+class CachedJudge:
+    """A `Judge` whose answers are cached in the store.
+
+    `documents` are the training texts that the method sees, and `rows` their rows in the dataset's training split.
+    `number` tells the judges of one trial apart.
+    """
+
+    def __init__(
+        self,
+        teacher: Teacher | SubprocessTeacher,
+        number: int,
+        store: JudgementStore,
+        documents: Texts,
+        rows: np.ndarray,
+        labels: Texts,
+        account: Account,
+    ) -> None:
+        self._teacher, self._store, self._account = teacher, store, account
+        self._documents, self._rows, self._labels = documents, rows, labels
+        identity = teacher.identity()
+        self._id = store.teacher(teacher.title, identity, teacher.template)
+        name = sha256(repr((sorted(identity.items()), teacher.template)).encode()).hexdigest()[:16]
+        self._lock = FileLock(store.path.parent / LOCKS / f"teacher-{name}")
+        self._first_key = number * len(documents) * len(labels)
+        self._document_texts = np.zeros(len(documents), np.int64)  # ids in the store; 0: not looked up yet
+        self._label_texts = np.zeros(len(labels), np.int64)
+
+    def __call__(self, document_ids: np.ndarray, label_ids: np.ndarray) -> Judgements:
+        """See `Judge`."""
+        documents, labels = self._checked(document_ids, label_ids)
+        _, first, inverse = np.unique(documents * len(self._labels) + labels, return_index=True, return_inverse=True)
+        order = np.argsort(first)
+        places = first[order]  # where each distinct pair comes first
+        answers, confidence = np.full(len(places), UNASKED, np.int8), np.zeros(len(places), np.float32)
+        with self._account.ledger.stage("judge"):
+            for start in range(0, len(places), BLOCK):
+                block = slice(start, start + BLOCK)
+                report = partial(self._report, start, len(places))
+                answers[block], confidence[block] = self._block(documents[places[block]], labels[places[block]], report)
+        back = np.argsort(order)[inverse]
+        return Judgements(answers[back], confidence[back])
+
+    def close(self) -> None:
+        self._teacher.close()
+        self._store.close()
+
+    def __enter__(self) -> CachedJudge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _checked(self, document_ids: np.ndarray, label_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The ids as int64 [N]. Raises XMCBenchError for another shape, or for an id that is out of range."""
+        documents, labels = np.asarray(document_ids, np.int64), np.asarray(label_ids, np.int64)
+        if documents.ndim != 1 or documents.shape != labels.shape:
+            raise XMCBenchError(f"pairs to judge have shapes {documents.shape} and {labels.shape}, expected [N] both")
+        for kind, ids, size in (("document", documents, len(self._documents)), ("label", labels, len(self._labels))):
+            if len(ids) and not 0 <= ids.min() <= ids.max() < size:
+                wrong = ids[(ids < 0) | (ids >= size)][0]
+                raise XMCBenchError(f"{kind} {wrong} of a pair to judge is out of range, expected one of 0..{size - 1}")
+        return documents, labels
+
+    def _report(self, start: int, total: int, done: int) -> None:
+        self._account.report(Progress("judge", (start + done) / total))
+
+    def _block(
+        self, documents: np.ndarray, labels: np.ndarray, report: Callable[[int], None]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Answers and confidence of B distinct pairs. `report` receives the number of pairs that are done."""
+        account, charged_pairs = self._account, self._account.charged_pairs()
+        keys = self._first_key + documents * len(self._labels) + labels
+        texts = self._text_ids(documents, labels)
+        found = self._store.look_up(self._id, *texts)
+        fresh = np.zeros(len(keys), bool)  # answered just now, for this trial
+        paid = charged_pairs.contains(keys)
+        due = np.flatnonzero(~paid)[: account.calls_left()]
+        wanted = paid.copy()
+        wanted[due] = True
+        for places in self._portions(np.flatnonzero(wanted & ~found.known)):
+            report(int(places[0]))
+            if not account.affords(int(found.tokens(due[due < places[0]]).sum())):
+                break
+            fresh[self._ask(places, documents, labels, texts, found)] = True
+        due = due[: int(np.argmin(np.append(found.known[due], False)))]
+        charged = due[: account.affordable(found.tokens(due))]
+        charged_pairs.add(keys[charged])
+        account.charge(found, charged, int((~fresh[charged]).sum()))
+        answered = paid & found.known
+        answered[charged] = True
+        return np.where(answered, found.answers, np.int8(UNASKED)), np.where(answered, found.confidence, np.float32(0))
+
+    def _text_ids(self, documents: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The store's ids [B] of the texts of documents and labels."""
+        for ids, known, texts in (
+            (documents, self._document_texts, self._documents),
+            (labels, self._label_texts, self._labels),
+        ):
+            unknown = np.unique(ids[known[ids] == 0])
+            known[unknown] = self._store.texts([texts[int(i)] for i in unknown])
+        return self._document_texts[documents], self._label_texts[labels]
+
+    def _portions(self, places: np.ndarray) -> Iterator[np.ndarray]:
+        size = self._teacher.at_once
+        return (places[start : start + size] for start in range(0, len(places), size))
+
+    def _ask(
+        self,
+        places: np.ndarray,
+        documents: np.ndarray,
+        labels: np.ndarray,
+        texts: tuple[np.ndarray, np.ndarray],
+        found: Found,
+    ) -> np.ndarray:
+        """Ask the teacher about the pairs at `places` of a block and store its answers.
+
+        Returns the places that no other process had asked about in the meantime.
+        """
+        with self._lock:  # one process asks a teacher at a time; the others find its answers in the store
+            again = self._store.look_up(self._id, texts[0][places], texts[1][places])
+            found.put(places[again.known], again.at(again.known))
+            missing: np.ndarray = places[~again.known]
+            if not len(missing):
+                return missing
+            pairs = Pairs(
+                documents=[self._documents[int(i)] for i in documents[missing]],
+                labels=[self._labels[int(i)] for i in labels[missing]],
+                document_ids=self._rows[documents[missing]],
+                label_ids=labels[missing],
+            )
+            for answers in self._teacher.ask(pairs):
+                self._check(answers, pairs)
+                answered = missing[answers.places]
+                self._store.add(self._id, texts[0][answered], texts[1][answered], answers)
+                found.put(answered, answers)
+        if not found.known[missing].all():
+            count = int(found.known[missing].sum())
+            raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} pairs")
+        return missing
+
+    def _check(self, answers: Answers, pairs: Pairs) -> None:
+        """Raise TeacherError for answers that must not be stored."""
+        sizes = {len(column) for column in vars(answers).values()}
+        fits = len(sizes) == 1 and np.isin(answers.places, np.arange(len(pairs))).all()
+        sound = np.isin(answers.answers, (YES, NO, UNPARSED)).all() and np.isfinite(answers.confidence).all()
+        if not (fits and sound):
+            raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit the pairs it was asked about")
