@@ -77,7 +77,7 @@ def test_a_tracker_hears_begin_steps_evaluations_and_end_of_each_trial(bench: Be
     assert points == [("ok", point) for point in records["ok"].curve]
     assert len(points) == 1
     (trained,) = (f[1] for e, f in diary.told if e == "step" and f[0] == "ok" and f[1].stage == "train")
-    assert trained.figures == {"loss": 0.5}
+    assert trained.metrics == {"loss": 0.5}
     assert trained.spent["steps"] == 5
 
 
