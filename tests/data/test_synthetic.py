@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from xmcbench.data import Dataset, content_hash, find_source
+from xmcbench.data import Dataset, content_hash, dataset_name, find_source
 from xmcbench.data.product_catalog import ProductCatalog, make_products, make_queries
 from xmcbench.data.synthetic import Draws, make_words, size_of
 from xmcbench.errors import XMCBenchError
@@ -146,3 +148,61 @@ def test_pairs_go_missing_in_train_and_test_alike(catalog: Dataset) -> None:
 def test_a_catalogue_needs_no_round_number_of_labels() -> None:
     dataset = ProductCatalog("catalog-203").read(Path())
     assert dataset.train.targets.shape[1] == len(dataset.label_texts) == 203
+
+
+# Options of the catalogue -----------------------------------------------------------------------------------------
+
+
+def test_the_number_of_test_queries_leaves_training_as_it_is() -> None:
+    plain, larger = made("catalog-200"), made("catalog-200-test-1k")
+    assert (len(plain.test.texts), len(larger.test.texts)) == (120, 1000)
+    assert list(plain.train.texts) == list(larger.train.texts)
+    assert (plain.train.targets != larger.train.targets).nnz == 0
+    assert list(plain.label_texts) == list(larger.label_texts)
+
+
+def test_a_larger_share_of_missing_pairs_leaves_fewer_of_the_same() -> None:
+    datasets = [made(f"catalog-1k{option}") for option in ("", "-missing-0.2", "-missing-0.5")]
+    pairs = [dataset.train.targets for dataset in datasets]
+    for more, fewer in pairwise(pairs):
+        assert fewer.multiply(more).nnz == fewer.nnz < more.nnz
+    complete = pairs[0].nnz / 0.96
+    assert [matrix.nnz / complete for matrix in pairs] == pytest.approx([0.96, 0.8, 0.5], abs=0.02)
+    for dataset in datasets[1:]:
+        assert list(dataset.train.texts) == list(datasets[0].train.texts)
+        assert (dataset.test.targets != datasets[0].test.targets).nnz == 0
+
+
+@pytest.mark.parametrize("labels", [1.5, 5.0, 8.0])
+def test_labels_per_query_are_what_was_asked_for(labels: float) -> None:
+    dataset = made(f"catalog-1k-labels-{labels}")
+    for split in (dataset.train, dataset.test):
+        assert split.targets.nnz / len(split.texts) == pytest.approx(0.96 * labels, rel=0.08)
+    assert list(dataset.train.texts) == list(made("catalog-1k").train.texts)
+
+
+def test_options_are_given_by_name_or_as_a_mapping() -> None:
+    assert dataset_name({"name": "catalog-1k", "labels": 6, "test": "20k"}) == "catalog-1k-test-20k-labels-6"
+    assert dataset_name({"name": "tstar"}) == "tstar"
+    card = find_source("catalog-1k-test-20k-missing-0.2-labels-6").draft
+    assert (card.num_train, card.num_test, card.num_labels) == (2400, 20_000, 1000)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"name": "catalog-1k", "tests": 5}, r"of dataset catalog-1k: unknown option 'tests' \(did you mean 'test'"),
+        ({"name": "tstar", "test": 5}, "unknown option 'test'"),
+        ({"name": "catalog-1k", "missing": 1.5}, "dataset catalog-1k-missing-1.5: a value is not one of catalog-<n>"),
+        ({"test": 5}, "found None as name"),
+        ({"name": "catalogue-1k", "test": 5}, "unknown dataset 'catalogue-1k'"),
+    ],
+)
+def test_options_that_do_not_exist_are_named(entry: dict[str, Any], message: str) -> None:
+    with pytest.raises(XMCBenchError, match=message):
+        dataset_name(entry)
+
+
+def test_too_many_labels_per_query_are_refused() -> None:
+    with pytest.raises(XMCBenchError, match=r"found 12, expected 1.2 to 9 labels per query"):
+        find_source("catalog-1k-labels-12")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
-from xmcbench.data.prepared import content_hash, find_source, load
+from xmcbench.data.prepared import content_hash, dataset_name, find_source, load
 from xmcbench.data.source import Draft, Family, Source
 from xmcbench.data.texts import PackedTexts
 
@@ -18,6 +18,7 @@ __all__ = [
     "Texts",
     "TrainingData",
     "content_hash",
+    "dataset_name",
     "find_source",
     "load",
 ]

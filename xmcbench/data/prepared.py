@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,23 @@ def find_source(name: str, data_dir: Path | None = None) -> Source:
         known = {registered.name for registered in registry().all("dataset")} | set(own_names(data_dir))
         raise UnknownNameError("dataset", name, known) from None
     return found.make(name) if isinstance(found, Family) else found
+
+
+def dataset_name(entry: Mapping[str, Any]) -> str:
+    """The name of a family's dataset with options: `{name: catalog-1k, test: 20000}` is `catalog-1k-test-20000`."""
+    options = dict(entry)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise XMCBenchError(f"found {name!r} as name, expected that of a dataset")
+    found = registry().dataset(name)
+    known = found.options if isinstance(found, Family) else ()
+    for option in options:
+        if option not in known:
+            raise UnknownNameError("option", option, known, f"of dataset {name}")
+    full = "".join([name, *(f"-{option}-{options[option]}" for option in known if option in options)])
+    if isinstance(found, Family) and not found.matches(full):
+        raise XMCBenchError(f"dataset {full}: a value is not one of {found.name}, see docs/datasets.md")
+    return full
 
 
 def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Dataset:

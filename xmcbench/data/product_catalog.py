@@ -10,10 +10,16 @@ How it is made:
 3. A query is about one product, its anchor, drawn by a Zipf law, and may leave out or mistake an attribute. Its labels
    are the anchor and those products of the line that share attributes with it: labels come together.
 4. Each pair goes missing with a small probability, in train and test independently.
+
+Options follow the size in the name: `catalog-1k-test-20k-missing-0.2-labels-6` has 20,000 test queries, 20 % of the
+training pairs missing, and 6 labels per query on average before pairs go missing.
+
+Legend: N queries, L labels, C candidate labels of a query, the products of its anchor's line.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +49,7 @@ OMITTED = 0.2  # concepts that a query leaves out
 MISTAKEN = 0.12  # attributes of a query that are not the anchor's
 RELATED = (0.05, 0.2, 0.5, 0.9)  # a product of the line is a label, by attributes shared with the query
 MISSING = 0.04  # pairs that go missing
+FEWEST, MOST = 1.2, 9.0  # labels per query that can be asked for: a line has ten products
 NOISE_WORDS, NOISE_MIN, NOISE_MAX = 3000, 2, 6  # words that mean nothing, and how many a query holds
 SHORTEST = 5  # words; a query that says little holds more that mean nothing
 
@@ -65,32 +72,74 @@ class Queries:
     targets: sp.csr_array
 
 
+@dataclass(frozen=True)
+class Options:
+    """What a name says after the number of labels; None stands for the plain catalogue's value."""
+
+    test: int | None = None  # test queries
+    missing: float = MISSING  # share of the training pairs that go missing
+    labels: float | None = None  # mean number of labels per query, before pairs go missing
+
+    @classmethod
+    def of(cls, name: str) -> Options:
+        """The options in a name that the family's pattern matches."""
+        said = re.fullmatch(REGEX, name)
+        assert said, name
+        test, missing, labels = (said[option] for option in OPTIONS)
+        options = cls(
+            test=size_of(f"test-{test}") if test else None,
+            missing=float(missing) if missing else MISSING,
+            labels=float(labels) if labels else None,
+        )
+        if options.labels is not None and not FEWEST <= options.labels <= MOST:
+            expected = f"expected {FEWEST} to {MOST:g} labels per query"
+            raise XMCBenchError(f"dataset {name}: found {options.labels:g}, {expected}")
+        return options
+
+
 class ProductCatalog(Generated):
     """The catalogue of as many labels as its name says; `catalog-5k` and `catalog-5000` are the same."""
 
     def __init__(self, name: str) -> None:
-        self.size = size = size_of(name)
+        self.size = size = size_of("-".join(name.split("-", 2)[:2]))
         if size < 2 * LINE:
             raise XMCBenchError(f"dataset {name}: found {size} labels, expected at least {2 * LINE}")
+        self.options = Options.of(name)
         self.draft = Draft(
             name=name,
             num_train=round(size * TRAIN_PER_LABEL),
-            num_test=round(size * TEST_PER_LABEL),
+            num_test=self.options.test or round(size * TEST_PER_LABEL),
             num_labels=size,
             source="made, see docs/datasets.md",
             licence="Apache-2.0",
         )
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
-        products = make_products(self.size)
+        """Make the data. The training queries depend on neither the number of test queries nor the missing pairs."""
+        products, options = make_products(self.size), self.options
         vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
+        related = RELATED if options.labels is None else self._related(products, options.labels)
         splits = [
-            make_queries(products, Draws(3, self.size, split), round(self.size * share))
-            for split, share in enumerate((TRAIN_PER_LABEL, TEST_PER_LABEL))
+            make_queries(products, Draws(3, self.size, split), count, missing, related)
+            for split, (count, missing) in enumerate(
+                ((self.draft.num_train or 0, options.missing), (self.draft.num_test or 0, MISSING))
+            )
         ]
         train, test = (vocabulary.query_texts(part.said, Draws(4, i)) for i, part in enumerate(splits))
         labels = vocabulary.label_texts(products.concepts, Draws(5))
         return make_dataset(self.draft, (train, test, labels), (splits[0].targets, splits[1].targets))
+
+    def _related(self, products: Products, wanted: float) -> tuple[float, ...]:
+        """`RELATED` with its log-odds shifted so that the training queries have `wanted` labels on average."""
+        candidates = draw_candidates(products, Draws(3, self.size, 0), self.draft.num_train or 0)
+        log_odds = np.log(RELATED) - np.log1p(-np.array(RELATED))
+        low, high = -20.0, 20.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            shifted = 1 / (1 + np.exp(-(log_odds + middle)))
+            mean = candidates.chances(shifted).sum(axis=1).mean()
+            low, high = (middle, high) if mean < wanted else (low, middle)
+        return tuple(shifted.tolist())
 
 
 def make_products(size: int) -> Products:
@@ -111,8 +160,24 @@ def make_products(size: int) -> Products:
     return Products(concepts, palettes, popularity, categories + brands + values)
 
 
-def make_queries(products: Products, draws: Draws, n: int) -> Queries:
-    """`n` queries, what they say and what they are labelled with."""
+@dataclass(frozen=True)
+class Candidates:
+    """What N queries mean, and the products that may be their labels: those of the anchor's line."""
+
+    meant: np.ndarray  # [N, 2 + ATTRIBUTES] concept ids
+    labels: np.ndarray  # [N, C] products
+    real: np.ndarray  # [N, C] False where the last line is short
+    is_anchor: np.ndarray  # [N, C]
+    shared: np.ndarray  # [N, C] attributes that query and product share
+
+    def chances(self, related: np.ndarray) -> np.ndarray:
+        """[N, C] the probability that a candidate is a label."""
+        chances: np.ndarray = np.where(self.is_anchor, 1.0, related[self.shared]) * self.real
+        return chances
+
+
+def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
+    """Draw the anchors of `n` queries and what the queries mean by them."""
     size = len(products.popularity)
     anchor = draws.weighted(products.popularity, n)
     meant = products.concepts[anchor]
@@ -123,11 +188,24 @@ def make_queries(products: Products, draws: Draws, n: int) -> Queries:
     real = candidates < size  # the last line may be short
     candidates = np.minimum(candidates, size - 1)
     shared = (products.concepts[candidates][:, :, 2:] == meant[:, None, 2:]).sum(axis=2)
-    is_label = (draws.uniform(n, LINE) < np.array(RELATED)[shared]) | (candidates == anchor[:, None])
-    is_label &= real & (draws.uniform(n, LINE) >= MISSING)
+    return Candidates(meant, candidates, real, candidates == anchor[:, None], shared)
+
+
+def make_queries(
+    products: Products, draws: Draws, n: int, missing: float = MISSING, related: tuple[float, ...] = RELATED
+) -> Queries:
+    """`n` queries, what they say and what they are labelled with.
+
+    The same draws decide whatever `missing` is: pairs that are there with a larger share missing are there with a
+    smaller one.
+    """
+    size = len(products.popularity)
+    candidates = draw_candidates(products, draws, n)
+    is_label = (draws.uniform(n, LINE) < np.array(related)[candidates.shared]) | candidates.is_anchor
+    is_label &= candidates.real & (draws.uniform(n, LINE) >= missing)
     row, column = np.nonzero(is_label)
-    targets = pairs_csr(row, candidates[row, column], (n, size))
-    said = np.where(draws.uniform(*meant.shape) < OMITTED, -1, meant)
+    targets = pairs_csr(row, candidates.labels[row, column], (n, size))
+    said = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
     return Queries(said, targets)
 
 
@@ -166,9 +244,13 @@ class Vocabulary:
         return self.words.join_rows(np.hstack([brand, attributes, category, codes]))
 
 
+OPTIONS = {"test": SIZE, "missing": r"0?\.\d+", "labels": r"\d+(?:\.\d+)?"}
+REGEX = f"catalog-{SIZE}" + "".join(f"(?:-{name}-(?P<{name}>{value}))?" for name, value in OPTIONS.items())
+
 FAMILY = Family(
     name="catalog-<n>",
-    regex=f"catalog-{SIZE}",
+    regex=REGEX,
     summary="a made product catalogue with n labels, a semantic gap and a Zipf tail (catalog-5k, catalog-131k)",
     make=ProductCatalog,
+    options=tuple(OPTIONS),
 )

@@ -68,6 +68,7 @@ class Family:
     regex: str
     summary: str
     make: Callable[[str], Source]
+    options: tuple[str, ...] = ()  # what may follow the size in a name, in this order: `-option-value`
 
     def matches(self, name: str) -> bool:
         return re.fullmatch(self.regex, name) is not None

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.data import find_source
+from xmcbench.data import dataset_name, find_source
 from xmcbench.errors import suggest
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS, parse_metric
 from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import read
+from xmcbench.files.yaml_lines import Located, read
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.cells import TableShape
 from xmcbench.suite import overrides
@@ -30,7 +30,9 @@ class SuiteFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field(min_length=1, description="name of the suite, kept in its records")
-    datasets: list[str] = Field(min_length=1, description="names that `xmcbench datasets` lists")
+    datasets: list[str] = Field(
+        min_length=1, description="names that `xmcbench datasets` lists, or {name: NAME, option: value}"
+    )
     encoder: str | dict[str, Any] | None = Field(None, description="short for the setting `encoder`")
     seeds: list[int] = Field([0], min_length=1, description="one trial each")
     budget: Budget | None = Field(None, description="what training may spend")
@@ -113,6 +115,7 @@ def load_suite(
     if encoder is not None:
         overrides.put_encoder(located, encoder)
     problems = Problems(located)
+    _name_datasets(located, problems)
     file = validate(SuiteFile, located.data, (), {}, problems)
     problems.check()
     assert file is not None
@@ -134,6 +137,15 @@ def load_suite(
         tables=file.tables,
         tune=file.tune,
     )
+
+
+def _name_datasets(located: Located, problems: Problems) -> None:
+    """Replace datasets that are given as a mapping of a name and options by their names."""
+    datasets = located.data.get("datasets")
+    entries: list[Any] = datasets if isinstance(datasets, list) else []
+    for i, entry in enumerate(entries):
+        if isinstance(entry, dict):
+            entries[i] = problems.note(("datasets", i), dataset_name, entry) or str(entry)
 
 
 def _check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:

@@ -1,4 +1,4 @@
-"""Budgets of single methods in a suite."""
+"""What single methods and datasets of a suite may have of their own: a budget, options."""
 
 from __future__ import annotations
 
@@ -39,3 +39,11 @@ def test_a_sweep_over_a_limit_changes_the_methods_own_budget(bench: Bench) -> No
 def test_a_budget_that_cannot_be_used_is_named(bench: Bench, own: Any, keys: dict[str, Any], message: str) -> None:
     with pytest.raises(XMCBenchError, match=message):
         limits(bench, own, **keys)
+
+
+def test_datasets_may_have_options(bench: Bench) -> None:
+    datasets = [{"name": "catalog-100", "test": 300}, "catalog-100-missing-0.5"]
+    suite = load_suite(bench.suite(["fake-ok"], datasets=datasets), bench.root)
+    assert suite.datasets == ["catalog-100-test-300", "catalog-100-missing-0.5"]
+    with pytest.raises(XMCBenchError, match=r"suite.yaml:\d+: datasets\[0\]: of dataset catalog-100: unknown option"):
+        load_suite(bench.suite(["fake-ok"], datasets=[{"name": "catalog-100", "queries": 3}]), bench.root)
