@@ -18,6 +18,7 @@ from xmcbench.cli import (
     predict,
     rescore,
     run,
+    score,
     show,
     submit,
     tables,
@@ -41,6 +42,7 @@ app.command("plan")(plan.plan)
 app.command("compare")(compare.compare)
 app.command("show")(show.show)
 app.command("submit")(submit.submit)
+app.command("score")(score.score)
 app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
 app.command("analyse")(analyse.analyse)

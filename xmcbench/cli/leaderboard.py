@@ -24,7 +24,10 @@ BEST = 5  # published rows of each dataset that are shown where no dataset is as
 
 def leaderboard(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
-    source: Annotated[Literal["published", "measured", "all"], typer.Option(help="Papers' rows, one's own.")] = "all",
+    source: Annotated[
+        Literal["published", "measured", "imported", "all"],
+        typer.Option(help="Papers' rows, trials, or predictions made elsewhere."),
+    ] = "all",
     track: Annotated[Literal["supervised", "zero-shot"] | None, typer.Option(help="Only this track.")] = None,
     budget: Annotated[str | None, typer.Option(help="Measured rows under a limit: steps, or steps=1000.")] = None,
     method: Annotated[str | None, typer.Option(help="Only this method: its name, label, or a shell pattern.")] = None,
@@ -47,7 +50,7 @@ def leaderboard(
 
     measured = _measured(store) if source != "published" else _Measured({}, {})
     text = format in reporting.FORMATS
-    published = reporting.published_rows(*(rows or [])) if source != "measured" else ()
+    published = reporting.published_rows(*(rows or [])) if source in ("all", "published") else ()
     overview = text and not dataset
     if overview and (own := measured.datasets(store)):
         overview = False

@@ -76,25 +76,15 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with all its figures computed anew, and those in `added` beside them."""
-    from xmcbench.evaluation import (
-        METRIC_VERSION,
-        dataset_hits,
-        find_evaluators,
-        resampled_figures,
-        score,
-        truth_hash,
-    )
-    from xmcbench.evaluation.bootstrap import intervals
+    from xmcbench.evaluation import METRIC_VERSION, find_evaluators, truth_hash
+    from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.run.stored import kept_predictions
 
     predictions = kept_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))
-    evaluators = find_evaluators(names)
-    hits = dataset_hits(predictions, dataset)
-    figures = score(hits, names, evaluators)
-    resampled = resampled_figures(hits, names, evaluators)
-    store.write_resampled(record.key, resampled, truth_hash(dataset))
-    rescored = {"metrics": figures, "intervals": intervals(resampled), "metric_version": METRIC_VERSION}
+    scores = score_predictions(predictions, dataset, names, find_evaluators(names))
+    store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
+    rescored = {"metrics": scores.metrics, "intervals": scores.intervals, "metric_version": METRIC_VERSION}
     return record.model_copy(update=rescored)
 
 

@@ -48,12 +48,17 @@ def open_binary(path: Path) -> BinaryIO:
     return path.open("rb")
 
 
-def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """The lines of `path` in blocks; a last line without a newline is given one. An empty file yields nothing."""
+def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | None = None) -> Iterator[Block]:
+    """The lines of `path` in blocks; a last line without a newline is given one. An empty file yields nothing.
+
+    A file of more than `max_bytes` uncompressed bytes is an error: reading stops there.
+    """
     rest, line, offset = b"", 1, 0
     try:
         with open_binary(path) as file:
             while chunk := file.read(block_bytes):
+                if max_bytes is not None and offset + len(rest) + len(chunk) > max_bytes:
+                    raise XMCBenchError(f"{path}: found more than {max_bytes:,} bytes of text, expected at most that")
                 whole, newline, tail = chunk.rpartition(b"\n")
                 if newline:
                     data = np.frombuffer(rest + whole + newline, np.uint8)

@@ -1,12 +1,12 @@
 """The repository's sparse text: `label:value` rows and `row label` pairs, parsed as arrays of bytes.
 
 A file is walked in blocks of whole lines. Inside a block nothing loops over entries: entries begin after white space,
-their digits are read a decimal place at a time over all entries at once, and the few different value strings are read
-once each.
+their digits are read a decimal place at a time over all entries at once, and all values in one conversion.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -44,30 +44,49 @@ def no_pairs(shape: tuple[int, int]) -> sp.csr_array:
     return pairs_csr(np.zeros(0, np.int64), np.zeros(0, np.int64), shape)
 
 
-def read_targets(path: Path) -> sp.csr_array:
-    """Read `rows labels` and then `label:value ...` a row, where an empty line is a row without labels."""
-    shape: tuple[int, int] | None = None
-    counts: list[np.ndarray] = []
-    labels: list[np.ndarray] = []
-    values: list[np.ndarray] = []
-    for block in read_blocks(path):
-        if shape is None:
-            shape = _header(block)
+@dataclass(frozen=True)
+class Rows:
+    """The entries of a file, row after row: `counts` int64 [N] per row, `labels` int64 [E], `values` float64 [E]."""
+
+    header: tuple[int, int] | None  # rows and labels, where the file says so
+    counts: np.ndarray
+    labels: np.ndarray
+    values: np.ndarray
+
+    @property
+    def indptr(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.counts)])
+
+
+def read_rows(path: Path, num_labels: int | None = None, max_bytes: int | None = None) -> Rows:
+    """Read `label:value ...` a row, where an empty line is a row without labels, after a header `rows labels`.
+
+    Where `num_labels` is given, the header may be missing.
+    """
+    header: tuple[int, int] | None = None
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    for block in read_blocks(path, max_bytes=max_bytes):
+        first_line = block.data[: block.newlines[0]].tobytes()
+        if not parts and (num_labels is None or (first_line.strip() and b":" not in first_line)):
+            header = _header(block)
             first = int(block.newlines[0]) + 1
             block = Block(path, block.data[first:], block.first_line + 1, block.offset + first)
-        block_counts, block_labels, block_values = _entries(block, shape[1])
-        counts.append(block_counts)
-        labels.append(block_labels)
-        values.append(block_values)
-    if shape is None:
+        parts.append(_entries(block, header[1] if header else num_labels or 0))
+    if not parts:
         raise XMCBenchError(f"{path}: found an empty file, expected a header 'rows labels'")
-    per_row = np.concatenate(counts)
-    if len(per_row) != shape[0]:
+    rows = Rows(header, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    if header and len(rows.counts) != header[0]:
         raise XMCBenchError(
-            f"{path}: line 1: found a header of {shape[0]} rows, expected {len(per_row)}, as many as follow"
+            f"{path}: line 1: found a header of {header[0]} rows, expected {len(rows.counts)}, as many as follow"
         )
-    indptr = np.concatenate([[0], np.cumsum(per_row)])
-    return binary_csr(indptr, np.concatenate(labels), np.concatenate(values), shape[1])
+    return rows
+
+
+def read_targets(path: Path) -> sp.csr_array:
+    """Read the rows of `path`, which begins with a header, into a matrix of ones where a value is not zero."""
+    rows = read_rows(path)
+    assert rows.header is not None
+    return binary_csr(rows.indptr, rows.labels, rows.values, rows.header[1])
 
 
 def read_pairs(path: Path, shape: tuple[int, int]) -> sp.csr_array:
@@ -137,7 +156,7 @@ def _integers(block: Block, starts: np.ndarray, ends: np.ndarray, expected: str)
 
 
 def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The numbers between `starts` and `ends`, float64; values are few different strings, each read once."""
+    """The numbers between `starts` and `ends`, float64; one string that all values share is read once."""
     lengths = ends - starts
     width = int(lengths.max(initial=1))
     columns = np.arange(width)
@@ -146,19 +165,23 @@ def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     letters = np.where(live, block.data[np.where(live, starts[:, None] + columns, 0)], 0).astype(np.uint8)
     strings = np.ascontiguousarray(letters).view(f"S{width}").ravel()
     if len(strings) and (strings == strings[0]).all():
-        unique, first, inverse = strings[:1], np.zeros(1, np.int64), np.zeros(len(strings), np.int64)
-    else:
-        unique, first, inverse = np.unique(strings, return_index=True, return_inverse=True)
-    numbers = np.zeros(len(unique))
-    for i, string in enumerate(unique):
-        try:
-            numbers[i] = float(string)
-        except ValueError:
-            numbers[i] = np.nan
-        if not np.isfinite(numbers[i]):
-            position = int(starts[first[i]])
-            raise block.error(position, repr(string.decode(errors="replace")), f"{ENTRY} with a finite number as value")
-    return numbers[inverse]
+        strings = strings[:1]
+    try:
+        numbers = strings.astype(np.float64)
+    except ValueError:
+        numbers = np.array([_number(string) for string in strings])
+    if not (finite := np.isfinite(numbers)).all():
+        first = int(np.argmin(finite))
+        found = repr(strings[first].decode(errors="replace"))
+        raise block.error(int(starts[first]), found, f"{ENTRY} with a finite number as value")
+    return np.broadcast_to(numbers, len(starts)) if len(strings) == 1 else numbers
+
+
+def _number(string: bytes) -> float:
+    try:
+        return float(string)
+    except ValueError:
+        return np.nan
 
 
 def _check_range(block: Block, starts: np.ndarray, numbers: np.ndarray, name: str, limit: int) -> None:

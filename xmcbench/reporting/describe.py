@@ -11,6 +11,7 @@ from typing import Any
 
 from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
 from xmcbench.trial.trial import SCHEMA_VERSION
@@ -125,6 +126,8 @@ def _reproduce(record: Record, command: Any) -> Iterable[tuple[str, str]]:
     if isinstance(command, list) and command:
         words = [PurePath(str(command[0])).name, *map(str, command[1:])]
         yield "original command", shlex.join(words)
+    if isinstance(record.trial.budget, UnknownBudget):
+        return
     yield "this trial alone", f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml"
 
 

@@ -28,6 +28,7 @@ from xmcbench.reporting.text_table import (
 from xmcbench.trial.record import SCORED, Status
 
 FORMATS = (*TABLE_FORMATS, "json")
+KINDS = {"published": "published", "imported": "imported, budget unknown"}  # of groups without a budget
 SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
 Column = tuple[Heading, list[Cell]]
 
@@ -63,7 +64,7 @@ def title(group: Group, show_hash: bool = False) -> str:
     parts = [f"{group.dataset}{content}"]
     if group.track != "supervised":
         parts.append(group.track)
-    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else "published")
+    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else KINDS[group.source])
     if group.protocol:
         parts.append(f"protocol: {group.protocol}")
     parts += [f"{heading(name)}: {value or 'not stated'}" for name, value in group.by.items()]

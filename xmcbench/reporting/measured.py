@@ -9,6 +9,7 @@ from typing import Any
 
 from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.rows import Row
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
 
@@ -37,6 +38,7 @@ def _row(records: list[Record], label: str) -> Row:
     """Average records that differ in their seed alone."""
     first = records[0]
     scored = first.status in SCORED
+    imported = isinstance(first.trial.budget, UnknownBudget)
     single = scored and len(records) == 1
     failure = first.failure
     figures: dict[str, list[float]] = {}
@@ -44,13 +46,13 @@ def _row(records: list[Record], label: str) -> Row:
         names = [name for name in first.metrics if all(name in record.metrics for record in records)]
         figures = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
-        source="measured",
+        source="imported" if imported else "measured",
         method=label,
         status=first.status,
         metrics={name: fmean(values) for name, values in figures.items()} or (first.metrics if single else {}),
         intervals=first.intervals if single else {},
         std={name: stdev(values) for name, values in figures.items()},
-        facts=_facts(records),
+        facts={"trial": first.key} if imported else _facts(records),
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,

@@ -9,7 +9,7 @@ from typing import Literal
 from xmcbench.reporting.numbers import Value
 from xmcbench.trial.record import Status
 
-Source = Literal["published", "measured"]
+Source = Literal["published", "measured", "imported"]
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class View:
     """What is asked of a leaderboard; None and empty: whatever there is, or what suits a group."""
 
     dataset: str | None = None
-    source: Literal["published", "measured", "all"] = "all"
+    source: Literal["published", "measured", "imported", "all"] = "all"
     track: Literal["supervised", "zero-shot"] | None = None
     budget: str | None = None  # a limit, as in `steps` or `steps=1000`
     method: str | None = None  # name, label or shell pattern; letter case does not matter
@@ -103,4 +103,6 @@ class Leaderboard:
 
 def budget_text(budget: dict[str, float]) -> str:
     """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``."""
+    if not budget:
+        return "unknown"
     return ", ".join(f"{limit:,.10g} {name.replace('_', ' ')}" for name, limit in budget.items())

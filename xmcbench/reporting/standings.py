@@ -17,7 +17,7 @@ from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View
 from xmcbench.reporting.ties import Resampled, with_ties
-from xmcbench.trial.budget import Budget
+from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 USUAL_METRICS = {
@@ -26,6 +26,7 @@ USUAL_METRICS = {
 }
 USUAL_COLUMNS = {
     "measured": ("encoder_tokens", "teacher_tokens", "device_seconds", "peak_bytes", "num_parameters"),
+    "imported": (),
     "published": ("batch_size", "negatives", "encoder", "hardware", "training_hours", "paper"),
 }
 RARE = 0.25  # a usual metric that a smaller share of published rows has is no column of its own accord
@@ -111,7 +112,8 @@ def _measured_groups(records: list[Record], published: list[PublishedRow], view:
         cited = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where])
         shown = [with_difference(row, record, cited) for record, row in rows] if cited else [row for _, row in rows]
-        common: dict[str, Any] = {"source": "measured", "dataset": trial.dataset, "track": trial.track, "protocol": ""}
+        source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
+        common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
         common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
         groups += _split(shown, common, view)
     return groups
@@ -182,7 +184,7 @@ def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
     if view.sort in COLUMNS and view.sort is not None:
         rows.sort(key=lambda row: _least_first(row.facts.get(view.sort or "")))
     shown = rows[: view.top] if view.top else rows
-    if group.source == "measured":
+    if group.source != "published":
         shown = with_ties(shown, tuple(dict.fromkeys([*metrics, sort])), resampled)
     columns = tuple(dict.fromkeys(view.columns)) or group.columns
     return replace(
@@ -205,9 +207,13 @@ def _competes(row: Row, sort: str, track: str) -> bool:
 
 def _notes(groups: Sequence[Group]) -> tuple[str, ...]:
     rows = [row for group in groups for row in group.rows]
-    measured = [row for row in rows if row.source == "measured"]
+    measured = [row for row in rows if row.source != "published"]
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
     notes = [f"Figures in per cent. Ranked by {sorts} within a dataset and a setting; equal figures share a rank."]
+    if any(row.source == "imported" for row in rows):
+        notes.append(
+            "Imported predictions were made elsewhere: what they cost is unknown, so they compete with no trial."
+        )
     if len(measured) < len(rows):
         notes.append(
             "Published figures are what papers print, in their own settings; measured ones are never merged in."

@@ -67,6 +67,16 @@ class Budget(BaseModel):
         return {name: value for name, value in self.limits().items() if name not in CAPS}
 
 
+class UnknownBudget(Budget):
+    """The budget of predictions that another program made: no limit is known, so they compete with nothing."""
+
+    @model_validator(mode="after")
+    def _some_limit(self) -> UnknownBudget:
+        if self.limits():
+            raise ValueError("an unknown budget has no limits")
+        return self
+
+
 @dataclass
 class Ledger:
     """What was spent so far: counted, never estimated."""

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.trial.budget import Budget
+from xmcbench.trial.budget import Budget, UnknownBudget
 
 SCHEMA_VERSION = 2  # of keys, records and stored predictions; a change makes every key a new one
 Track = Literal["supervised", "zero-shot"]  # in the second no method sees a training annotation
@@ -39,7 +39,7 @@ class Trial(BaseModel):
     dataset: str
     dataset_hash: str
     seed: int
-    budget: Budget
+    budget: Budget | UnknownBudget
     selection: Selection | None = None
     track: Track = "supervised"
 

@@ -71,7 +71,7 @@ def _group(group: Group) -> dict[str, Any]:
         "dataset": group.dataset,
         "track": group.track,
         "protocol": group.protocol,
-        "budget": budget_text(group.budget),
+        "budget": "" if group.source == "published" else budget_text(group.budget),
         "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
         "columns": columns,
         "shown": [name for name in (*group.metrics, *compared, *group.columns) if name in columns],

@@ -1,0 +1,63 @@
+"""`xmcbench score`: metrics of predictions that another program made."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xmcbench.cli.options import DataDir
+
+if TYPE_CHECKING:
+    from xmcbench.evaluation.scoring import Scores
+
+
+def score(
+    predictions: Annotated[
+        Path, typer.Argument(help="npz (CSR, or indices and scores), sparse text, label:score lines, or Parquet.")
+    ],
+    dataset: Annotated[str, typer.Option(metavar="NAME", help="Dataset whose test queries the predictions answer.")],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: that of the file).")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Store a record here: imported, budget unknown.")
+    ] = None,
+    data: DataDir = Path("data"),
+) -> None:
+    """Score predictions that another program made, with 95 % intervals over test queries."""
+    from xmcbench.data import load
+    from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
+    from xmcbench.evaluation.imported.record import import_predictions
+    from xmcbench.trial.store import Store
+
+    names = [metric.strip() for metric in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
+    evaluators = find_evaluators(names, "--metrics")
+    loaded = load(dataset, data_dir=data)
+    imported = import_predictions(predictions, loaded, names, evaluators)
+    label = name or predictions.name.partition(".")[0]
+    typer.echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
+    typer.echo(_table(imported.scores))
+    for warning in imported.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if store is not None:
+        place = Store(store)
+        record = imported.store(place, loaded, label, sys.argv)
+        typer.echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
+
+
+def _table(scores: Scores) -> str:
+    from tabulate import tabulate
+
+    intervals = scores.intervals
+    rows = []
+    for metric, value in scores.metrics.items():
+        low, high = intervals.get(metric, (None, None))
+        interval = "" if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}"
+        rows.append((metric, f"{100 * value:.4f}", interval))
+    return tabulate(
+        rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
+    )

@@ -1,0 +1,35 @@
+"""Predictions to metrics with their intervals: what a trial, `rescore`, `score` and `submit` all compute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.evaluation.bootstrap import intervals
+from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, score
+from xmcbench.evaluation.significance import resampled_figures
+from xmcbench.trial.predictions import Predictions
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Metrics by name as fractions, and each on resamples of the test queries, float32 [B]."""
+
+    metrics: dict[str, float]
+    resampled: dict[str, np.ndarray]
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % interval of each metric that says what a query adds."""
+        return intervals(self.resampled)
+
+
+def score_predictions(
+    predictions: Predictions, dataset: Dataset, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]
+) -> Scores:
+    """The scores of checked `predictions` for the dataset's test split."""
+    hits = dataset_hits(predictions, dataset)
+    return Scores(score(hits, metrics, evaluators), resampled_figures(hits, metrics, evaluators))
