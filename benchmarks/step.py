@@ -103,7 +103,9 @@ def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
         queries, labels = workload.batches[turn % len(workload.batches)]
         diagonal = torch.arange(len(queries), device=device)
         positives = Positives(diagonal, diagonal, diagonal, len(labels))
-        cached = cache.embed([TextRows(workload.queries, queries), TextRows(workload.labels, labels)], turn)
+        cached = cache.embed(
+            [TextRows(workload.queries, queries, "query"), TextRows(workload.labels, labels, "label")], turn
+        )
         queries_BD, labels_SD = cached.embeddings[: len(queries)], cached.embeddings[len(queries) :]
         loss = softmax(queries_BD, labels_SD, positives, positives.every(), temperature=TEMPERATURE)
         loss.backward()  # type: ignore[no-untyped-call]

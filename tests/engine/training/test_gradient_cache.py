@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def cached_pass(cache: GradientCache, data: TrainingData, seed: int = 0) -> tupl
     encoder = cache.encoder
     encoder.zero_grad()
     queries, labels = texts(encoder, data)
-    cached = cache.embed([TextRows(queries, QUERY_ROWS), TextRows(labels, LABEL_ROWS)], seed)
+    cached = cache.embed([TextRows(queries, QUERY_ROWS, "query"), TextRows(labels, LABEL_ROWS, "label")], seed)
     assert cached.tokens == queries.lengths[QUERY_ROWS].sum() + labels.lengths[LABEL_ROWS].sum()
     objective(cached.embeddings).backward()
     cached.backward()
@@ -88,6 +89,25 @@ def test_dropout_is_replayed_exactly(small_encoder: str, data: TrainingData) -> 
         assert_near(of_parameters, passes[0][1])
 
 
+@pytest.mark.parametrize("precision", ["float32", "bf16"])
+def test_micro_batches_of_any_size_drop_the_same(
+    small_encoder: str, data: TrainingData, precision: Literal["float32", "bf16"]
+) -> None:
+    """Sizes from one text to all texts at a time: other padding and other company, equal embeddings and gradients."""
+    encoder = make_encoder(small_encoder, 0.3)
+    passes = []
+    for tokens in (1, 30, 64, 10_000):
+        cache = make_cache(encoder, activation_bytes=SOME_BYTES, micro_batch_tokens=tokens)
+        cache.autocast = autocast(torch.device("cpu"), precision)
+        passes.append(cached_pass(cache, data))
+    for embeddings, of_parameters in passes[1:]:
+        if precision == "bf16":  # rounds otherwise for every shape, but nowhere near another mask's values
+            torch.testing.assert_close(embeddings, passes[0][0], rtol=0, atol=0.03)
+            continue
+        torch.testing.assert_close(embeddings, passes[0][0], rtol=1e-4, atol=1e-6)
+        assert_near(of_parameters, passes[0][1])
+
+
 def test_dropout_is_active_and_follows_the_seed(small_encoder: str, data: TrainingData) -> None:
     encoder = make_encoder(small_encoder, 0.3)
     cache = make_cache(encoder, activation_bytes=0)
@@ -101,7 +121,7 @@ def test_dropout_is_active_and_follows_the_seed(small_encoder: str, data: Traini
 def test_the_state_of_the_global_generator_does_not_matter(small_encoder: str, data: TrainingData) -> None:
     cache = make_cache(make_encoder(small_encoder, 0.3), activation_bytes=0)
     queries, _ = texts(cache.encoder, data)
-    parts = [TextRows(queries, QUERY_ROWS)]
+    parts = [TextRows(queries, QUERY_ROWS, "query")]
     torch.manual_seed(1)
     first = cache.embed(parts, 0).embeddings
     torch.manual_seed(2)
@@ -115,7 +135,7 @@ def test_rows_keep_their_order_whatever_the_micro_batches(
     encoder = make_encoder(small_encoder, 0.0)
     cache = make_cache(encoder, activation_bytes=0, micro_batch_tokens=micro_batch_tokens)
     queries, labels = texts(encoder, data)
-    found = cache.embed([TextRows(labels, LABEL_ROWS), TextRows(queries, QUERY_ROWS)], 0).embeddings
+    found = cache.embed([TextRows(labels, LABEL_ROWS, "label"), TextRows(queries, QUERY_ROWS, "query")], 0).embeddings
     for place, (tokens, row) in enumerate([*((labels, r) for r in LABEL_ROWS), *((queries, r) for r in QUERY_ROWS)]):
         alone = encoder(*map(torch.from_numpy, tokens.padded(np.array([row]), 0)))[0]
         torch.testing.assert_close(found[place], alone, rtol=1e-4, atol=1e-6)
@@ -124,7 +144,7 @@ def test_rows_keep_their_order_whatever_the_micro_batches(
 def test_backward_is_called_once_and_after_the_loss(small_encoder: str, data: TrainingData) -> None:
     encoder = make_encoder(small_encoder, 0.0)
     queries, _ = texts(encoder, data)
-    cached = make_cache(encoder, activation_bytes=0).embed([TextRows(queries, QUERY_ROWS)], 0)
+    cached = make_cache(encoder, activation_bytes=0).embed([TextRows(queries, QUERY_ROWS, "query")], 0)
     with pytest.raises(ValueError, match="no gradient"):
         cached.backward()
     cached.embeddings.sum().backward()
@@ -139,7 +159,7 @@ def test_a_batch_may_have_no_texts(small_encoder: str, data: TrainingData) -> No
     """As a worker's share may be empty."""
     encoder = make_encoder(small_encoder, 0.0)
     queries, _ = texts(encoder, data)
-    cached = make_cache(encoder, activation_bytes=0).embed([TextRows(queries, np.empty(0, np.int64))], 0)
+    cached = make_cache(encoder, activation_bytes=0).embed([TextRows(queries, np.empty(0, np.int64), "query")], 0)
     assert (cached.embeddings.shape, cached.tokens) == ((0, encoder.dimension), 0)
     cached.embeddings.sum().backward()
     cached.backward()
@@ -150,7 +170,9 @@ def test_graphs_are_kept_up_to_the_budget(small_encoder: str, data: TrainingData
     encoder = make_encoder(small_encoder, 0.0)
     kept = []
     for size in (0, SOME_BYTES, ALL_BYTES):
-        cached = make_cache(encoder, activation_bytes=size).embed([TextRows(texts(encoder, data)[0], QUERY_ROWS)], 0)
+        cached = make_cache(encoder, activation_bytes=size).embed(
+            [TextRows(texts(encoder, data)[0], QUERY_ROWS, "query")], 0
+        )
         graphs = [micro.output_MD is not None for micro in cached.micro]
         assert graphs == sorted(graphs, reverse=True)
         kept.append(sum(graphs))
@@ -185,7 +207,9 @@ def test_what_another_part_of_the_step_keeps_takes_from_the_room(small_encoder: 
     queries, labels = texts(cache.encoder, data)
 
     def kept(kept_bytes: int) -> int:
-        cached = cache.embed([TextRows(queries, QUERY_ROWS), TextRows(labels, LABEL_ROWS)], 0, kept_bytes)
+        cached = cache.embed(
+            [TextRows(queries, QUERY_ROWS, "query"), TextRows(labels, LABEL_ROWS, "label")], 0, kept_bytes
+        )
         return sum(micro.output_MD is not None for micro in cached.micro)
 
     assert kept(0) > kept(SOME_BYTES // 2) > kept(2 * SOME_BYTES) == 0

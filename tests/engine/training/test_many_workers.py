@@ -17,7 +17,7 @@ from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut
 
-from .method import Toy, toy
+from .method import toy
 
 DATA = toy_data(ignored=1)
 CASES: dict[str, dict[str, Any]] = {
@@ -30,20 +30,12 @@ CASES: dict[str, dict[str, Any]] = {
     "all labels, a table": {"negatives": "all", "classifier": True, "clip_norm": 1.0},
     "batches of 2, a table": {"negatives": "in-batch", "classifier": True, "batch_size": 2},  # empty shards
 }
-PLAIN = {"dropout": 0.0, "head_dropout": 0.0}
 Outcome = dict[str, Any]
-
-
-def quiet(encoder: str, settings: dict[str, Any]) -> Toy:
-    """A `Toy` without dropout, whose draws differ with the number of workers."""
-    method = toy(encoder, **{**PLAIN, **settings})
-    config = method.config.encoder.model_copy(update={"hidden_dropout": 0.0})
-    return Toy(method.config.model_copy(update={"encoder": config}))
 
 
 def train(_workers: Workers, root: str, encoder: str, settings: dict[str, Any], kill_at: int = 0) -> Outcome:
     """Train for 7 steps, with a look at training queries on the way; or be killed."""
-    method = quiet(encoder, settings)
+    method = toy(encoder, **settings)
     run = make_run(Path(root), {"steps": 7}, held_out=HeldOut(DATA.texts[:9], figures, evaluations=2))
     if kill_at:
         fit_and_kill(kill_at, method, DATA, run)
@@ -91,6 +83,15 @@ def test_any_number_of_workers_ends_with_the_same(case: str, small_encoder: str,
             assert np.array_equal(outcome["weights"], found[0]["weights"])
 
 
+def test_micro_batches_of_any_size_end_with_the_same(small_encoder: str, tmp_path: Path) -> None:
+    """With dropout in encoder and head, and too little memory to keep all activations."""
+    outcomes = [
+        train(ALONE, str(tmp_path / str(tokens)), small_encoder, {"micro_batch_tokens": tokens, "activation_gib": 1e-4})
+        for tokens in (16, 64, None)
+    ]
+    assert_alike(outcomes[1:], outcomes[0])
+
+
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 1), (1, 2)])
 def test_a_killed_run_goes_on_with_another_number_of_workers(
     sizes: tuple[int, int], small_encoder: str, tmp_path: Path
@@ -117,7 +118,7 @@ def test_a_gradient_that_one_worker_has_is_everyones_and_one_that_none_has_stays
 
 
 def fails(workers: Workers, root: str, encoder: str) -> str:
-    method = quiet(encoder, {"blow_up_at": 2 if workers.rank == 1 else -1})
+    method = toy(encoder, blow_up_at=2 if workers.rank == 1 else -1)
     with pytest.raises(XMCBenchError) as caught:
         method.fit(DATA, make_run(Path(root), {"steps": 7}))
     return str(caught.value)

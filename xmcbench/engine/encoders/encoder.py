@@ -6,7 +6,7 @@ Legend: N texts, M texts of a micro-batch, W tokens of the longest, H hidden siz
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
@@ -22,7 +22,6 @@ from torch.nn.functional import dropout, normalize
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig
 
-from xmcbench.engine.encoders.dropout import QuickDropout
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 from xmcbench.engine.encoders.word_table import WordTable
 from xmcbench.errors import XMCBenchError
@@ -73,7 +72,6 @@ class Encoder(nn.Module):
         self.tokenizer = tokenizer
         hidden: Any = transformer.config
         self.dimension = int(hidden.hidden_size)
-        self.drops = any(module.p > 0 for module in transformer.modules() if isinstance(module, nn.Dropout))
         words: Any = transformer
         if type(words.get_input_embeddings()) is nn.Embedding:
             words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
@@ -154,9 +152,7 @@ class Encoder(nn.Module):
 
     def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:
         """Embeddings [M, H] in float32. Without a mask every token is one of its text: attention is the quicker."""
-        quick = self.training and self.drops and not self.config.compile
-        with QuickDropout() if quick else nullcontext():
-            states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
+        states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
         if self.config.pooling == "cls":
             pooled_MH = states_MWH[:, 0].float()
         elif mask_MW is None:

@@ -5,8 +5,9 @@
 2. The caller computes a loss on the leaf and calls its `backward`.
 3. `backward` pushes the leaf's gradient through the kept graphs, and through a second forward pass of the others.
 
-Each micro-batch draws its dropout from a seed of its own, so the second pass sees the masks of the first, and a
-resumed run those of an unbroken one. Micro-batches hold texts of like length: short titles are hardly padded.
+Dropout masks depend on the step's seed and the text (`SeededDropout`). So the second pass sees the masks of the first,
+a resumed run those of an unbroken one, and the size of the micro-batches changes nothing but speed. Micro-batches hold
+texts of similar length, which keeps padding small.
 
 Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
 """
@@ -14,26 +15,28 @@ Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimen
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
 from xmcbench.engine.encoders.embedding import upload, upload_texts
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.training.activations import SavedBytes
-from xmcbench.trial.run import derive_seed
 
 
 @dataclass(frozen=True)
 class TextRows:
-    """Some rows of some tokenised texts."""
+    """The rows `rows` of some tokenised texts. A text's dropout follows from its kind and row."""
 
     tokens: Tokens
     rows: np.ndarray
+    kind: Literal["query", "label"]
 
 
 @dataclass
@@ -41,7 +44,7 @@ class _MicroBatch:
     places: Tensor  # [M] rows of the batch's embeddings
     ids_MW: Tensor
     mask_MW: Tensor | None  # None where no text is padded
-    seed: int
+    seeds_M: np.ndarray  # of dropout
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
@@ -68,13 +71,14 @@ class GradientCache:
         self.autocast = autocast
 
     def embed(self, parts: list[TextRows], seed: int, kept_bytes: int = 0) -> CachedEmbeddings:
-        """Embed the texts of all parts, one part after another; there may be none.
+        """Embed the texts of all parts, one part after another; `seed` decides their dropout. There may be no texts.
 
-        `kept_bytes` of activations are there already, from other texts of the step.
+        `kept_bytes` of activations are already kept from other texts of the step.
         """
         lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
         groups = micro_batches(lengths_N, self.micro_batch_tokens)
-        micros = (self._micro_batch(parts, group, derive_seed(seed, i)) for i, group in enumerate(groups))
+        seeds_N = np.concatenate([text_seeds(seed, part.kind, part.rows) for part in parts])
+        micros = (self._micro_batch(parts, group, seeds_N[group]) for group in groups)
         leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
         made: list[_MicroBatch] = []
         room = max(0, self.activation_bytes - kept_bytes)
@@ -98,13 +102,16 @@ class GradientCache:
                 made.append(micro)
         return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()), saved.total)
 
-    def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seed: int) -> _MicroBatch:
+    def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seeds_M: np.ndarray) -> _MicroBatch:
         texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
-        return _MicroBatch(upload(group.copy(), self.device), *texts, seed)
+        return _MicroBatch(upload(group.copy(), self.device), *texts, seeds_M)
 
     def _run(self, micro: _MicroBatch) -> Tensor:
-        torch.manual_seed(micro.seed)
-        output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
+        # For what `SeededDropout` does not reach, as a compiled encoder's draws: alike in both passes, but dependent on
+        # the micro-batch.
+        torch.manual_seed(int(micro.seeds_M[0]) >> 1)
+        with nullcontext() if self.encoder.config.compile else SeededDropout(micro.seeds_M):
+            output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
         return output_MD
 
     def pull(self, micro: _MicroBatch, gradient_MD: Tensor) -> None:

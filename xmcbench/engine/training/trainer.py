@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -141,11 +140,10 @@ class Trainer:
     def _embedded(self, whole: Batch) -> _Embedded:
         """The batch through the encoder; where the sampler then adds labels to it, these too."""
         batch = self.shard.share(whole)
-        seed = partial(derive_seed, self.run.seed, "dropout", self.run.ledger.steps, self.workers.rank)
-        texts = [TextRows(self.queries, batch.query_ids[self.shard.queries(len(batch.query_ids))])]
+        texts = [TextRows(self.queries, batch.query_ids[self.shard.queries(len(batch.query_ids))], "query")]
         if self.method.encodes_labels:
-            texts.append(TextRows(self.labels, batch.label_ids))
-        cached = self.cache.embed(texts, seed())
+            texts.append(TextRows(self.labels, batch.label_ids, "label"))
+        cached = self.cache.embed(texts, self._dropout_seed())
         # Split, not sliced: the gradient of a slice is as large as the whole.
         sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
         mine_BD, labels_SD = torch.split(cached.embeddings, sizes)
@@ -154,20 +152,24 @@ class Trainer:
         if self.sampler.adds:
             with self.run.ledger.stage("mine"):
                 pool = self.sampler.harder(whole, *self._shown(step))
-            step = self._widened(step, pool, seed("added"))
+            step = self._widened(step, pool)
         return replace(step, batch=replace(step.batch, positives=step.batch.positives.to(self.device)))
 
-    def _widened(self, step: _Embedded, label_ids: np.ndarray, seed: int) -> _Embedded:
+    def _widened(self, step: _Embedded, label_ids: np.ndarray) -> _Embedded:
         """The same with the larger pool `label_ids`, whose other labels are embedded."""
         whole = self.sampler.widened(step.whole, label_ids)
         batch = self.shard.share(whole)
         if not self.method.encodes_labels:
             return replace(step, whole=whole, batch=batch)
         more = np.setdiff1d(batch.label_ids, step.batch.label_ids)
-        added = self.cache.embed([TextRows(self.labels, more)], seed, step.cached[0].kept_bytes)
+        texts = [TextRows(self.labels, more, "label")]
+        added = self.cache.embed(texts, self._dropout_seed(), step.cached[0].kept_bytes)
         by_id = np.argsort(np.concatenate((step.batch.label_ids, more)))
         labels_SD = torch.cat((step.labels_SD, added.embeddings))[torch.from_numpy(by_id).to(self.device)]
         return replace(step, whole=whole, batch=batch, labels_SD=labels_SD, cached=(*step.cached, added))
+
+    def _dropout_seed(self) -> int:
+        return derive_seed(self.run.seed, "dropout", self.run.ledger.steps)
 
     @torch.no_grad()
     def _shown(self, step: _Embedded) -> tuple[Tensor, Tensor]:
