@@ -1,7 +1,8 @@
 """PRIME: label prototypes and a dynamic margin (Dahiya et al., NAACL 2025).
 
 Legend: B queries, S labels of the pool (of this worker), L labels, N training queries, V free vectors, T tokens of a
-label's bag, D dimensions, P true pairs, M pairs of queries and hard negatives.
+label's bag, D dimensions, P true pairs, M pairs of queries and hard negatives, E extra queries of a label, U different
+ones of them.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, Run, TableConfig, TrainingData, hookimpl, losses, sampling
 
 AT_ONCE = 16_384  # prototypes
+# Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
+PAPERS_LENGTH = 0.152
+SEEDS = 2**62
 GROWTH = [10, 25, 50, 75, 100, 125, 150, 200]
 
 
@@ -52,8 +56,15 @@ class PRIME(EmbeddingMethod):
         positives_per_query: int = Field(2, gt=0, description="positives of a query drawn into the pool")
         positives_by: Literal["propensity", "uniform"] = Field("propensity", description="how they are drawn")
         free_vectors: int = Field(65_536, ge=0, description="V, a power of two: clusters of labels share one; 0: none")
+        free_vector_length: float | None = Field(
+            PAPERS_LENGTH, gt=0, description="mean initial length; null: Xavier's for the bank's own size"
+        )
         centroids: Literal["momentum", "frozen", "none"] = "momentum"
         momentum: float = Field(0.95, ge=0, lt=1, description="alpha of the centroids")
+        queries_per_centroid: int = Field(1, gt=0, description="queries of a label that move its centroid in a step")
+        final_centroids: Literal["as trained", "exact"] = Field(
+            "as trained", description="in prediction; exact: means over all queries of a label"
+        )
         feedforward: int = Field(1024, gt=0, description="width of the prototype network's layer")
         prototype_dropout: float = Field(0.1, ge=0, lt=1)
         query_to_prototype: bool = Field(True, description="whether the loss has its first term, T(h_q, z_l)")
@@ -87,7 +98,11 @@ class PRIME(EmbeddingMethod):
             if self.margin == "fixed":
                 unused.add("smallest_margin")
             if self.centroids != "momentum":
-                unused.add("momentum")
+                unused |= {"momentum", "queries_per_centroid"}
+            if self.centroids == "none":
+                unused.add("final_centroids")
+            if not self.free_vectors:
+                unused.add("free_vector_length")
             return frozenset(unused)
 
     config: PRIME.Config
@@ -106,12 +121,13 @@ class PRIME(EmbeddingMethod):
         modules: dict[str, nn.Module] = {"prototypes": self._network()}
         if settings.free_vectors:
             mine = torch.from_numpy(np.unique(shard.groups_L[shard.label_ids]))
-            bound = (6 / (int(shard.groups_L.max()) + 1 + size)) ** 0.5  # Xavier's, of the whole bank
+            length = settings.free_vector_length or (2 * size / (int(shard.groups_L.max()) + 1 + size)) ** 0.5
+            bound = length * (3 / size) ** 0.5  # of a uniform distribution, whose vectors have that length
             config = TableConfig(learning_rate=settings.learning_rate)
             modules["bank"] = LabelTable(mine, size, config, seed=torch.initial_seed())
             modules["bank"].fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
         if settings.centroids != "none":
-            self.targets = train.targets
+            self.queries_of = sp.csr_array(train.targets.T)
             rows = torch.from_numpy(shard.label_ids)
             modules["centroids"] = LabelTable(rows, size, TableConfig(optimizer="none"), seed=0)
         return nn.ModuleDict(modules)
@@ -125,14 +141,32 @@ class PRIME(EmbeddingMethod):
         settings = self.config
         return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
 
+    def prepare(self, train: TrainingData, run: Run) -> tuple[Any, Any]:
+        """Tokenise as every method does; keep what centroids are made of."""
+        self.queries, labels = super().prepare(train, run)
+        self.ledger, self.seed = run.ledger, int(run.rng("centroids").integers(SEEDS))
+        return self.queries, labels
+
     def begin(self, embeddings: sampling.Embeddings) -> None:
         """Centroids start as the means of a label's queries, scaled to length 1; without a query as zero."""
-        if self.config.centroids == "none":
-            return
-        table = self.modules["centroids"]
-        queries_ND = normalize(embeddings.queries(), dim=1).cpu().numpy()
-        sums_SD = sp.csr_array(self.targets.T)[self.shard.label_ids] @ queries_ND
-        table.weight.copy_(normalize(torch.from_numpy(sums_SD), dim=1))
+        if self.config.centroids != "none":
+            self._set_centroids(embeddings.queries())
+
+    def _set_centroids(self, queries_ND: Tensor) -> None:
+        """Set each centroid to the mean of its label's queries, scaled to length 1."""
+        unit_ND = normalize(queries_ND, dim=1).cpu().numpy()
+        sums_SD = self.queries_of[self.shard.label_ids] @ unit_ND
+        self.modules["centroids"].weight.copy_(normalize(torch.from_numpy(sums_SD), dim=1))
+
+    def index(self, labels: Any) -> None:
+        """Make the prototypes that are searched, with exact centroids where the settings say so (Appendix G)."""
+        if self.config.final_centroids == "as trained" or self.config.centroids == "none":
+            return super().index(labels)
+        weight = self.modules["centroids"].weight
+        trained_SD = weight.clone()
+        self._set_centroids(self.all_query_vectors(self.queries))
+        super().index(labels)
+        weight.copy_(trained_SD)  # training may go on
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
@@ -225,15 +259,40 @@ class PRIME(EmbeddingMethod):
         if self.config.centroids != "momentum":
             return
         alpha, table, positives = self.config.momentum, self.modules["centroids"], batch.positives
-        columns_P, by_label_P = positives.columns_P.sort(stable=True)
+        columns_P, queries_PD = positives.columns_P, normalize(queries_BD, dim=1)[positives.rows_P]
+        if self.config.queries_per_centroid > 1:
+            more_P, more_PD = self._more_queries(columns_P.unique(), batch.label_ids)
+            columns_P, queries_PD = torch.cat((columns_P, more_P)), torch.cat((queries_PD, more_PD))
+        columns_P, by_label_P = columns_P.sort(stable=True)
         labels_S, group_P, counts_S = torch.unique_consecutive(columns_P, return_inverse=True, return_counts=True)
         # Of a label's n queries, one after another, the last weighs the most, and the old centroid alpha^n.
         later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
-        queries_PD = normalize(queries_BD, dim=1)[positives.rows_P[by_label_P]]
         rows_S = table.rows_of(torch.from_numpy(batch.label_ids)[labels_S.cpu()])
         old_SD = table.weight[rows_S] * (alpha**counts_S)[:, None]
         weights_P1 = ((1 - alpha) * alpha**later_P)[:, None]
-        table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD * weights_P1)
+        table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD[by_label_P] * weights_P1)
+
+    def _more_queries(self, columns_S: Tensor, label_ids: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Columns [P] and vectors [P, D] of further training queries of the labels in the columns [S] (Appendix G).
+
+        They are embedded without a gradient, and charged. A query is drawn by its place in the list of a label's
+        queries; in a step that place is the same share of every list, so that workers need not agree on more.
+        """
+        labels_S = label_ids[columns_S.cpu().numpy()]
+        starts_S, counts_S = self.queries_of.indptr[labels_S], np.diff(self.queries_of.indptr)[labels_S]
+        rng = np.random.default_rng([self.seed, self.ledger.steps])
+        places_E = rng.random(self.config.queries_per_centroid - 1)
+        drawn_SE = self.queries_of.indices[starts_S[:, None] + (places_E * counts_S[:, None]).astype(np.int64)]
+        queries_U, inverse_P = np.unique(drawn_SE, return_inverse=True)
+        tokens = self.queries.take(queries_U)
+        workers, device = self.shard.workers, columns_S.device
+        spent = torch.tensor([int(tokens.lengths.sum()), self.encoder.flops(tokens.lengths)], device=device)
+        encoder_tokens, encoder_flops = workers.sum(spent).tolist()
+        self.ledger.encoder_tokens += encoder_tokens
+        self.ledger.encoder_flops += encoder_flops
+        vectors_UD = normalize(self.embed(tokens), dim=1)
+        columns_P = columns_S.repeat_interleave(drawn_SE.shape[1])
+        return columns_P, vectors_UD[torch.from_numpy(inverse_P.ravel()).to(device)]
 
 
 @hookimpl

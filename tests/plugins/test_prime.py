@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 from engine.losses import reference
 from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
@@ -206,7 +207,7 @@ def test_centroids_start_as_means_of_a_labels_queries_and_without_queries_as_zer
     targets[:, 7] = 0
     train = TrainingData(DATA.card, DATA.texts, targets.tocsr(), DATA.label_texts, DATA.ignore)
     method = made()
-    method.targets = train.targets
+    method.queries_of = sp.csr_array(train.targets.T)
     queries = rows(len(train.texts), 5).float()
     with torch.no_grad():
         method.begin(sampling.Embeddings(lambda: queries, lambda: queries))
@@ -275,7 +276,9 @@ def test_settings_of_batches_reach_the_sampler() -> None:
         ({"batches": "shuffled"}, OF_CLUSTERS),
         ({"regulariser_weight": 0.0}, {"regulariser_margin", "regulariser_mean"}),
         ({"margin": "fixed"}, {"smallest_margin"}),
-        ({"centroids": "none"}, {"momentum"}),
+        ({"centroids": "none"}, {"momentum", "queries_per_centroid", "final_centroids"}),
+        ({"centroids": "frozen"}, {"momentum", "queries_per_centroid"}),
+        ({"free_vectors": 0}, {"free_vector_length"}),
     ],
 )
 def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) -> None:

@@ -1,0 +1,87 @@
+"""PRIME's free vectors and centroids: how long they start, and what moves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+from toy import LABELS, make_run, toy_data
+
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import ALONE
+from xmcbench_prime import PRIME
+
+DATA = toy_data()
+XAVIER = (2 * 64 / (LABELS + 64)) ** 0.5
+
+
+def prime(encoder: str = "tiny", **settings: object) -> PRIME:
+    config = {"encoder": {"name": encoder, "hidden_dropout": 0.0}, "batch_size": 20, "free_vectors": 8} | settings
+    return PRIME(PRIME.Config.model_validate(config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "length"),
+    [({}, 0.152), ({"free_vector_length": 0.5}, 0.5), ({"free_vector_length": None}, XAVIER)],
+)
+def test_free_vectors_start_at_the_length_that_is_set(settings: dict[str, object], length: float) -> None:
+    """Whatever the size of the bank, unless Xavier's length for that size is asked for."""
+    method = prime(free_vectors=64, **settings)
+    method.encoder = SimpleNamespace(dimension=64)  # type: ignore[assignment]
+    method.shard = Shard(LABELS, ALONE, np.arange(LABELS))
+    torch.manual_seed(0)
+    bank = method.build_modules(DATA)["bank"].weight
+    assert bank.norm(dim=1).square().mean().sqrt().item() == pytest.approx(length, rel=0.03)
+
+
+def test_the_default_length_is_xaviers_at_the_papers_size() -> None:
+    assert PRIME.Config().free_vector_length == pytest.approx((2 * 768 / (65_536 + 768)) ** 0.5, abs=5e-4)
+
+
+def trained(small_encoder: str, root: Path, steps: int = 4, **settings: object) -> PRIME:
+    method = prime(small_encoder, **settings)
+    method.fit(DATA, make_run(root, {"steps": steps}))
+    return method
+
+
+def test_exact_centroids_are_means_of_the_trained_encoders_queries(small_encoder: str, tmp_path: Path) -> None:
+    """They change what is predicted; the weights are those of training with momentum centroids."""
+    plain = trained(small_encoder, tmp_path / "plain")
+    exact = trained(small_encoder, tmp_path / "exact", final_centroids="exact")
+    for name, weight in plain.modules.state_dict().items():
+        assert torch.equal(exact.modules.state_dict()[name], weight), name
+    assert not torch.equal(plain.index_LD, exact.index_LD)
+    queries_ND = normalize(plain.embed(plain.queries), dim=1)
+    targets_LN = torch.from_numpy(DATA.targets.toarray()).T
+    with torch.no_grad():
+        plain.modules["centroids"].weight.copy_(normalize(targets_LN @ queries_ND, dim=1))
+        plain.modules.eval()
+        labels = plain.encoder.tokenizer.tokens(DATA.label_texts, DATA.card.max_label_length)
+        plain.index(labels)
+    torch.testing.assert_close(plain.index_LD, exact.index_LD)
+
+
+def test_further_queries_move_a_centroid_and_are_charged(small_encoder: str, tmp_path: Path) -> None:
+    """With a batch of every query and momentum 0 a centroid is the label's query that was drawn last.
+
+    In a step that query has the same relative place in every label's list.
+    """
+    settings = {"batch_size": 60, "momentum": 0.0, "batches": "shuffled", "learning_rate": 1e-12}
+    settings |= {"positives_per_query": 4, "queries_per_centroid": 3}
+    method = trained(small_encoder, tmp_path / "more", steps=1, **settings)
+    plain = trained(small_encoder, tmp_path / "plain", steps=1, **(settings | {"queries_per_centroid": 1}))
+    assert method.ledger.encoder_tokens > plain.ledger.encoder_tokens
+    assert method.ledger.encoder_flops > plain.ledger.encoder_flops
+    queries_ND = normalize(method.embed(method.queries), dim=1)
+    places = []
+    for label, centroid in enumerate(method.modules["centroids"].weight):
+        queries = np.flatnonzero(DATA.targets[:, [label]].toarray())
+        if len(queries):
+            same = [bool(torch.allclose(centroid, queries_ND[query], atol=1e-4)) for query in queries]
+            assert any(same), label
+            places.append((same.index(True) / len(queries), (same.index(True) + 1) / len(queries)))
+    assert max(low for low, _ in places) < min(high for _, high in places)
