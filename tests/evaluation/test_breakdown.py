@@ -17,7 +17,7 @@ def test_the_contributions_of_all_bins_add_up_to_precision(case: Case, k: int) -
     card = DatasetCard(name="made", num_train=1, num_test=1, num_labels=1, tail_at_most=1, head_at_least=3)
     hits = find_hits(case.predictions, case.truth, np.array(case.weights))
     for bins in (label_bins(card, case.truth), decile_bins(case.truth)):
-        assert bins.contribution(hits, k).sum() == pytest.approx(precision(hits, k).figure)
+        assert bins.contribution(hits, k).sum() == pytest.approx(precision(hits, k).value)
         assert bins.num_labels().sum() == case.num_labels
         assert bins.num_pairs(case.truth).sum() == case.truth.nnz
 

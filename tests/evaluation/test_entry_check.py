@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.evaluation import InvalidPredictions, check_figures, check_predictions, drop_ignored
+from xmcbench.evaluation import InvalidPredictions, check_metrics, check_predictions, drop_ignored
 from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases, pairs
@@ -85,8 +85,8 @@ def test_dropping_ignored_pairs_equals_ranking_without_them(case: Case, k: int, 
 )
 def test_figures_that_contradict_each_other_are_refused(figures: dict[str, float], message: str) -> None:
     with pytest.raises(InvalidPredictions, match=message):
-        check_figures(figures)
+        check_metrics(figures)
 
 
 def test_figures_that_agree_pass() -> None:
-    check_figures({"P@1": 0.6, "nDCG@1": 0.6, "P@5": 0.12, "R@1": 0.3, "R@100": 0.3, "nDCG@5": 0.1})
+    check_metrics({"P@1": 0.6, "nDCG@1": 0.6, "P@5": 0.12, "R@1": 0.3, "R@100": 0.3, "nDCG@5": 0.1})

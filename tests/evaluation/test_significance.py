@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import (
     DEFAULT_METRICS,
-    Terms,
+    MetricTerms,
     dataset_hits,
     decile_bins,
     find_hits,
     label_bins,
     rank,
-    resampled_figures,
+    resampled_metrics,
     score,
 )
-from xmcbench.evaluation.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample
+from xmcbench.evaluation.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample, resampled_sums
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.comparison import compare, compare_resampled
 from xmcbench.trial.predictions import Predictions
@@ -30,20 +30,50 @@ from .cases import Case, cases
 BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
 
 
-def mean(values: np.ndarray) -> Terms:
+def mean(values: np.ndarray) -> MetricTerms:
     """The mean of values of queries [N]."""
-    return Terms(values, np.ones(len(values)))
+    return MetricTerms(values, np.ones(len(values)))
+
+
+def draws(num_queries: int) -> np.ndarray:
+    """How often each query is drawn in each resample, int64 [B, N]."""
+    sums = resampled_sums(np.column_stack([np.ones(num_queries), np.eye(num_queries)]))
+    return sums[:, 1:].astype(np.int64)
+
+
+@pytest.mark.parametrize("num_queries", [1, 2, 30, 400, 2500])
+def test_every_resample_draws_as_many_queries_as_there_are(num_queries: int) -> None:
+    assert (draws(num_queries).sum(axis=1) == num_queries).all()
+
+
+@pytest.mark.parametrize("num_queries", [20, 400, 1500])
+def test_draws_are_uniform_and_independent(num_queries: int) -> None:
+    """Counts have the mean, the variance and the covariance of the multinomial distribution."""
+    counts = draws(num_queries).astype(float)
+    spread = np.sqrt(1 / RESAMPLES)
+    assert counts.mean(axis=0) == pytest.approx(np.ones(num_queries), abs=5 * spread)
+    assert counts.var() == pytest.approx(1 - 1 / num_queries, abs=0.02)
+    halves = counts[:, : num_queries // 2].sum(axis=1) / num_queries
+    assert halves.mean() == pytest.approx(0.5, abs=5 * spread * np.sqrt(0.25 / num_queries))
+    assert halves.var() == pytest.approx(0.25 / num_queries, rel=0.25)
+
+
+def test_draws_depend_neither_on_threads_nor_on_other_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    terms = {name: mean(np.random.default_rng(6).random(3000)) for name in "ab"}
+    several = resample(terms)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert np.array_equal(resample({"a": terms["a"]})["a"], several["a"])
 
 
 @settings(max_examples=30, deadline=None)
 @given(case=cases(), k=st.integers(1, 8))
 def test_a_resample_is_the_figure_of_the_queries_that_are_drawn(case: Case, k: int) -> None:
-    """Drawn queries are looked up anew, as a data set of their own, and scored as any other."""
+    """The queries drawn are scored as a dataset of their own."""
     hits = find_hits(case.predictions, case.truth, np.array(case.weights))
     drawn = {name: resample({name: evaluator.terms(hits, k)})[name] for name, evaluator in BUILT_IN.items()}
-    rng = np.random.default_rng([RESAMPLES, len(case.true)])
+    counts = draws(len(case.true))
     for number in range(3):
-        rows = rng.integers(len(case.true), size=len(case.true))
+        rows = np.repeat(np.arange(len(case.true)), counts[number])
         again = Case([case.scores[i] for i in rows], [case.true[i] for i in rows], case.weights)
         hits_again = find_hits(again.predictions, again.truth, np.array(again.weights))
         for name, evaluator in BUILT_IN.items():
@@ -80,7 +110,7 @@ def test_pairing_finds_what_separate_intervals_do_not() -> None:
     hard = np.random.default_rng(3).random(1000)  # some queries are hard for both
     first, second = mean(hard + 0.01), mean(hard)
     drawn = [resample({"a": terms})["a"] for terms in (first, second)]
-    found = difference(first.figure - second.figure, drawn[0], drawn[1])
+    found = difference(first.value - second.value, drawn[0], drawn[1])
     assert found.significant
     assert found.p == pytest.approx(2 / (RESAMPLES + 1))
     ours, theirs = (intervals({"a": each})["a"] for each in drawn)
@@ -130,7 +160,7 @@ def test_a_comparison_adds_up() -> None:
     names = [name for name in DEFAULT_METRICS if name != "R@100"]
     found = compare((better, worse), dataset, names, BUILT_IN, bins, 5)
     figures = [score(dataset_hits(each, dataset), names, BUILT_IN) for each in (better, worse)]
-    for each in found.figures:
+    for each in found.metrics:
         assert (each.first, each.second) == (figures[0][each.name], figures[1][each.name])
         assert each.difference.value == each.first - each.second
     for parts in found.breakdowns.values():
@@ -145,10 +175,10 @@ def test_a_comparison_adds_up() -> None:
 def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() -> None:
     dataset = made()
     trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    kept = tuple(resampled_figures(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
+    kept = tuple(resampled_metrics(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
     figures = tuple(score(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
     apart = compare_resampled((figures[0], figures[1]), (kept[0], kept[1]))
-    assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).figures
+    assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).metrics
 
 
 def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:
@@ -161,14 +191,14 @@ def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:
     dataset = made()
     evaluators = {**BUILT_IN, "Silent": Silent()}
     predictions = predicted(dataset, 0.8, 1)
-    assert list(resampled_figures(dataset_hits(predictions, dataset), ["P@1", "Silent@2"], evaluators)) == ["P@1"]
+    assert list(resampled_metrics(dataset_hits(predictions, dataset), ["P@1", "Silent@2"], evaluators)) == ["P@1"]
     assert score(dataset_hits(predictions, dataset), ["Silent@2"], evaluators) == {"Silent@2": 0.5}
 
 
 def test_queries_drawn_depend_on_their_number_alone() -> None:
     dataset = made()
-    first = resampled_figures(dataset_hits(predicted(dataset, 0.5, 1), dataset), ["P@1"], BUILT_IN)["P@1"]
+    first = resampled_metrics(dataset_hits(predicted(dataset, 0.5, 1), dataset), ["P@1"], BUILT_IN)["P@1"]
     card = dataset.card.model_copy(update={"content_hash": "d" * 64})
     other = dataset_hits(predicted(dataset, 0.5, 1), replace(dataset, card=card))
-    again = resampled_figures(other, ["P@1"], BUILT_IN)["P@1"]
+    again = resampled_metrics(other, ["P@1"], BUILT_IN)["P@1"]
     assert np.array_equal(first, again)

@@ -122,10 +122,10 @@ def test_the_cheater_is_able_to_cheat(bench: Bench) -> None:
 def test_a_wrong_figure_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """P@1 and nDCG@1 are one figure for binary relevance (mteb #5228)."""
     from xmcbench.evaluation import InvalidPredictions, builtin
-    from xmcbench.evaluation.metrics import Hits, Terms
+    from xmcbench.evaluation.metrics import Hits, MetricTerms
 
-    def quarter(hits: Hits, _: int) -> Terms:
-        return Terms(0.25 * hits.ones, hits.ones)
+    def quarter(hits: Hits, _: int) -> MetricTerms:
+        return MetricTerms(0.25 * hits.ones, hits.ones)
 
     figures = [replace(f, terms=quarter) if f.name == "P" else f for f in builtin.EVALUATORS]
     monkeypatch.setattr(builtin, "EVALUATORS", tuple(figures))

@@ -12,7 +12,7 @@ from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
-    from xmcbench.evaluation.comparison import Compared, Comparison
+    from xmcbench.evaluation.comparison import ComparedMetric, Comparison
     from xmcbench.reporting import TextTable
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
@@ -90,12 +90,12 @@ def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[
 
 
 def _grids(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
-    yield _figures(records, found.figures)
+    yield _figures(records, found.metrics)
     for name, parts in found.breakdowns.items():
         yield _grid(f"P@{found.k} by {name}", "labels", parts, ())
 
 
-def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> TextTable:
+def _figures(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
     from xmcbench.cli.find import described
 
     notes = (
@@ -109,7 +109,7 @@ def _figures(records: tuple[Record, Record], figures: Sequence[Compared]) -> Tex
     )
 
 
-def _grid(title: str, kind: str, compared: Sequence[Compared], notes: tuple[str, ...]) -> TextTable:
+def _grid(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
     from xmcbench.reporting import TextTable
 
     rows = []

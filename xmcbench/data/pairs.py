@@ -1,15 +1,31 @@
-"""Sets of (query, label) pairs held as sparse matrices: the truth, and the pairs that evaluation ignores."""
+"""Sets of (query, label) pairs held as sparse matrices: the true pairs, and the pairs that evaluation ignores.
+
+N queries, K predicted labels per query, L labels.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import scipy.sparse as sp
 
 from xmcbench.errors import XMCBenchError
 
-CHUNK_ENTRIES = 1 << 22  # entries worked on at a time: temporaries stay near 100 MB however many queries there are
+CHUNK_ENTRIES = 1 << 17  # entries processed at a time: the temporary arrays stay in a core's cache
+SLOTS = 256  # of the filter table of each query; a power of two
+
+Result = TypeVar("Result")
+
+
+def num_threads() -> int:
+    """Threads to use: the cores this process may use, or fewer where `OMP_NUM_THREADS` says so."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    return max(1, min(cores, int(limit))) if limit.isdecimal() else cores
 
 
 def row_chunks(num_rows: int, width: int) -> Iterator[slice]:
@@ -19,8 +35,19 @@ def row_chunks(num_rows: int, width: int) -> Iterator[slice]:
         yield slice(start, min(start + step, num_rows))
 
 
+def map_chunks(function: Callable[[slice], Result], num_rows: int, width: int) -> list[Result]:
+    """`function` of every slice of `row_chunks`, in their order; computed by several threads."""
+    chunks = list(row_chunks(num_rows, width))
+    if len(chunks) < 2:
+        return [function(chunk) for chunk in chunks]
+    with ThreadPoolExecutor(num_threads()) as threads:
+        return list(threads.map(function, chunks))
+
+
 def binary(matrix: sp.csr_array) -> sp.csr_array:
-    """A copy of `matrix` as a set: every non-zero entry once, as 1.0, labels ascending within a row."""
+    """`matrix` as a set: every non-zero entry once, as 1.0, labels ascending within a row. Copied only if need be."""
+    if matrix.has_canonical_format and bool((matrix.data == 1.0).all()):
+        return matrix
     pairs = sp.csr_array(matrix, copy=True)
     pairs.sum_duplicates()
     pairs.eliminate_zeros()
@@ -30,17 +57,39 @@ def binary(matrix: sp.csr_array) -> sp.csr_array:
 
 def contains(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
     """Which of the labels `indices` [N, K] are in their row of the binary `pairs` [N, L]: bool [N, K]; -1 never is."""
+    found = np.zeros(indices.size, dtype=bool)
+    found[find(pairs, indices)] = True
+    return found.reshape(indices.shape)
+
+
+def find(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
+    """Where the labels `indices` [N, K] are in their row of the binary `pairs` [N, L]: flat positions, ascending.
+
+    A table with `SLOTS` flags per query first rules out labels by their last bits; the few labels left are looked up
+    exactly.
+    """
     num_queries, num_labels = pairs.shape
     if len(indices) != num_queries:
         raise XMCBenchError(f"predictions have {len(indices)} rows, expected one for each of {num_queries} queries")
     if indices.size and int(indices.max()) >= num_labels:
         raise XMCBenchError(f"predictions hold label {int(indices.max())}, expected labels below {num_labels}")
-    found = np.zeros(indices.shape, dtype=bool)
-    for chunk in row_chunks(*indices.shape):
-        part = pairs[chunk]
-        offsets = np.arange(part.shape[0], dtype=np.int64) * num_labels
-        keys = np.repeat(offsets, np.diff(part.indptr)) + part.indices
-        keys = np.append(keys, part.shape[0] * num_labels)  # above every key, so a search always ends on one
-        wanted = offsets[:, None] + indices[chunk]
-        found[chunk] = (keys[np.searchsorted(keys, wanted)] == wanted) & (indices[chunk] >= 0)
-    return found
+
+    def look_up(chunk: slice) -> np.ndarray:
+        start, stop = pairs.indptr[chunk.start], pairs.indptr[chunk.stop]
+        if start == stop:
+            return np.empty(0, np.int64)
+        rows = np.arange(chunk.stop - chunk.start, dtype=np.int64)
+        true_rows = np.repeat(rows, np.diff(pairs.indptr[chunk.start : chunk.stop + 1]))
+        true_labels, predicted = pairs.indices[start:stop], indices[chunk]
+        slots = np.zeros(len(rows) * SLOTS, dtype=bool)
+        slots[true_rows * SLOTS + (true_labels & (SLOTS - 1))] = True
+        maybe = np.flatnonzero(slots[(rows * SLOTS)[:, None] + (predicted & (SLOTS - 1))])
+        labels = predicted.ravel()[maybe]
+        keys = np.append(true_rows * num_labels + true_labels, len(rows) * num_labels)  # the last is above every key
+        wanted = maybe // predicted.shape[1] * num_labels + labels
+        hit = (keys[np.searchsorted(keys, wanted)] == wanted) & (labels >= 0)
+        positions: np.ndarray = maybe[hit] + chunk.start * predicted.shape[1]
+        return positions
+
+    found = map_chunks(look_up, *indices.shape)
+    return np.concatenate(found) if found else np.empty(0, np.int64)

@@ -1,7 +1,7 @@
-"""Figures from predictions and truth: numpy and scipy only, and nothing here knows a method."""
+"""Metrics from predictions and truth. Only numpy and scipy are needed, and nothing here knows a method."""
 
 from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins, similarity_bins
-from xmcbench.evaluation.entry_check import InvalidPredictions, check_figures, check_predictions, drop_ignored
+from xmcbench.evaluation.entry_check import InvalidPredictions, check_metrics, check_predictions, drop_ignored
 from xmcbench.evaluation.evaluator import (
     DEFAULT_METRICS,
     ZERO_SHOT_METRICS,
@@ -11,10 +11,10 @@ from xmcbench.evaluation.evaluator import (
     parse_metric,
     score,
 )
-from xmcbench.evaluation.metrics import Hits, Terms, find_hits
+from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.evaluation.ranking import rank
-from xmcbench.evaluation.significance import resampled_figures
+from xmcbench.evaluation.significance import resampled_metrics
 from xmcbench.evaluation.truth import truth_hash
 from xmcbench.trial.record import METRIC_VERSION
 
@@ -26,8 +26,8 @@ __all__ = [
     "Hits",
     "InvalidPredictions",
     "LabelBins",
-    "Terms",
-    "check_figures",
+    "MetricTerms",
+    "check_metrics",
     "check_predictions",
     "dataset_hits",
     "decile_bins",
@@ -38,7 +38,7 @@ __all__ = [
     "label_bins",
     "parse_metric",
     "rank",
-    "resampled_figures",
+    "resampled_metrics",
     "score",
     "similarity_bins",
     "truth_hash",

@@ -1,4 +1,4 @@
-"""Where a trial's figures come from: everything that can be read off its stored predictions, in one object.
+"""The analysis of a trial: everything that its stored predictions show beyond the metrics, in one object.
 
 L labels, X bins of labels.
 """
@@ -24,7 +24,7 @@ TRADE_OFF_KS = (1, 3, 5)
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Figures at k of each bin: [X] each, fractions."""
+    """Metrics at k of each bin: [X] each, fractions."""
 
     bins: tuple[str, ...]
     num_labels: np.ndarray
@@ -36,30 +36,33 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Analysis:
-    """What one trial's predictions tell. Figures are fractions."""
+    """The analysis of one trial's predictions. Metrics are fractions."""
 
     k: int
     breakdowns: dict[str, Breakdown]
-    coverage: dict[int, float]  # by k: labels found at least once, of those that are true for some test query
-    distinct: dict[int, float]  # by k: labels predicted at least once, right or wrong, of all labels
+    coverage: dict[int, float]  # by k: share of the labels true for some test query that are found at least once
+    distinct: dict[int, float]  # by k: share of all labels that are predicted at least once, rightly or wrongly
     trade_off: dict[int, tuple[float, float]]  # by k: P and PSP
     precision_recall: PrecisionRecall
     scores: ScoreDistributions
 
 
 def partitions(dataset: Dataset, similarity: np.ndarray | None = None) -> dict[str, LabelBins]:
-    """The ways to put labels into bins. `similarity` [L] adds those of DEXML's Figure 8: all labels, tail labels."""
+    """The partitions of the labels into bins, by name.
+
+    `similarity` [L] adds the two partitions of DEXML's Figure 8: of all labels, and of the tail labels.
+    """
     targets = dataset.train.targets
     regimes = label_bins(dataset.card, targets)
-    found = {REGIMES: regimes, DECILES: decile_bins(targets)}
+    bins = {REGIMES: regimes, DECILES: decile_bins(targets)}
     if similarity is not None:
-        found[SIMILARITY] = similarity_bins(similarity)
-        found[SIMILARITY_OF_TAIL] = similarity_bins(similarity, regimes.assignment == regimes.names.index("tail"))
-    return found
+        bins[SIMILARITY] = similarity_bins(similarity)
+        bins[SIMILARITY_OF_TAIL] = similarity_bins(similarity, regimes.assignment == regimes.names.index("tail"))
+    return bins
 
 
 def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, LabelBins], k: int = 5) -> Analysis:
-    """Everything about checked `predictions` for the dataset's test split; `bins` are its `partitions`."""
+    """Analyse checked `predictions` for the dataset's test split; `bins` are the dataset's `partitions`."""
     card, num_labels = dataset.card, dataset.test.targets.shape[1]
     weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
     hits = find_hits(predictions, dataset.test.targets, weights)
@@ -69,14 +72,14 @@ def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, Label
         breakdowns={name: breakdown(hits, partition, k) for name, partition in bins.items()},
         coverage={at: _coverage(hits, at) for at in ks},
         distinct={at: _distinct(predictions, at) / num_labels for at in ks},
-        trade_off={at: (precision(hits, at).figure, propensity_scored_precision(hits, at).figure) for at in ks},
+        trade_off={at: (precision(hits, at).value, propensity_scored_precision(hits, at).value) for at in ks},
         precision_recall=precision_recall(hits),
         scores=score_distributions(hits),
     )
 
 
 def breakdown(hits: Hits, bins: LabelBins, k: int) -> Breakdown:
-    """The figures at `k` of each bin."""
+    """The metrics at `k` of each bin."""
     return Breakdown(
         bins.names,
         bins.num_labels(),
@@ -88,8 +91,8 @@ def breakdown(hits: Hits, bins: LabelBins, k: int) -> Breakdown:
 
 
 def _coverage(hits: Hits, k: int) -> float:
-    sought = len(np.unique(hits.truth.indices))
-    return len(np.unique(hits.labels[hits.ranks < k])) / max(1, sought)
+    true_labels = len(np.unique(hits.truth.indices))
+    return len(np.unique(hits.labels[hits.ranks < k])) / max(1, true_labels)
 
 
 def _distinct(predictions: Predictions, k: int) -> int:

@@ -1,61 +1,155 @@
-"""How far figures can be trusted: the bootstrap over test queries, paired between trials.
+"""How uncertain metrics are: the bootstrap over test queries, paired between trials.
 
-N test queries, B resamples. Resample b draws N queries with replacement, and every figure is computed anew from what
-the queries drawn add to it. Which queries are drawn depends on N alone: the replicates of two trials on one test split
-belong together pair by pair, and the spread of their differences is that of the paired bootstrap, whenever and wherever
-the trials were scored.
+N test queries, B resamples, M metrics, C different columns of terms. A resample draws N queries with replacement, and
+every metric is computed anew from the terms of the queries drawn. Which queries are drawn depends on N alone. The
+replicates of two trials on one test split therefore belong together pair by pair, and the spread of their differences
+is that of the paired bootstrap, whenever and wherever the trials were scored.
+
+A resample is made in two parts, so that a million queries take seconds:
+
+1. How often a query is drawn first is a Poisson number with a mean slightly below 1, taken from 16 random bits (the
+   probabilities are rounded to multiples of 2^-16). Given their total, such draws are uniform and independent, as the
+   bootstrap asks. Blocks of queries have random streams of their own, and threads share the blocks.
+2. The draws that are missing from N are made one by one. The mean in part 1 is so low that a total above N is
+   practically impossible; for small N it is 0, and all draws are made one by one.
+
+A change to these rules raises `RESAMPLING_VERSION`: replicates of different versions are not paired.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
+from math import exp, factorial, sqrt
 from typing import Protocol
 
 import numpy as np
+from threadpoolctl import threadpool_limits
+
+from xmcbench.data.pairs import num_threads
 
 RESAMPLES = 1000
 LEVEL = 0.95
-_ENTRIES = 1 << 22  # counts held at a time
+_BLOCK = 1024  # queries of one random stream
+_BLOCKS_PER_TASK = 16
+_RESAMPLES_AT_ONCE = 100
+_MARGIN = 5.0  # standard deviations between the expected total of part 1 and N
 
 
 class Ratio(Protocol):
-    """A figure as what each query adds to either side: `gained` and `possible`, float64 [N] each."""
+    """A metric as the ratio of two sums over queries: the terms of each query, float64 [N] each."""
 
     @property
-    def gained(self) -> np.ndarray: ...
+    def numerator(self) -> np.ndarray: ...
     @property
-    def possible(self) -> np.ndarray: ...
+    def denominator(self) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A figure of one trial less that of another, and what the bootstrap says of it."""
+    """A metric of one trial minus that of another, with its bootstrap interval and p-value."""
 
     value: float
     interval: tuple[float, float]  # 95 %
-    p: float  # two-sided: how often a difference of the other sign, or none, is drawn
+    p: float  # two-sided: how often a resample's difference has the other sign or is 0
 
     @property
     def significant(self) -> bool:
-        """Whether the interval leaves 0 out."""
+        """Whether the interval excludes 0."""
         return not self.interval[0] <= 0.0 <= self.interval[1]
 
 
 def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
-    """The figures of every resample, float32 [B] each. All `terms` are over the same N queries."""
+    """The replicates of each metric, float32 [B] each. All `terms` are over the same N queries."""
     if not terms:
         return {}
-    sides = np.stack([side for each in terms.values() for side in (each.gained, each.possible)], axis=1)
-    num_queries = len(sides)
-    rng = np.random.default_rng([RESAMPLES, num_queries])
-    at_once = max(1, _ENTRIES // num_queries)
-    sums = np.concatenate(
-        [_counts(rng, min(at_once, RESAMPLES - start), num_queries) @ sides for start in range(0, RESAMPLES, at_once)]
-    )
-    gained, possible = sums[:, 0::2], sums[:, 1::2]
-    figures = np.divide(gained, possible, out=np.zeros_like(gained), where=possible > 0)
-    return {name: figures[:, i].astype(np.float32) for i, name in enumerate(terms)}
+    columns = _Columns(len(next(iter(terms.values())).numerator))
+    places = {name: (columns.place(each.numerator), columns.place(each.denominator)) for name, each in terms.items()}
+    sums_BC = resampled_sums(np.stack(columns.unique, axis=1))
+
+    def sums(place: tuple[int, float]) -> np.ndarray:
+        column, scale = place
+        scaled: np.ndarray = sums_BC[:, column] * scale
+        return scaled
+
+    return {name: _ratio(sums(numerator), sums(denominator)) for name, (numerator, denominator) in places.items()}
+
+
+class _Columns:
+    """Columns of terms without repetition: many metrics share terms, and all constants share column 0, which is 1."""
+
+    def __init__(self, num_queries: int) -> None:
+        self.unique = [np.ones(num_queries)]
+
+    def place(self, column_N: np.ndarray) -> tuple[int, float]:
+        """The number of the column and the factor that gives `column_N`; a new column is added."""
+        if bool((column_N == column_N[0]).all()):
+            return 0, float(column_N[0])
+        for number, known in enumerate(self.unique):
+            if np.array_equal(known, column_N):
+                return number, 1.0
+        self.unique.append(column_N)
+        return len(self.unique) - 1, 1.0
+
+
+def _ratio(numerator_B: np.ndarray, denominator_B: np.ndarray) -> np.ndarray:
+    ratios = np.divide(numerator_B, denominator_B, out=np.zeros(len(numerator_B)), where=denominator_B > 0)
+    replicates: np.ndarray = ratios.astype(np.float32)
+    return replicates
+
+
+def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
+    """The sums of the columns of `terms_NC` over the queries of every resample, float64 [B, C]. Column 0 must be 1."""
+    num_queries = len(terms_NC)
+    mean = max(0.0, 1.0 - _MARGIN / sqrt(num_queries))
+    draws = _PoissonDraws(terms_NC, mean)
+
+    def missing_sums(number: int) -> np.ndarray:
+        drawn = np.random.default_rng([RESAMPLES, num_queries, number]).integers(num_queries, size=missing_B[number])
+        sums: np.ndarray = terms_NC[drawn].sum(axis=0)
+        return sums
+
+    sums_BC = np.zeros((RESAMPLES, terms_NC.shape[1]))
+    # The threads share out the blocks: those of the matrix product itself would only get in their way.
+    with threadpool_limits(1, "blas"), ThreadPoolExecutor(num_threads()) as threads:
+        if mean > 0:
+            for sums in threads.map(draws.sums, range(0, num_queries, _BLOCK * _BLOCKS_PER_TASK)):
+                sums_BC += sums
+        missing_B = np.maximum(num_queries - sums_BC[:, 0], 0).astype(np.int64)
+        sums_BC += np.stack(list(threads.map(missing_sums, range(RESAMPLES))))
+    return sums_BC
+
+
+class _PoissonDraws:
+    """Part 1 of the resamples: Poisson counts of queries, and the sums of their terms."""
+
+    def __init__(self, terms_NC: np.ndarray, mean: float) -> None:
+        self.terms_NC = terms_NC
+        cumulated = accumulate(exp(-mean) * mean**n / factorial(n) for n in range(20))
+        # A random number of 16 bits gives as many draws as there are thresholds at or below it.
+        self.thresholds = [threshold for share in cumulated if (threshold := round(share * 65536)) < 65536]
+
+    def sums(self, first: int) -> np.ndarray:
+        """The sums over the queries of `_BLOCKS_PER_TASK` blocks from query `first` on, float64 [B, C]."""
+        sums_BC = np.zeros((RESAMPLES, self.terms_NC.shape[1]))
+        # Arrays that fit a core's cache and are reused: numpy would spend more on allocating them than on the work.
+        flags, counts = np.empty((2, _RESAMPLES_AT_ONCE * _BLOCK), np.uint8)
+        weights = np.empty((_RESAMPLES_AT_ONCE, _BLOCK))
+        for start in range(first, min(first + _BLOCK * _BLOCKS_PER_TASK, len(self.terms_NC)), _BLOCK):
+            terms = self.terms_NC[start : start + _BLOCK]
+            bits = np.random.Generator(np.random.SFC64([RESAMPLES, start // _BLOCK]))
+            for row in range(0, RESAMPLES, _RESAMPLES_AT_ONCE):
+                words = bits.integers(0, 1 << 64, len(counts) // 4, dtype=np.uint64)
+                random = words.astype("<u8", copy=False).view("<u2")
+                counts[:] = 0
+                for threshold in self.thresholds:
+                    np.greater_equal(random, threshold, out=flags.view(bool))
+                    np.add(counts, flags, out=counts)
+                weights[:] = counts.reshape(weights.shape)
+                sums_BC[row : row + _RESAMPLES_AT_ONCE] += weights[:, : len(terms)] @ terms
+        return sums_BC
 
 
 def interval(replicates: np.ndarray) -> tuple[float, float]:
@@ -65,26 +159,18 @@ def interval(replicates: np.ndarray) -> tuple[float, float]:
 
 
 def intervals(resampled: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
-    """The interval of each figure."""
+    """The 95 % interval of each metric from its replicates [B]."""
     return {name: interval(replicates) for name, replicates in resampled.items()}
 
 
 def difference(value: float, first: np.ndarray, second: np.ndarray) -> Difference:
-    """What the replicates [B] of two trials say of `value`, the first's figure less the second's."""
-    drawn = first.astype(np.float64) - second.astype(np.float64)
-    tail = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
-    return Difference(value, interval(drawn), min(1.0, 2 * (int(tail) + 1) / (len(drawn) + 1)))
+    """Interval and p-value of `value`, the first trial's metric minus the second's, from their replicates [B]."""
+    differences = first.astype(np.float64) - second.astype(np.float64)
+    tail = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
+    return Difference(value, interval(differences), min(1.0, 2 * (int(tail) + 1) / (len(differences) + 1)))
 
 
 def indistinguishable(best: np.ndarray, others: Sequence[np.ndarray]) -> list[bool]:
-    """Which of the replicates `others`, [B] each, `best` [B] does not beat: the interval of the difference holds 0."""
+    """For each of `others`, [B] replicates each, whether it is not significantly different from `best` [B]."""
     not_above = np.mean([best <= other for other in others], axis=1)
     return [bool(share >= (1 - LEVEL) / 2) for share in not_above]
-
-
-def _counts(rng: np.random.Generator, resamples: int, num_queries: int) -> np.ndarray:
-    """How often each query is drawn in each resample: float64 [resamples, N]."""
-    drawn = rng.integers(num_queries, size=(resamples, num_queries))
-    drawn += np.arange(resamples)[:, None] * num_queries
-    counts = np.bincount(drawn.ravel(), minlength=resamples * num_queries)
-    return counts.reshape(resamples, num_queries).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Where figures come from: labels in bins by how often they occur in training."""
+"""Metrics broken down by bins of labels, such as head, torso and tail."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ class LabelBins:
     assignment: np.ndarray
 
     def num_labels(self) -> np.ndarray:
-        """Labels in each bin."""
+        """Number of labels in each bin."""
         return np.bincount(self.assignment, minlength=len(self.names))
 
     def num_pairs(self, targets: sp.csr_array) -> np.ndarray:
-        """True pairs of the targets [N, L] that fall in each bin."""
+        """Number of true pairs of the targets [N, L] in each bin."""
         return self._count(targets.indices)
 
     def contribution(self, hits: Hits, k: int) -> np.ndarray:
-        """What the labels of each bin add to P@k; the sum over bins is P@k."""
+        """What the labels of each bin contribute to P@k; the sum over the bins is P@k."""
         labels = hits.labels[hits.ranks < k]
         return self._count(labels) / (hits.num_queries * k)
 
     def recall(self, hits: Hits, k: int) -> np.ndarray:
-        """The share of each bin's true pairs that are among their query's best k; NaN for a bin without any."""
+        """The share of each bin's true pairs that are among the first k of their query; NaN for a bin without pairs."""
         return _share(self._count(hits.labels[hits.ranks < k]), self.num_pairs(hits.truth))
 
     def coverage(self, hits: Hits, k: int) -> np.ndarray:
-        """The share of each bin's true labels that are found for at least one query; NaN for a bin without any."""
-        found, sought = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
-        return _share(self._count(found), self._count(sought))
+        """The share of each bin's true labels that are found for at least one query; NaN for a bin without labels."""
+        found, true_labels = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
+        return _share(self._count(found), self._count(true_labels))
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
-        """How many of `labels`, repeats counted, fall in each bin."""
+        """Number of `labels` in each bin; repeated labels count repeatedly."""
         return np.bincount(self.assignment[labels], minlength=len(self.names))
 
 
 def label_bins(card: DatasetCard, targets: sp.csr_array) -> LabelBins:
-    """Head, torso and tail by the edges in the card; a label without training query is tail."""
+    """Head, torso and tail by the card's thresholds; a label without training queries is a tail label."""
     counts = _frequencies(targets)
     bins = np.where(counts <= card.tail_at_most, 2, np.where(counts >= card.head_at_least, 0, 1))
     return LabelBins(("head", "torso", "tail"), bins)
 
 
 def decile_bins(targets: sp.csr_array) -> LabelBins:
-    """Ten bins of (nearly) equally many labels: 1 holds the most frequent, 10 the rarest; ties go by label id."""
+    """Ten bins of (nearly) equally many labels: 1 has the most frequent, 10 the rarest. Ties are broken by id."""
     counts = _frequencies(targets)
     bins = np.empty(len(counts), dtype=np.int64)
     bins[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) * 10 // max(1, len(counts))
@@ -61,9 +61,9 @@ def decile_bins(targets: sp.csr_array) -> LabelBins:
 
 
 def similarity_bins(similarity: np.ndarray, among: np.ndarray | None = None) -> LabelBins:
-    """Three bins of (nearly) equally many labels by `similarity` [L] to other labels; ties go by label id.
+    """Three bins of (nearly) equally many labels by `similarity` [L] to other labels; ties are broken by label id.
 
-    With `among` (bool [L]) only those labels are divided, and a fourth bin holds the rest (DEXML, Figure 8).
+    With `among` (bool [L]) only those labels are divided; a fourth bin holds the others (DEXML, Figure 8).
     """
     chosen = np.arange(len(similarity)) if among is None else np.flatnonzero(among)
     bins = np.full(len(similarity), 3)

@@ -8,28 +8,32 @@ from typing import Any
 
 from xmcbench.evaluation import metrics
 from xmcbench.evaluation.evaluator import Evaluator
-from xmcbench.evaluation.metrics import Hits, Terms
+from xmcbench.evaluation.metrics import Hits, MetricTerms
 from xmcbench.plugins.hookspecs import hookimpl
 
 
 @dataclass(frozen=True)
-class Figure:
-    """An `Evaluator` made of a function."""
+class RatioMetric:
+    """An `Evaluator` whose metric is a ratio of two sums over queries, given by the function `terms`."""
 
     name: str
     summary: str
-    terms: Callable[[Hits, int], Terms]
+    terms: Callable[[Hits, int], MetricTerms]
 
     def compute(self, hits: Hits, k: int) -> float:
-        return self.terms(hits, k).figure
+        return self.terms(hits, k).value
 
 
-EVALUATORS: tuple[Figure, ...] = (
-    Figure("P", "share of the k predictions that are true", metrics.precision),
-    Figure("nDCG", "discounted gain over that of the best ranking", metrics.ndcg),
-    Figure("PSP", "P weighted by inverse propensity, over the best attainable", metrics.propensity_scored_precision),
-    Figure("PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg),
-    Figure("R", "share of a query's true labels among the k predictions", metrics.recall),
+EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric("P", "share of the k predictions that are true", metrics.precision),
+    RatioMetric("nDCG", "discounted gain over that of the best ranking", metrics.ndcg),
+    RatioMetric(
+        "PSP", "P weighted by inverse propensity, over the best attainable", metrics.propensity_scored_precision
+    ),
+    RatioMetric(
+        "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg
+    ),
+    RatioMetric("R", "share of a query's true labels among the k predictions", metrics.recall),
 )
 
 

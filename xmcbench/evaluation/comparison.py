@@ -1,4 +1,4 @@
-"""Two trials on one test split: in what they differ, how sure that is, and for which queries.
+"""Two trials on one test split: how their metrics differ, how significant that is, and for which queries.
 
 N test queries, K predicted labels, H hits.
 """
@@ -14,14 +14,14 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.evaluation.bootstrap import Difference, difference, resample
 from xmcbench.evaluation.breakdown import LabelBins
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits
-from xmcbench.evaluation.metrics import Hits, Terms
-from xmcbench.evaluation.significance import figure_terms
+from xmcbench.evaluation.metrics import Hits, MetricTerms
+from xmcbench.evaluation.significance import metric_terms
 from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)
-class Compared:
-    """A figure of two trials; the difference is the first's less the second's. Fractions."""
+class ComparedMetric:
+    """A metric of two trials, as fractions; the difference is the first trial's value minus the second's."""
 
     name: str
     first: float
@@ -31,21 +31,21 @@ class Compared:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What two trials' predictions tell of each other."""
+    """The metrics, breakdowns and queries in which the predictions of two trials differ."""
 
     k: int
-    figures: tuple[Compared, ...]
-    breakdowns: dict[str, tuple[Compared, ...]]  # contributions of each bin of labels to P@k
-    hits: tuple[np.ndarray, np.ndarray]  # of each query among the first k, [N] each
+    metrics: tuple[ComparedMetric, ...]
+    breakdowns: dict[str, tuple[ComparedMetric, ...]]  # contributions of each bin of labels to P@k
+    hits: tuple[np.ndarray, np.ndarray]  # per query among the first k, [N] each
 
     @property
     def change(self) -> np.ndarray:
-        """Hits of each query that the first has more than the second [N]."""
+        """Hits of the first trial minus hits of the second, per query [N]."""
         more: np.ndarray = self.hits[0] - self.hits[1]
         return more
 
     def most_changed(self, count: int) -> tuple[list[int], list[int]]:
-        """The queries of which the first finds most more, and those of which the second does: `count` each at most."""
+        """Queries where the first trial has most hits more, and where the second has: at most `count` of each."""
         gained, lost = (np.argsort(-sign * self.change, kind="stable")[:count] for sign in (1, -1))
         return [int(i) for i in gained if self.change[i] > 0], [int(i) for i in lost if self.change[i] < 0]
 
@@ -58,52 +58,52 @@ def compare(
     bins: Mapping[str, LabelBins],
     k: int,
 ) -> Comparison:
-    """Compare checked `predictions` for the dataset's test split; `bins` are ways to part its labels.
+    """Compare checked `predictions` for the dataset's test split; `bins` are ways to partition its labels.
 
-    Metrics whose evaluator does not say what a query adds are left out.
+    Metrics whose evaluator has no `terms` are left out.
     """
     hits = dataset_hits(predictions[0], dataset), dataset_hits(predictions[1], dataset)
-    figures = [figure_terms(each, metrics, evaluators) for each in hits]
-    parts = [{(name, own): terms for name, each in bins.items() for own, terms in _parts(h, each, k)} for h in hits]
+    terms = [metric_terms(each, metrics, evaluators) for each in hits]
+    parts = [{(name, own): part for name, each in bins.items() for own, part in _parts(h, each, k)} for h in hits]
     return Comparison(
         k=k,
-        figures=tuple(_compared(figures[0], figures[1])),
+        metrics=_compared(terms[0], terms[1]),
         breakdowns={
-            name: tuple(_compared(*({own: part[name, own] for own in each.names} for part in parts)))
+            name: _compared(*({own: part[name, own] for own in each.names} for part in parts))
             for name, each in bins.items()
         },
-        hits=(hits[0].per_query(None, k), hits[1].per_query(None, k)),
+        hits=(hits[0].sum_per_query(None, k), hits[1].sum_per_query(None, k)),
     )
 
 
 def compare_resampled(
-    figures: tuple[Mapping[str, float], Mapping[str, float]],
+    metrics: tuple[Mapping[str, float], Mapping[str, float]],
     resampled: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
-) -> tuple[Compared, ...]:
-    """Compare figures of which both trials keep values on resamples, without predictions or dataset."""
-    shared = [name for name in figures[0] if all(name in own for own in (figures[1], *resampled))]
+) -> tuple[ComparedMetric, ...]:
+    """Compare the metrics whose replicates both trials have; needs neither predictions nor dataset."""
+    shared = [name for name in metrics[0] if all(name in own for own in (metrics[1], *resampled))]
     return tuple(
-        Compared(
+        ComparedMetric(
             name,
-            figures[0][name],
-            figures[1][name],
-            difference(figures[0][name] - figures[1][name], resampled[0][name], resampled[1][name]),
+            metrics[0][name],
+            metrics[1][name],
+            difference(metrics[0][name] - metrics[1][name], resampled[0][name], resampled[1][name]),
         )
         for name in shared
     )
 
 
-def _compared(first: Mapping[str, Terms], second: Mapping[str, Terms]) -> tuple[Compared, ...]:
-    figures = tuple({name: terms.figure for name, terms in each.items()} for each in (first, second))
-    return compare_resampled((figures[0], figures[1]), (resample(first), resample(second)))
+def _compared(first: Mapping[str, MetricTerms], second: Mapping[str, MetricTerms]) -> tuple[ComparedMetric, ...]:
+    metrics = tuple({name: terms.value for name, terms in each.items()} for each in (first, second))
+    return compare_resampled((metrics[0], metrics[1]), (resample(first), resample(second)))
 
 
-def _parts(hits: Hits, bins: LabelBins, k: int) -> list[tuple[str, Terms]]:
-    """What the labels of each bin add to P@k."""
+def _parts(hits: Hits, bins: LabelBins, k: int) -> list[tuple[str, MetricTerms]]:
+    """The terms of each bin's contribution to P@k, by the bin's name."""
     top = hits.ranks < k
     queries, own = hits.queries[top], bins.assignment[hits.labels[top]]
     possible = k * hits.ones
     return [
-        (name, Terms(np.bincount(queries[own == i], minlength=hits.num_queries).astype(np.float64), possible))
+        (name, MetricTerms(np.bincount(queries[own == i], minlength=hits.num_queries).astype(np.float64), possible))
         for i, name in enumerate(bins.names)
     ]

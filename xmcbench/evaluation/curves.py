@@ -1,7 +1,7 @@
-"""What scores tell of stored predictions: precision against recall, and how true pairs score beside false ones.
+"""Curves over the scores of stored predictions: precision against recall, and the scores of true and false pairs.
 
-Only the labels that are kept of each query (the best 100) are known here. A pair that was not kept counts as not
-predicted, so recall ends below 1, and the false pairs are the hardest ones.
+Only the stored labels of each query (the best 100) are known. A pair that is not stored counts as not predicted, so
+recall ends below 1, and the false pairs are the hardest ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ HISTOGRAM_BINS = 60
 class PrecisionRecall:
     """Precision and recall of all pairs that score at least a threshold, over all queries together: [M] each.
 
-    `exact_from` is the lowest threshold down to which nothing was cut off: below it a query may have further labels
-    that were not kept. It is -inf where every label of every query was kept.
+    `exact_from` is the threshold down to which the curve is exact: below it a query may have further labels that are
+    not stored. It is -inf where every label of every query is stored.
     """
 
     thresholds: np.ndarray  # descending
@@ -41,11 +41,11 @@ class ScoreDistributions:
     false: np.ndarray
     num_true: int
     num_false: int
-    separation: float  # how often a true pair scores above a false one, a tie counting half; NaN without either
+    separation: float  # how often a true pair scores above a false pair, ties counting half; else NaN
 
 
 def precision_recall(hits: Hits) -> PrecisionRecall:
-    """The curve of DEXML's Figure 5, thinned to about `CURVE_POINTS` points that are evenly spaced in recall."""
+    """The curve of DEXML's Figure 5, reduced to about `CURVE_POINTS` points evenly spaced in recall."""
     scores, true = _pairs(hits)
     order = np.argsort(-scores, kind="stable")
     scores, found = scores[order], np.cumsum(true[order])
@@ -53,8 +53,8 @@ def precision_recall(hits: Hits) -> PrecisionRecall:
     precision = found[ends] / (ends + 1)
     recall = found[ends] / max(1, hits.truth.nnz)
     area = float(np.sum(np.diff(recall, prepend=0.0) * precision))
-    kept = _thinned(recall)
-    return PrecisionRecall(scores[ends][kept], precision[kept], recall[kept], area, _exact_from(hits))
+    points = _thinned(recall)
+    return PrecisionRecall(scores[ends][points], precision[points], recall[points], area, _exact_from(hits))
 
 
 def score_distributions(hits: Hits) -> ScoreDistributions:
@@ -69,15 +69,15 @@ def score_distributions(hits: Hits) -> ScoreDistributions:
 
 
 def _pairs(hits: Hits) -> tuple[np.ndarray, np.ndarray]:
-    """Score [P] of each kept pair, and whether the pair is true [P]."""
+    """The score of each stored pair [P], and whether the pair is true [P]."""
     true = np.zeros(hits.predictions.indices.shape, dtype=bool)
     true[hits.queries, hits.ranks] = True
-    kept = (hits.predictions.indices >= 0) & np.isfinite(hits.predictions.scores)
-    return hits.predictions.scores[kept].astype(np.float64), true[kept]
+    stored = (hits.predictions.indices >= 0) & np.isfinite(hits.predictions.scores)
+    return hits.predictions.scores[stored].astype(np.float64), true[stored]
 
 
 def _thinned(recall: np.ndarray) -> np.ndarray:
-    """Positions of points evenly spaced in `recall`, which ascends; the first and the last are among them."""
+    """Positions of points evenly spaced in the ascending `recall`, the first and the last included."""
     if len(recall) <= CURVE_POINTS:
         return np.arange(len(recall))
     near = np.searchsorted(recall, np.linspace(recall[0], recall[-1], CURVE_POINTS))

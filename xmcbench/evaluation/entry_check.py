@@ -1,4 +1,4 @@
-"""Predictions are checked before they get a score: a rule broken is an error, never a figure."""
+"""Checks of predictions before they are scored, and of metrics after: a broken rule is an error, never a score."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench.data.pairs import binary, contains, row_chunks
+from xmcbench.data.pairs import binary, contains, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
-_SLACK = 1e-9  # sums of fractions are exact to about 1e-15 a term
+_SLACK = 1e-9  # sums of fractions are exact to about 1e-15 per term
 
 
 class InvalidPredictions(XMCBenchError):
-    """Predictions, or figures computed from them, that break a rule of the harness; they have no score."""
+    """Predictions that break a rule of the harness, or metrics computed from them that do; they have no score."""
 
 
 def check_predictions(predictions: Predictions, num_queries: int, num_labels: int, ignore: sp.csr_array) -> None:
-    """Raise `InvalidPredictions` unless the rows are ranked, distinct labels, none in `ignore` [N, L].
+    """Raise `InvalidPredictions` unless the rows are ranked, distinct labels, none of them in `ignore` [N, L].
 
     The message names the first query that breaks a rule.
     """
@@ -33,14 +33,33 @@ def check_predictions(predictions: Predictions, num_queries: int, num_labels: in
         )
     if not np.issubdtype(indices.dtype, np.integer):
         raise InvalidPredictions(f"labels are of type {indices.dtype}, expected integers")
-    for chunk in row_chunks(*indices.shape):
+
+    def check(chunk: slice) -> None:
+        if _in_order(indices[chunk], scores[chunk], num_labels):
+            return
         for problem, broken in _broken_rules(indices[chunk], scores[chunk], num_labels).items():
-            _refuse(problem, broken, chunk.start)
-    _refuse("a label that is to be filtered", contains(binary(ignore), indices), 0)
+            rows = np.flatnonzero(broken.any(axis=1))
+            if len(rows):
+                raise _problem(chunk.start + int(rows[0]), problem)
+
+    map_chunks(check, *indices.shape)
+    ignored = find(binary(ignore), indices)
+    if len(ignored):
+        raise _problem(int(ignored[0]) // predictions.k, "a label that is to be filtered")
+
+
+def _in_order(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> bool:
+    """Whether rows without pads surely keep all rules: the check of nearly all predictions, in few passes."""
+    if not indices.size or int(indices.min()) < 0 or int(indices.max()) >= num_labels:
+        return False
+    ordered = np.sort(indices, axis=1)
+    if bool((ordered[:, 1:] == ordered[:, :-1]).any()) or bool(np.isnan(scores[:, :1]).any()):
+        return False
+    return bool((scores[:, :-1] > scores[:, 1:]).all())
 
 
 def _broken_rules(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> dict[str, np.ndarray]:
-    """Each rule, in the words of its violation, and where it is broken: bool [n, k or k - 1]."""
+    """Where each rule is broken, bool [n, k or k - 1], keyed by the words of the error message."""
     pads = indices == -1
     ordered = np.sort(indices, axis=1)
     before, after = scores[:, :-1], scores[:, 1:]
@@ -55,29 +74,34 @@ def _broken_rules(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> d
     }
 
 
-def _refuse(problem: str, broken: np.ndarray, first_row: int) -> None:
-    rows = np.flatnonzero(broken.any(axis=1))
-    if len(rows):
-        raise InvalidPredictions(f"the predictions of test query {first_row + int(rows[0])} hold {problem}")
+def _problem(row: int, problem: str) -> InvalidPredictions:
+    return InvalidPredictions(f"the predictions of test query {row} hold {problem}")
 
 
 def drop_ignored(predictions: Predictions, ignore: sp.csr_array, k: int) -> Predictions:
     """The predictions without the pairs in `ignore` [N, L], cut to the best `k`; rows left short are padded."""
     width = min(k, predictions.k)
     dropped = contains(binary(ignore), predictions.indices) | (predictions.indices < 0)
-    kept = Predictions(
+    remaining = Predictions(
         np.empty((len(predictions), width), dtype=np.int32), np.empty((len(predictions), width), dtype=np.float32)
     )
-    for chunk in row_chunks(*dropped.shape):
+
+    def drop(chunk: slice) -> None:
+        if not dropped[chunk].any():
+            remaining.indices[chunk] = predictions.indices[chunk, :width]
+            remaining.scores[chunk] = predictions.scores[chunk, :width]
+            return
         order = np.argsort(dropped[chunk], axis=1, kind="stable")[:, :width]
-        gone = np.take_along_axis(dropped[chunk], order, axis=1)
-        kept.indices[chunk] = np.where(gone, -1, np.take_along_axis(predictions.indices[chunk], order, axis=1))
-        kept.scores[chunk] = np.where(gone, -np.inf, np.take_along_axis(predictions.scores[chunk], order, axis=1))
-    return kept
+        pads = np.take_along_axis(dropped[chunk], order, axis=1)
+        remaining.indices[chunk] = np.where(pads, -1, np.take_along_axis(predictions.indices[chunk], order, axis=1))
+        remaining.scores[chunk] = np.where(pads, -np.inf, np.take_along_axis(predictions.scores[chunk], order, axis=1))
+
+    map_chunks(drop, *dropped.shape)
+    return remaining
 
 
-def check_figures(metrics: Mapping[str, float]) -> None:
-    """Raise `InvalidPredictions` where figures contradict each other: no predictions can give them."""
+def check_metrics(metrics: Mapping[str, float]) -> None:
+    """Raise `InvalidPredictions` where metrics contradict each other: no predictions can give them."""
     for name, value in metrics.items():
         if not -_SLACK <= value <= 1.0 + _SLACK:
             raise InvalidPredictions(f"{name} is {value}, expected a fraction in 0..1")

@@ -1,4 +1,4 @@
-"""Figures by name: "P@5" is the evaluator P at k = 5."""
+"""Metrics by name: "P@5" is the evaluator P at k = 5."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation.entry_check import check_figures
+from xmcbench.evaluation.entry_check import check_metrics
 from xmcbench.evaluation.metrics import Hits, find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.plugins.registry import registry
@@ -24,22 +24,22 @@ ZERO_SHOT_METRICS = (*(f"P@{k}" for k in (1, 3, 5)), *(f"R@{k}" for k in (1, 3, 
 
 
 class Evaluator(Protocol):
-    """A family of figures, one for each k. Plugins register instances through `register_evaluators`.
+    """A family of metrics, one for each k. Plugins register instances through `register_evaluators`.
 
-    One that is a ratio of two sums over queries may also have `terms(hits, k)`, which answers with `Terms`: what each
-    query adds to either sum. Its figures then get confidence intervals.
+    An evaluator whose metric is a ratio of two sums over queries may also have a method `terms(hits, k)` that returns
+    `MetricTerms`, the terms of each query. Its metrics then get confidence intervals.
     """
 
     @property
     def name(self) -> str:
-        """What stands before the @ in a metric's name."""
+        """The part of a metric's name before the @."""
 
     @property
     def summary(self) -> str:
-        """One line that defines it."""
+        """A definition in one line."""
 
     def compute(self, hits: Hits, k: int, /) -> float:
-        """The figure at `k`, a fraction in 0..1."""
+        """The metric at `k`, a fraction in 0..1."""
 
 
 def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = "") -> tuple[Evaluator, int]:
@@ -65,7 +65,7 @@ def _split(metric: str, where: str) -> tuple[str, int]:
         raise UnknownNameError("metric", metric, DEFAULT_METRICS, where)
     if int(parts[2]) > STORED:
         prefix = f"{where}: " if where else ""
-        raise XMCBenchError(f"{prefix}metric {metric!r} needs more labels of a query than the {STORED} that are stored")
+        raise XMCBenchError(f"{prefix}metric {metric!r} needs more labels per query than the {STORED} that are stored")
     return parts[1], int(parts[2])
 
 
@@ -77,15 +77,15 @@ def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
 
 
 def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, float]:
-    """The figures `metrics` of predictions by their hits, as fractions; those that cannot be are an error.
+    """The values of `metrics`, fractions; impossible combinations of values are an error.
 
-    A figure at k needs the best k labels (or all L): shorter predictions are an error, not a lower figure.
+    A metric at k needs the best k labels (or all L): shorter predictions are an error, not a lower value.
     """
     parsed = {metric: parse_metric(metric, evaluators) for metric in metrics}
     held = hits.predictions.k
     for metric, (_, k) in parsed.items():
         if held < min(k, hits.truth.shape[1]):
-            raise XMCBenchError(f"{metric} needs the best {k} labels of a query, the predictions hold {held}")
-    figures = {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
-    check_figures(figures)
-    return figures
+            raise XMCBenchError(f"{metric} needs the best {k} labels per query, the predictions hold {held}")
+    values = {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
+    check_metrics(values)
+    return values

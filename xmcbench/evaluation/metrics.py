@@ -1,41 +1,49 @@
-"""P, nDCG, PSP, PSnDCG and R at k, query by query.
+"""P, nDCG, PSP, PSnDCG and R at k as ratios of two sums over queries.
 
-N queries, L labels, H hits (predicted and true pairs), T true pairs. Every figure is a fraction in 0..1, computed in
+N queries, L labels, H hits (predicted and true pairs), T true pairs. Every metric is a fraction in 0..1, computed in
 float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
-One that changes raises `METRIC_VERSION`. Each is a ratio of two sums over queries, so that queries can be drawn again
-(`significance.py`).
+A changed definition raises `METRIC_VERSION`. The bootstrap (`bootstrap.py`) resamples the terms of the two sums.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench.data.pairs import binary, contains
+from xmcbench.data.pairs import binary, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)
-class Terms:
-    """A figure as what each query adds to either side of a ratio: `gained` and `possible`, float64 [N] each."""
+class MetricTerms:
+    """A metric as the ratio of two sums over queries: the terms of each query, float64 [N] each."""
 
-    gained: np.ndarray
-    possible: np.ndarray
+    numerator: np.ndarray
+    denominator: np.ndarray
 
     @property
-    def figure(self) -> float:
-        """The ratio of the sums; 0 where nothing is possible (no query has a true label)."""
-        possible = float(self.possible.sum())
-        return float(self.gained.sum()) / possible if possible > 0 else 0.0
+    def value(self) -> float:
+        """The ratio of the sums; 0 where the denominator is 0 (no query has a true label)."""
+        denominator = float(self.denominator.sum())
+        return float(self.numerator.sum()) / denominator if denominator > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class TopHits:
+    """The hits among the first k predictions of each query: row, rank (0 is the best) and weight of each, [h]."""
+
+    queries: np.ndarray
+    ranks: np.ndarray
+    weights: np.ndarray
 
 
 @dataclass(frozen=True)
 class Hits:
-    """Where the predictions are right: found once by `find_hits`, shared by all figures."""
+    """The hits (true positives) of ranked predictions: found once by `find_hits`, shared by all metrics."""
 
     predictions: Predictions
     truth: sp.csr_array  # [N, L] of ones, labels ascending within a row
@@ -43,6 +51,7 @@ class Hits:
     queries: np.ndarray  # [H] row of each hit, ascending
     ranks: np.ndarray  # [H] position of each hit among its row's predictions, 0 for the best
     labels: np.ndarray  # [H]
+    _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_queries(self) -> int:
@@ -50,80 +59,101 @@ class Hits:
 
     @cached_property
     def num_true(self) -> np.ndarray:
-        """True labels of each query [N]."""
+        """Number of true labels of each query [N]."""
         counts: np.ndarray = np.diff(self.truth.indptr)
         return counts
 
     @cached_property
     def ones(self) -> np.ndarray:
-        """One for each query [N]."""
+        """1.0 for each query [N]."""
         return np.ones(self.num_queries)
 
-    @cached_property
-    def weights(self) -> np.ndarray:
-        """Inverse propensity of each hit [H]."""
-        weights: np.ndarray = self.inverse_propensity[self.labels]
-        return weights
+    def top(self, k: int) -> TopHits:
+        """The hits among the first `k` predictions of each query; cached."""
 
-    def per_query(self, amounts: np.ndarray | None, k: int) -> np.ndarray:
-        """What the hits among the first `k` add to each query [N]: `amounts` of them, or one each."""
-        sums: np.ndarray = np.bincount(self.queries[self.ranks < k], amounts, self.num_queries).astype(np.float64)
+        def select(chunk: slice) -> tuple[np.ndarray, ...]:
+            within = np.flatnonzero(self.ranks[chunk] < k) + chunk.start
+            return self.queries[within], self.ranks[within], self.inverse_propensity[self.labels[within]]
+
+        if k not in self._top:
+            parts = map_chunks(select, len(self.ranks), 1) or [select(slice(0, 0))]
+            self._top[k] = TopHits(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+        return self._top[k]
+
+    def sum_per_query(self, values: np.ndarray | None, k: int) -> np.ndarray:
+        """The sum of `values`, one for each hit of `top(k)`, per query [N]; without `values` the number of hits."""
+        sums: np.ndarray = np.bincount(self.top(k).queries, values, self.num_queries).astype(np.float64)
         return sums
 
     @cached_property
-    def best(self) -> Hits:
-        """The hits of predictions that nothing could beat: all true labels [T], the heaviest first."""
-        queries = np.repeat(np.arange(self.num_queries), self.num_true)
-        order = np.lexsort((-self.inverse_propensity[self.truth.indices], queries))
-        ranks = np.arange(len(order)) - self.truth.indptr[queries]
-        return replace(self, queries=queries, ranks=ranks, labels=self.truth.indices[order])
+    def ideal(self) -> Hits:
+        """The hits of the best possible ranking: all true labels [T], those of the largest weight first."""
+        num_labels = self.truth.shape[1]
+        heaviest_first = np.argsort(-self.inverse_propensity, kind="stable")
+        position = np.empty(num_labels, np.int64)
+        position[heaviest_first] = np.arange(num_labels)
+        indptr, num_pairs = self.truth.indptr, self.truth.nnz
+        queries, ranks = np.empty((2, num_pairs), np.int64)
+        labels = np.empty(num_pairs, self.truth.indices.dtype)
+
+        def order(chunk: slice) -> None:
+            pairs = slice(indptr[chunk.start], indptr[chunk.stop])
+            rows = np.repeat(np.arange(chunk.start, chunk.stop), self.num_true[chunk])
+            keys = rows * num_labels + position[self.truth.indices[pairs]]
+            keys.sort()
+            queries[pairs] = rows
+            ranks[pairs] = np.arange(pairs.start, pairs.stop) - indptr[rows]
+            labels[pairs] = heaviest_first[keys - rows * num_labels]
+
+        map_chunks(order, self.num_queries, max(1, num_pairs // self.num_queries))
+        return replace(self, queries=queries, ranks=ranks, labels=labels, _top={})
 
 
 def find_hits(predictions: Predictions, truth: sp.csr_array, inverse_propensity: np.ndarray) -> Hits:
-    """Look the predictions [N, K] up in the truth [N, L]; raises `XMCBenchError` where their shapes do not fit."""
+    """The predictions [N, K] that are true in `truth` [N, L]; raises `XMCBenchError` where the shapes do not fit."""
     if not len(predictions):
         raise XMCBenchError("there is no query to score, expected at least one")
     if len(inverse_propensity) != truth.shape[1]:
-        raise XMCBenchError(f"found {len(inverse_propensity)} propensities, expected one a label ({truth.shape[1]})")
+        raise XMCBenchError(f"found {len(inverse_propensity)} propensities, expected one per label ({truth.shape[1]})")
     pairs = binary(truth)
-    queries, ranks = np.nonzero(contains(pairs, predictions.indices))
-    return Hits(predictions, pairs, inverse_propensity, queries, ranks, predictions.indices[queries, ranks])
+    positions = find(pairs, predictions.indices)
+    queries, ranks = np.divmod(positions, max(1, predictions.k))
+    return Hits(predictions, pairs, inverse_propensity, queries, ranks, predictions.indices.ravel()[positions])
 
 
-def precision(hits: Hits, k: int) -> Terms:
-    """P@k: the share of the k predictions that are true; a short row still divides by k."""
-    return Terms(hits.per_query(None, k), k * hits.ones)
+def precision(hits: Hits, k: int) -> MetricTerms:
+    """P@k: the share of the k predictions that are true; a row with fewer than k predictions still divides by k."""
+    return MetricTerms(hits.sum_per_query(None, k), k * hits.ones)
 
 
-def ndcg(hits: Hits, k: int) -> Terms:
-    """nDCG@k: discounted gain over that of the best ranking of the row; a row without labels gives 0."""
-    return Terms(hits.per_query(_discounted(hits, k), k), hits.ones)
+def ndcg(hits: Hits, k: int) -> MetricTerms:
+    """nDCG@k: discounted gain over that of the best ranking of the row; a row without true labels counts as 0."""
+    return MetricTerms(hits.sum_per_query(_discounted_gains(hits, k), k), hits.ones)
 
 
-def propensity_scored_precision(hits: Hits, k: int) -> Terms:
-    """PSP@k: weighted hits over those of the best ranking, a ratio of means."""
-    gained, possible = (side.per_query(side.weights[side.ranks < k], k) for side in (hits, hits.best))
-    return Terms(gained, possible)
+def propensity_scored_precision(hits: Hits, k: int) -> MetricTerms:
+    """PSP@k: weighted hits over those of the best possible ranking, a ratio of means."""
+    actual, ideal = (side.sum_per_query(side.top(k).weights, k) for side in (hits, hits.ideal))
+    return MetricTerms(actual, ideal)
 
 
-def propensity_scored_ndcg(hits: Hits, k: int) -> Terms:
-    """PSnDCG@k: as PSP@k with discounted gains, both sides normalised a row as in nDCG (without weights)."""
-    gained, possible = (
-        side.per_query(side.weights[side.ranks < k] * _discounted(side, k), k) for side in (hits, hits.best)
+def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
+    """PSnDCG@k: PSP@k with discounted gains; both sides are normalised per row as in nDCG, without weights."""
+    actual, ideal = (
+        side.sum_per_query(side.top(k).weights * _discounted_gains(side, k), k) for side in (hits, hits.ideal)
     )
-    return Terms(gained, possible)
+    return MetricTerms(actual, ideal)
 
 
-def recall(hits: Hits, k: int) -> Terms:
-    """R@k: the share of a row's true labels found; a row without labels counts as 0."""
-    found = hits.queries[hits.ranks < k]
-    return Terms(hits.per_query(1.0 / hits.num_true[found], k), hits.ones)
+def recall(hits: Hits, k: int) -> MetricTerms:
+    """R@k: the share of a row's true labels among its first k predictions; a row without true labels counts as 0."""
+    return MetricTerms(hits.sum_per_query(1.0 / hits.num_true[hits.top(k).queries], k), hits.ones)
 
 
-def _discounted(hits: Hits, k: int) -> np.ndarray:
-    """What each hit among the first k adds to its row's nDCG@k."""
-    top = hits.ranks < k
+def _discounted_gains(hits: Hits, k: int) -> np.ndarray:
+    """What each hit of `top(k)` adds to its row's nDCG@k."""
+    top = hits.top(k)
     discounts = 1.0 / np.log2(np.arange(2, k + 2))
-    ideal = np.cumsum(discounts)[np.minimum(hits.num_true[hits.queries[top]], k) - 1]  # a row with a hit has a label
-    gains: np.ndarray = discounts[hits.ranks[top]] / ideal
+    ideal = np.cumsum(discounts)[np.minimum(hits.num_true[top.queries], k) - 1]  # a row with a hit has a true label
+    gains: np.ndarray = discounts[top.ranks] / ideal
     return gains

@@ -1,4 +1,4 @@
-"""How likely a true label is to have been recorded (Jain et al., 2016)."""
+"""The propensity model of Jain et al. (2016): how likely it is that a true label was recorded."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from xmcbench.errors import XMCBenchError
 
 
 def inverse_propensity(targets: sp.csr_array, a: float, b: float) -> np.ndarray:
-    """The weight of each label, float64 [L], from the training targets [N, L]: rare labels weigh more.
+    """The weight of each label, float64 [L], from the training targets [N, L] of ones: rare labels weigh more.
 
-    w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A and n_l the column sum of the targets.
+    w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A and n_l the number of training queries with label l.
     """
     num_queries = targets.shape[0]
-    if num_queries < 3:  # ln N < 1 turns the model over: rare labels would weigh less than 1
+    if num_queries < 3:  # ln N < 1 inverts the model: rare labels would weigh less than 1
         raise XMCBenchError(f"propensities need at least 3 training queries, found {num_queries}")
     counts = np.asarray(targets.sum(axis=0), dtype=np.float64).ravel()
     scale = (np.log(num_queries) - 1.0) * (b + 1.0) ** a

@@ -1,10 +1,10 @@
-"""The one order of predictions: score descending, then label ascending."""
+"""The order of predictions: score descending, then label ascending."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from xmcbench.data.pairs import row_chunks
+from xmcbench.data.pairs import map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
@@ -26,17 +26,20 @@ def rank(indices: np.ndarray, scores: np.ndarray, k: int) -> Predictions:
     ranked = Predictions(
         np.empty((len(indices), width), dtype=np.int32), np.empty((len(indices), width), dtype=np.float32)
     )
-    for chunk in row_chunks(*indices.shape):
+
+    def rank_chunk(chunk: slice) -> None:
         keys = _sort_keys(indices[chunk], scores[chunk])
         if width < keys.shape[1]:
             keys = np.partition(keys, width, axis=1)[:, :width]
         keys.sort(axis=1)
         ranked.indices[chunk], ranked.scores[chunk] = _unpack(keys)
+
+    map_chunks(rank_chunk, *indices.shape)
     return ranked
 
 
 def _sort_keys(indices: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """One uint64 a pair whose ascending order is the ranking: the inverted score above, the label below."""
+    """A uint64 key per pair whose ascending order is the ranking: inverted score in the high bits, label in the low."""
     exact = scores.astype(np.float32)
     pads = indices < 0
     if bool((np.isnan(exact) & ~pads).any()):

@@ -10,20 +10,20 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.evaluation.bootstrap import intervals
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, score
-from xmcbench.evaluation.significance import resampled_figures
+from xmcbench.evaluation.significance import resampled_metrics
 from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Metrics by name as fractions, and each on resamples of the test queries, float32 [B]."""
+    """Metrics by name as fractions, and their replicates on resamples of the test queries, float32 [B] each."""
 
     metrics: dict[str, float]
     resampled: dict[str, np.ndarray]
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """The 95 % interval of each metric that says what a query adds."""
+        """The 95 % interval of each metric that has replicates."""
         return intervals(self.resampled)
 
 
@@ -32,4 +32,4 @@ def score_predictions(
 ) -> Scores:
     """The scores of checked `predictions` for the dataset's test split."""
     hits = dataset_hits(predictions, dataset)
-    return Scores(score(hits, metrics, evaluators), resampled_figures(hits, metrics, evaluators))
+    return Scores(score(hits, metrics, evaluators), resampled_metrics(hits, metrics, evaluators))

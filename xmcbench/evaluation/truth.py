@@ -1,4 +1,4 @@
-"""What predictions answer to, as a hash that is stored beside them."""
+"""The hash of the truth that predictions are scored against; it is stored beside the predictions."""
 
 from __future__ import annotations
 

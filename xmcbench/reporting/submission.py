@@ -16,10 +16,10 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     METRIC_VERSION,
-    check_figures,
+    check_metrics,
     dataset_hits,
     find_evaluators,
-    resampled_figures,
+    resampled_metrics,
     score,
 )
 from xmcbench.evaluation.bootstrap import intervals
@@ -54,7 +54,7 @@ def problems(record: Record) -> Iterator[str]:
         if name in record.spent and record.spent[name] > most:
             yield f"it spent {record.spent[name]:g} {name} of {limit:g}, more than one step past its budget"
     try:
-        check_figures(record.metrics)
+        check_metrics(record.metrics)
     except XMCBenchError as problem:
         yield str(problem)
     yield from _gaps(record)
@@ -88,7 +88,7 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
     for name, figure in score(hits, names, evaluators).items():
         if abs(figure - record.metrics[name]) > _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {figure}"
-    found = intervals(resampled_figures(hits, names, evaluators))
+    found = intervals(resampled_metrics(hits, names, evaluators))
     for name, interval in found.items():
         own = record.intervals.get(name, (-1.0, -1.0))
         if max(abs(own[0] - interval[0]), abs(own[1] - interval[1])) > 1e-6:  # kept as float32

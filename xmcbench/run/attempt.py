@@ -26,7 +26,7 @@ from xmcbench.evaluation import (
     find_evaluators,
     find_hits,
     inverse_propensity,
-    resampled_figures,
+    resampled_metrics,
     score,
     truth_hash,
 )
@@ -107,7 +107,7 @@ class Attempt:
         evaluators = find_evaluators(self.job.metrics)
         hits = dataset_hits(predictions, dataset)
         metrics = score(hits, self.job.metrics, evaluators)
-        resampled = resampled_figures(hits, self.job.metrics, evaluators)
+        resampled = resampled_metrics(hits, self.job.metrics, evaluators)
         truth = truth_hash(dataset)
         store.write_predictions(trial.key, predictions, truth)
         store.write_resampled(trial.key, resampled, truth)

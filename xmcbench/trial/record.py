@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 
+RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; figures of different versions are not comparable
 
 

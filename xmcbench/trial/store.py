@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.record import Record
+from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
 
 # The disk's fault, not the method's: nothing is recorded, and the same trial goes on when there is room again.
@@ -126,7 +126,11 @@ class Store:
         """Keep the figures of a trial on resamples of the test queries, float32 [B] each by name."""
         from safetensors.numpy import save
 
-        self._write(key, "resampled.safetensors", save(dict(figures), {"truth_hash": truth_hash}))
+        self._write(
+            key,
+            "resampled.safetensors",
+            save(dict(figures), {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}),
+        )
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """Those of `metrics` of which figures on resamples are kept, for the truth that `record` answers to."""
@@ -136,7 +140,10 @@ class Store:
         if not path.exists():
             return {}
         with _reading(path), safe_open(path, framework="numpy") as file:
-            if file.metadata().get("truth_hash") != record.truth_hash:
+            metadata = file.metadata()
+            if metadata.get("truth_hash") != record.truth_hash:
+                return {}
+            if metadata.get("resampling_version") != str(RESAMPLING_VERSION):  # not paired with those drawn now
                 return {}
             kept = file.keys()
             return {name: file.get_tensor(name) for name in metrics if name in kept}
