@@ -1,14 +1,19 @@
-"""NGAME: a dual encoder, batches that bring their own hard negatives (Dahiya et al., WSDM 2023)."""
+"""NGAME: a dual encoder, batches that bring their own hard negatives (Dahiya et al., WSDM 2023).
+
+Legend: B queries of a batch, S labels of its pool, D dimensions.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
 
 
 class NGAME(EmbeddingMethod):
@@ -26,6 +31,13 @@ class NGAME(EmbeddingMethod):
         learning_rate: float = Field(2e-4, gt=0)
         adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
         positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
+        first_hardest: int | None = Field(
+            None, gt=0, description="`hardest` of the first step; null: as set throughout"
+        )
+        hardest_share: float = Field(0.5, gt=0, le=1, description="share of the budget in which it falls to `hardest`")
+
+        def unused(self) -> frozenset[str]:
+            return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
 
     config: NGAME.Config
 
@@ -38,8 +50,48 @@ class NGAME(EmbeddingMethod):
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
+    def prepare(self, train: TrainingData, run: Run) -> tuple[Any, Any]:
+        """Tokenise as every method does; keep the run, whose budget the schedule of `hardest` follows."""
+        self.run = run
+        return super().prepare(train, run)
+
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
-        return self.config.triplet(queries_BD, labels_SD, batch.positives)
+        """The weighted triplet loss over the `hardest` negatives of this step."""
+        settings = self.config.model_copy(update={"hardest": self.hardest(queries_BD.device)})
+        loss = settings.triplet(queries_BD, labels_SD, batch.positives)
+        if self.run.ledger.steps == 0:
+            self._warn_of_collapse(settings, loss.detach(), queries_BD, labels_SD, batch)
+        return loss
+
+    def hardest(self, device: torch.device) -> int:
+        """Negatives per query in the loss of this step: from `first_hardest` to `hardest`, geometrically."""
+        settings, run = self.config, self.run
+        if settings.first_hardest is None:
+            return settings.hardest
+        # Of several workers' clocks the fastest, so that all take as many negatives.
+        fraction = torch.tensor(run.ledger.fraction(run.budget), dtype=torch.float64, device=device)
+        place = min(1.0, float(self.shard.workers.max(fraction)) / settings.hardest_share)
+        return round(settings.first_hardest ** (1 - place) * settings.hardest**place)
+
+    def _warn_of_collapse(
+        self,
+        settings: NGAME.Config,
+        loss: Tensor,
+        queries_BD: Tensor,
+        labels_SD: Tensor,
+        batch: sampling.Batch,
+    ) -> None:
+        """Warn where the first loss is above that of a collapsed encoder, which embeds every text alike.
+
+        Gradient descent then leads to the collapse, and stays there.
+        """
+        workers = self.shard.workers
+        point = (torch.ones_like(each_ND) / each_ND.shape[1] ** 0.5 for each_ND in (queries_BD, labels_SD))
+        collapsed = float(workers.sum(settings.triplet(*point, batch.positives).detach()))
+        start = settings.margin * float(workers.sum(loss)) / collapsed if collapsed else 0.0
+        if start > settings.margin and workers.rank == 0:
+            problem = f"collapse likely: initial loss x hardest {start:.3g} > margin {settings.margin:g}"
+            print(f"warning: {problem}; raise `hardest` or warm up (first_hardest)", file=sys.stderr, flush=True)
 
 
 @hookimpl

@@ -10,16 +10,26 @@ import pytest
 import torch
 from fitting import assert_saved_predicts_the_same, share_memorised
 from pydantic import ValidationError
-from toy import make_run, toy_data
+from toy import LABELS, make_run, toy_data
 
 from xmcbench import losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import ALONE
 from xmcbench_ngame import NGAME
 
 
 def ngame(**settings: Any) -> NGAME:
     return NGAME(NGAME.Config(**({"encoder": "tiny", "batch_size": 20} | settings)))
+
+
+def at_step(method: NGAME, step: int, steps: int = 100) -> NGAME:
+    """The method as it is before `step` of a budget of `steps`, without an encoder."""
+    method.run = make_run(Path(), {"steps": steps})
+    method.run.ledger.steps = step
+    method.shard = Shard(LABELS, ALONE)
+    return method
 
 
 def test_batches_are_of_clusters_or_not(data: TrainingData) -> None:
@@ -75,7 +85,7 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
     found = set()
     for changed in changes:
         settings = defaults | changed
-        value = ngame(**settings).loss(queries, labels, batch).item()
+        value = at_step(ngame(**settings), 1).loss(queries, labels, batch).item()
         wanted = losses.triplet(queries, labels, batch.positives, over_negatives="mean", **settings)
         assert value == pytest.approx(wanted.item())
         found.add(value)
@@ -84,9 +94,53 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
 
 
 def test_unused_settings_are_told() -> None:
-    assert NGAME.Config().unused() == set()
-    assert NGAME.Config(batches="shuffled").unused() == OF_CLUSTERS <= NGAME.Config.model_fields.keys()
-    assert NGAME.Config(weight_temperature=None).unused() == {"bystanders"}
+    assert NGAME.Config().unused() == {"hardest_share"}
+    of_clusters = NGAME.Config(batches="shuffled", first_hardest=100).unused()
+    assert of_clusters == OF_CLUSTERS <= NGAME.Config.model_fields.keys()
+    assert NGAME.Config(weight_temperature=None, first_hardest=9).unused() == {"bystanders"}
+
+
+# Collapse ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_hardest_negatives_falls_over_its_share_of_the_budget() -> None:
+    method = ngame(first_hardest=100, hardest=10, hardest_share=0.5)
+    found = [at_step(method, step).hardest(torch.device("cpu")) for step in (0, 25, 50, 75, 100)]
+    assert found == [100, 32, 10, 10, 10]
+    assert at_step(ngame(hardest=7), 0).hardest(torch.device("cpu")) == 7
+
+
+def first_loss(data: TrainingData, spread: float, step: int = 0, **settings: Any) -> None:
+    """The loss of a first batch whose embeddings lie around one point, `spread` apart."""
+    method = at_step(ngame(**settings), step)
+    batch = method.sampler(data, 0).batch(0, 0)
+    generator = torch.Generator().manual_seed(0)
+    sizes = (len(batch.query_ids), len(batch.label_ids))
+    near = [torch.eye(8)[:1] + spread * torch.randn(n, 8, generator=generator) for n in sizes]
+    method.loss(*(torch.nn.functional.normalize(vectors, dim=1) for vectors in near), batch)
+
+
+@pytest.mark.parametrize("settings", [{}, {"weight_temperature": None}, {"bystanders": "excluded"}])
+def test_a_start_above_a_collapsed_encoder_is_warned_of(
+    settings: dict[str, Any], data: TrainingData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random embeddings have negatives above the positive, and a loss above that of one point for all texts."""
+    first_loss(data, 1.0, **settings)
+    warning = capsys.readouterr().err
+    assert warning.startswith("warning: collapse likely: initial loss x hardest ")
+    assert "> margin 0.3; raise `hardest` or warm up" in warning
+
+
+def test_there_is_no_warning_of_a_collapse_later_or_below_it(
+    data: TrainingData, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first_loss(data, 1.0, step=1)
+    method = at_step(ngame(), 0)
+    batch = method.sampler(data, 0).batch(0, 0)
+    labels_SD = torch.eye(len(batch.label_ids))
+    truth_BS = torch.from_numpy(data.targets[batch.query_ids][:, batch.label_ids].toarray())
+    method.loss(torch.nn.functional.normalize(truth_BS @ labels_SD, dim=1), labels_SD, batch)
+    assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize("wrong", [{"margin": -1}, {"bystanders": "some"}, {"cluster_growth": "all"}, {"speed": 1}])
