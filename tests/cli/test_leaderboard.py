@@ -103,7 +103,7 @@ def test_without_records_papers_are_shown_the_best_of_each_dataset(tmp_path: Pat
     text = run("--store", tmp_path / "nowhere")
     assert "lf-amazontitles-1.3m, published" in text
     assert "eurlex-4k-lmtx, zero-shot, published, protocol: 500 samples" in text
-    assert "rows below these are left out (--top)." in text
+    assert "further rows are not shown (--top)." in text
     with pytest.raises(XMCBenchError, match="no records yet") as problem:
         run("--store", tmp_path, "--source", "measured")
     assert str(tmp_path) in str(problem.value)
@@ -123,15 +123,21 @@ def test_what_was_handed_in_stands_beside_ones_own_of_the_same_dataset(store: Pa
     assert "lf-amazontitles-1.3m, published" in text
 
 
-def test_all_published_rows_of_a_dataset_are_shown(tmp_path: Path) -> None:
+def test_all_shows_every_printed_row(tmp_path: Path) -> None:
     rows = [row for row in published_rows() if row.dataset == "lf-amazontitles-1.3m"]
-    text = run("--dataset", "lf-amazontitles-1.3m", "--store", tmp_path)
+    text = run("--dataset", "LF-AmazonTitles-1.3M", "--store", tmp_path, "--all")
     lines = [line for line in text.splitlines() if re.match(r" *(\d+|-)  ", line)]
-    assert 50 < len(lines) < len(rows)
+    assert len(lines) == len(rows)
     for row in rows:
-        source = re.compile(rf"  {row.paper} Table (\d+, )*{row.table.removeprefix('Table ')}(, \d+)*$")
-        found = [line for line in lines if f"  {row.label} " in line and source.search(line)]
+        found = [line for line in lines if f"  {row.label} " in line and f"  {row.source} " in line]
         assert any(f" {row.printed['P@1']} " in line if "P@1" in row.printed else " - " in line for line in found), row
+
+
+def test_a_bibliography_has_an_entry_for_each_paper_shown(tmp_path: Path) -> None:
+    bib, tex = tmp_path / "papers.bib", tmp_path / "table.tex"
+    run("--dataset", "wiki10-31k", "--store", tmp_path, "--format", "latex", "-o", tex, "--bib", bib)
+    assert re.findall(r"^@\w+\{(\w+),", bib.read_text(), flags=re.MULTILINE) == ["lmtx"]
+    assert set(re.findall(r"\\citet\{(.*?)\}", tex.read_text())) == {"lmtx"}
 
 
 def test_measured_rows_stand_beside_published_ones_of_their_dataset(tmp_path: Path) -> None:
@@ -150,7 +156,7 @@ def test_rows_of_ones_own_are_shown_with_the_others(tmp_path: Path) -> None:
         "  metrics: [P@1]\n  rows: [{figures: [99.10]}]\n"
     )
     text = run("--store", tmp_path, "--rows", own, "--dataset", "eurlex-4k", "--top", 1)
-    assert "1  Wide    99.10" in text
+    assert re.search(r"1  Wide +- +99\.10", text)
     assert "lee-2027 Table 2" in text
 
 

@@ -61,6 +61,7 @@ def published(dataset: str = "made") -> list[PublishedRow]:
         training_hours=66.0,
     )
     bad = {
+        "method": "ANCE",
         "variant": HOSTILE,
         "url": "javascript:document.title='taken'",
         "metrics": {"P@1": 0.1},

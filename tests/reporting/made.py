@@ -65,4 +65,6 @@ def cited(method: str = "DEXML", p1: float = 0.5, **facts: Any) -> PublishedRow:
         "printed": {"P@1": f"{100 * p1:.1f}", "P@5": f"{50 * p1:.2f}"},
         "place": "dexml.yaml:1",
     }
+    if "metrics" in facts and "printed" not in facts:
+        fields["printed"] = {name: f"{100 * value:.1f}" for name, value in facts["metrics"].items()}
     return PublishedRow(**fields | facts)

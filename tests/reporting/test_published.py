@@ -236,7 +236,7 @@ HEAD = "paper: p\ncitation: c\ntables:\n  - table: 1\n    dataset: d\n    metric
         ("method: m, figures: [1, x]", ":8: tables[0].rows[0].figures[1]: found 'x', expected a valid decimal"),
         ("method: m, figures: [1, .nan]", ":8: tables[0].rows[0].figures[1]: found '.nan', expected a valid decimal"),
         ("method: m, figures: [1]", ":8: tables[0].rows[0].figures: found 1 cells, expected 2, one of each metric"),
-        ("method: m, figures: [null, null]", ":8: tables[0].rows[0]: found neither a figure nor a cost"),
+        ("method: m, figures: [null, null]", ":8: tables[0].rows[0]: found neither a metric nor a cost"),
         ("method: m, figures: [1, 1], intervals: [1]", ":8: tables[0].rows[0].intervals: found 1 cells"),
         ("method: m, figure: [1, 1]", "tables[0].rows[0].figure: unknown key (did you mean 'figures'?)"),
         ("figures: [1, 1]", ":8: tables[0].rows[0]: missing key 'method'"),

@@ -14,12 +14,12 @@ from .made import failed, record
 
 
 def ranks(table: Leaderboard) -> list[list[tuple[int | None, str]]]:
-    return [[(row.rank, row.method) for row in group.rows] for group in table.groups]
+    return [[(row.rank, row.label) for row in group.rows] for group in table.groups]
 
 
-def test_rows_are_ranked_by_the_sort_metric_and_equal_figures_share_a_rank() -> None:
+def test_rows_are_ranked_by_the_sort_metric_and_equal_values_share_a_rank_without_holes() -> None:
     records = [record("low", 0.1), record("b", 0.7), record("a", 0.7, seed=1), record("top", 0.9)]
-    assert ranks(leaderboard(records)) == [[(1, "top"), (2, "a"), (2, "b"), (4, "low")]]
+    assert ranks(leaderboard(records)) == [[(1, "top"), (2, "a"), (2, "b"), (3, "low")]]
     by_other = [record("x", metrics={"P@1": 0.9, "R@10": 0.1}), record("y", metrics={"P@1": 0.8, "R@10": 0.2})]
     assert ranks(leaderboard(by_other, view=View(sort="R@10"))) == [[(1, "y"), (2, "x")]]
 
@@ -90,7 +90,7 @@ def test_one_label_with_several_configurations_is_several_rows_told_apart() -> N
         ]
     ]
     versions = [record("a", version="1"), record("a", 0.4, version="2", selection=Selection(queries=9))]
-    methods = [row.method for row in leaderboard(versions).groups[0].rows]
+    methods = [row.label for row in leaderboard(versions).groups[0].rows]
     assert methods[0] == "a (selection.evaluations=None, selection.metric=None, selection.queries=None, version=1)"
     assert methods[1].endswith("selection.queries=9, version=2)")
 

@@ -130,7 +130,7 @@ def test_the_best_rows_are_kept_and_the_others_counted() -> None:
     )
     assert named(table) == [("measured", ["4", "3"]), ("published", ["3", "2"])]
     assert [group.left_out for group in table.groups] == [3, 2]
-    assert "5 rows below these are left out (--top)." in table.notes
+    assert "5 further rows are not shown (--top)." in table.notes
 
 
 def test_rows_are_grouped_by_a_column_and_ranked_within() -> None:
@@ -163,48 +163,44 @@ def test_columns_are_as_asked_or_those_that_are_known() -> None:
         leaderboard([], rows, View(group_by="P@1"))
 
 
-def test_a_result_that_a_paper_prints_twice_is_one_row() -> None:
-    first = cited(printed={"P@1": "50.0", "P@5": "20.0"}, metrics={"P@1": 0.5, "P@5": 0.2}, batch_size=64, note="a.")
-    second = cited(
-        table="Table 7", printed={"P@1": "50.0", "PSP@1": "9.0"}, metrics={"P@1": 0.5, "PSP@1": 0.09}, note="b."
-    )
-    [group] = leaderboard([], [first, second]).groups
-    [row] = group.rows
-    assert row.metrics == {"P@1": 0.5, "P@5": 0.2, "PSP@1": 0.09}
-    assert row.facts.items() >= {"paper": "dexml Table 1, 7", "batch_size": 64, "note": "a. b."}.items()
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"paper": "prime"},
-        {"variant": "another"},
-        {"batch_size": 65},
-        {"protocol": "500 samples"},
-        {"printed": {"P@1": "50.1"}, "metrics": {"P@1": 0.501}},
-        {"printed": {"P@5": "20.0"}, "metrics": {"P@5": 0.2}},
-    ],
-    ids=str,
-)
-def test_what_papers_may_mean_differently_stays_apart(other: dict[str, Any]) -> None:
-    rows = [cited(batch_size=64), cited(**{"table": "Table 7", "batch_size": 64} | other)]
-    assert sum(len(group.rows) for group in leaderboard([], rows).groups) == 2
-
-
 def test_published_figures_keep_the_papers_digits() -> None:
     assert " 50.0  " in render(leaderboard([], [cited("A", 0.5)]))
 
 
 def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
-    rows = published_rows()
-    table = leaderboard([], rows)
-    places = ", ".join(row.place for group in table.groups for row in group.rows)
-    assert sorted(places.split(", ")) == sorted(row.place for row in rows)
+    board = leaderboard([], published_rows())
     for format in FORMATS:
-        text = render(table, format)
-        for group in table.groups:
-            assert group.dataset.replace("_", r"\_") in text
-    assert max(map(len, render(table, "table", 120).splitlines()[:20])) <= 120
+        text = render(board, format)
+        for group in board.groups:
+            assert group.dataset in text.replace("\\", "")
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 160])
+def test_tables_fit_the_terminal(width: int) -> None:
+    text = render(leaderboard([], published_rows()), "table", width)
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_a_view_takes_headings_any_case_and_one_spelling_of_an_encoder() -> None:
+    rows = [
+        cited("A", 0.5, batch_size=9, encoder="DistilBERT"),
+        cited("B", 0.6, batch_size=5, encoder="distilbert-base"),
+    ]
+    by_batch = only(leaderboard([], rows, View(sort="batch", columns=["Batch"], dataset="MADE")))
+    assert ([row.method for row in by_batch.rows], by_batch.columns) == (["B", "A"], ("batch_size",))
+    by_encoder = only(leaderboard([], rows, View(group_by="encoder")))
+    assert by_encoder.by == {"encoder": "distilbert-base-uncased"}
+
+
+def test_a_metric_that_is_chosen_alone_is_the_one_ranked_by() -> None:
+    rows = [cited("A", metrics={"P@1": 0.5, "R@9": 0.1}), cited("B", metrics={"P@1": 0.4, "R@9": 0.2})]
+    group = only(leaderboard([], rows, View(metrics=["R@9"])))
+    assert (group.sort, [(row.rank, row.method) for row in group.rows]) == ("R@9", [(1, "B"), (2, "A")])
+
+
+def test_a_track_without_rows_is_an_error() -> None:
+    with pytest.raises(XMCBenchError, match="found no rows of dataset made, track zero-shot, expected some"):
+        leaderboard([record()], [], View(dataset="made", track="zero-shot"))
 
 
 # Ties -------------------------------------------------------------------------------------------------------------

@@ -79,5 +79,5 @@ def _names(records: dict[str, Record]) -> dict[str, set[str]]:
     for group in leaderboard(records.values()).groups:
         for row in group.rows:  # which tells trials apart that share a label
             for key in row.keys:
-                names[key].add(row.method)
+                names[key].add(row.label)
     return {key: own | {f"{records[key].trial.dataset}/{name}" for name in own} for key, own in names.items()}

@@ -1,4 +1,4 @@
-"""`xmcbench leaderboard`: what papers print, and what the records of a store say."""
+"""`xmcbench leaderboard`: published results beside the records of a store."""
 
 from __future__ import annotations
 
@@ -19,39 +19,41 @@ if TYPE_CHECKING:
     from xmcbench.trial.store import Store
 
 Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
-BEST = 5  # published rows of each dataset that are shown where no dataset is asked for
+BEST = 5  # published rows of each dataset that are shown where no dataset and no method is chosen
 
 
 def leaderboard(
     dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
     source: Annotated[
         Literal["published", "measured", "imported", "all"],
-        typer.Option(help="Papers' rows, trials, or predictions made elsewhere."),
+        typer.Option(help="Which rows: of papers, of trials, or of imported predictions."),
     ] = "all",
     track: Annotated[Literal["supervised", "zero-shot"] | None, typer.Option(help="Only this track.")] = None,
-    budget: Annotated[str | None, typer.Option(help="Measured rows under a limit: steps, or steps=1000.")] = None,
+    budget: Annotated[str | None, typer.Option(help="Only this limit of measured rows: steps, or steps=1000.")] = None,
     method: Annotated[str | None, typer.Option(help="Only this method: its name, label, or a shell pattern.")] = None,
-    metrics: Annotated[str | None, typer.Option(help="Figures to show, as in P@1,nDCG@5.")] = None,
-    columns: Annotated[str | None, typer.Option(help="What else to show, as in batch_size,encoder.")] = None,
-    sort: Annotated[str | None, typer.Option(help="The metric to rank by (P@1), or a column to order by.")] = None,
-    group_by: Annotated[str | None, typer.Option(help="A table for each value of this column.")] = None,
-    top: Annotated[int | None, typer.Option(min=1, help="Only so many rows of each table.")] = None,
-    rows: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Published rows of one's own.")] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics to show, as in P@1,nDCG@5.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Other columns to show, as in batch,encoder.")] = None,
+    sort: Annotated[str | None, typer.Option(help="Metric to rank by, or column to order by.")] = None,
+    group_by: Annotated[str | None, typer.Option(help="One table for each value of this column.")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Only the best rows of each table.")] = None,
+    variants: Annotated[bool, typer.Option("--all", help="Every printed row, not one per method and kind.")] = False,
+    rows: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Your own published rows.")] = None,
     format: Annotated[Format, typer.Option(help="csv and json carry every digit.")] = "table",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write here; html and pictures: a folder.")
+        Path | None, typer.Option("-o", "--output", help="Output file; for html and pictures a folder.")
     ] = None,
+    bib: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the BibTeX entries of the papers.")] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Rank methods: what papers print beside what was measured, datasets and settings apart."""
+    """Rank methods: published and measured rows apart, each dataset and setting on its own."""
     from xmcbench import reporting
     from xmcbench.errors import XMCBenchError
 
     measured = _measured(store) if source != "published" else _Measured({}, {})
     text = format in reporting.FORMATS
     published = reporting.published_rows(*(rows or [])) if source in ("all", "published") else ()
-    overview = text and not dataset
+    overview = text and not dataset and not method and not variants
     if overview and (own := measured.datasets(store)):
         overview = False
         measured = measured.of(own)
@@ -69,13 +71,17 @@ def leaderboard(
         sort=sort,
         group_by=group_by,
         top=BEST if top is None and overview else top,
+        variants=variants,
+        paper=format == "latex",
     )
     with _uncollected():
-        table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled)
+        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled)
+        if bib is not None:
+            _write_text(reporting.bibliography(board, published), bib)
         if text:
-            _write_text(reporting.render(table, format, _width()), output)
+            _write_text(reporting.render(board, format, _width()), output)
         else:
-            _write_folder(table, measured, format, output, data)
+            _write_folder(board, measured, format, output, data)
 
 
 @dataclass(frozen=True)
@@ -86,37 +92,37 @@ class _Measured:
     places: dict[str, Store]
 
     def datasets(self, store: Path) -> set[str]:
-        """Those that something in `store` was measured on."""
+        """The datasets of the records in `store`."""
         return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
 
     def of(self, datasets: Container[str]) -> _Measured:
-        """What was measured on `datasets`."""
+        """The records on `datasets`."""
         kept = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
         return _Measured(kept, self.places)
 
     def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
-        """The figures on resamples that are kept of a trial."""
+        """The metrics of a trial on resamples of the test queries."""
         return self.places[key].resampled(self.records[key], metrics)
 
-    def analyses(self, table: Leaderboard, data: Path) -> dict[str, Analysis]:
-        """What the predictions of the trials in `table` tell, where they and their dataset are at hand."""
+    def analyses(self, board: Leaderboard, data: Path) -> dict[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand."""
         from xmcbench.reporting.analyses import analyses
 
         found: dict[str, Analysis] = {}
-        shown = {key for group in table.groups for row in group.rows for key in row.keys}
+        shown = {key for group in board.groups for row in group.rows for key in row.keys}
         for place in {id(place): place for place in self.places.values()}.values():
             own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            found |= analyses(place, own, data, missed=lambda line: typer.echo(f"warning: {line}", err=True))
+            found |= analyses(place, own, data, on_problem=lambda line: typer.echo(f"warning: {line}", err=True))
         return found
 
 
 def _measured(store: Path) -> _Measured:
-    """What lies in the stores that are there: accepted submissions, and the user's own, which counts for both's."""
+    """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
     from xmcbench.reporting.published import ACCEPTED
 
     folders = [place for place in (ACCEPTED, store) if (place / "trials").is_dir()]
     found = _Measured({}, {})
-    if folders:  # numpy is spared where there is no record
+    if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
 
         for place in map(Store, folders):
@@ -129,14 +135,14 @@ def _measured(store: Path) -> _Measured:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Without garbage collection: nothing is dropped, and to walk a million objects again and again takes seconds."""
+    """Without garbage collection, which would walk a million live objects several times."""
     import gc
 
     gc.disable()
     try:
         yield
     finally:
-        gc.freeze()  # nor does the end of the process walk them
+        gc.freeze()  # so that the end of the process does not walk them either
         gc.enable()
 
 
@@ -145,11 +151,13 @@ def _names(text: str | None) -> list[str]:
 
 
 def _width() -> int | None:
-    """Of the terminal; None where the output goes elsewhere."""
+    """The width of the terminal in characters; None where the output is no terminal."""
+    import os
     import shutil
     import sys
 
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    chosen = "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if chosen or sys.stdout.isatty() else None
 
 
 def _write_text(text: str, output: Path | None) -> None:
@@ -162,16 +170,16 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(table: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path) -> None:
-    """A page, or figures, in a folder."""
-    analyses = measured.analyses(table, data)
+def _write_folder(board: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path) -> None:
+    """Write a page or figures into a folder."""
+    analyses = measured.analyses(board, data)
     if format == "html":
         from xmcbench.reporting.page import write_page
 
-        written = write_page(table, measured.records, output or Path("leaderboard-site"), analyses)
+        written = write_page(board, measured.records, output or Path("leaderboard-site"), analyses)
     else:
         from xmcbench.reporting.plots import write_figures
 
-        written = write_figures(table, measured.records, output or Path("leaderboard-figures"), format, analyses)
+        written = write_figures(board, measured.records, output or Path("leaderboard-figures"), format, analyses)
     others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
     typer.echo(f"{written[0]}{others}" if written else "nothing to draw")

@@ -1,4 +1,4 @@
-"""The predictions that a store keeps, analysed: each dataset is read once, its labels are put into bins once."""
+"""Analyses of stored predictions. Each dataset is read and its labels are binned once."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from xmcbench.trial.store import Store
 
 
 def analyses(
-    store: Store, records: Iterable[Record], data: Path, k: int = 5, missed: Callable[[str], None] = lambda _: None
+    store: Store, records: Iterable[Record], data: Path, k: int = 5, on_problem: Callable[[str], None] = lambda _: None
 ) -> dict[str, Analysis]:
-    """The analysis of each record whose predictions and dataset can be had, by key; `missed` is told of the others."""
+    """The analysis of each record whose predictions and dataset are at hand, by key; problems go to `on_problem`."""
     by_dataset: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.metrics:
@@ -29,27 +29,27 @@ def analyses(
         try:
             dataset = load(name, data)
         except XMCBenchError as problem:
-            missed(str(problem))
+            on_problem(str(problem))
             continue
         bins = partitions(dataset)
         for record in some:
             try:
                 found[record.key] = analyse(kept_predictions(store, record, dataset), dataset, bins, k)
             except XMCBenchError as problem:
-                missed(f"{record.key} {record.trial.label}: {problem}")
+                on_problem(f"{record.key} {record.trial.label}: {problem}")
     return found
 
 
 def analyse_together(
     store: Store, records: Iterable[Record], dataset: Dataset, k: int = 5, similarity: np.ndarray | None = None
 ) -> dict[str, Analysis]:
-    """The analyses of trials on one dataset, by name for people; raises `XMCBenchError` where one cannot be had."""
+    """The analyses of trials on one dataset, by name. Raises `XMCBenchError` where predictions are missing."""
     bins, named = partitions(dataset, similarity), names(records)
     return {name: analyse(kept_predictions(store, record, dataset), dataset, bins, k) for name, record in named.items()}
 
 
 def names(records: Iterable[Record]) -> dict[str, Record]:
-    """Each record under its label; where labels are equal with the seed, and with the key where that is equal too."""
+    """Each record by its label; where labels repeat, by label and seed; where these repeat, by label and key."""
     named = {record.key: record for record in records}
     forms: tuple[Callable[[Record], str], ...] = (
         lambda record: record.trial.label,

@@ -10,10 +10,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.reporting.cited import cited_row
 from xmcbench.reporting.columns import COLUMNS, cell, heading
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import SCORED, Record
@@ -79,7 +79,7 @@ def _cell(
         settings={name: value for name, value in trial.config.items() if name not in unused},
         status=", ".join(dict.fromkeys(statuses)),
         records=tuple(scored),
-        row=rows[0] if rows else Row("measured", trial.label, {}),
+        row=rows[0] if rows else Row("measured", trial.label),
     )
 
 
@@ -144,7 +144,7 @@ def _text(each: SweepCell, name: str) -> str:
 
 def _printed(row: PublishedRow, name: str) -> str:
     """What a paper says in the column of a metric or a fact."""
-    return cell(cited_row(row), name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
+    return cell(printed_row(row), name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
 
 
 def _heading(name: str) -> str:

@@ -21,6 +21,7 @@ class Column:
 COLUMNS = {
     column.name: column
     for column in (
+        Column("kind", "kind", "text", "what predicts: the encoder, the classifier, or both"),
         Column("batch_size", "batch", "number", "queries per step"),
         Column("negatives", "negatives", "text", "where negatives come from"),
         Column("negative_pool", "pool", "number", "labels that a query is scored against in a step"),
@@ -57,17 +58,36 @@ COLUMNS = {
         Column("selection_split", "selection", "text", "how the checkpoint was chosen"),
         Column("settings", "settings", "text", "other settings that a paper states"),
         Column("note", "note", "text", "remarks on the row"),
+        Column("role", "role", "text", "role of the row in its paper: main, ablation, cost"),
+        Column("split", "split", "text", "how the test split differs: such rows are not ranked"),
+        Column("quoted_from", "quoted from", "text", "the paper that measured the result"),
+        Column("slips", "misprints", "text", "metrics that the paper misprints"),
         Column("paper", "source", "text", "paper and table"),
+        Column("variants", "variants", "text", "number of further results of the method, which `--all` shows"),
         Column("trial", "trial", "text", "key of the trial (of the first seed)"),
     )
 }
+
+
+def column_name(word: str) -> str | None:
+    """The column that has the word as its name or heading; None where there is none.
+
+    >>> column_name("batch"), column_name("GB"), column_name("hour")
+    ('batch_size', 'memory_gb', None)
+    """
+    names = {column.heading.casefold(): name for name, column in COLUMNS.items()} | {name: name for name in COLUMNS}
+    return names.get(word.casefold())
 
 
 def cell(row: Row, name: str) -> str:
     """The text of a row's cell in the column of a metric or a fact; empty where the row has no value."""
     if name in row.metrics:
         return row.printed.get(name) or f"{100 * row.metrics[name]:.2f}"
+    if name in row.printed:
+        return row.printed[name]
     fact = row.facts.get(name)
+    if name == "kind":
+        return row.kind
     return "" if fact is None else format_value(fact, COLUMNS[name].kind)
 
 

@@ -16,6 +16,7 @@ from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.reporting.text_table import (
     REQUIRED,
+    SLIP,
     TABLE_FORMATS,
     TIE,
     Cell,
@@ -30,6 +31,8 @@ from xmcbench.trial.record import SCORED, Status
 FORMATS = (*TABLE_FORMATS, "json")
 KINDS = {"published": "published", "imported": "imported, budget unknown"}  # of groups without a budget
 SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
+IMPORTANT = {"kind": 80, "paper": 53, "variants": 52}  # of columns that a narrow terminal shows longest
+SHORTEST = {"paper": 14, "kind": 10, "variants": 4}  # characters of cells in a narrow terminal
 Column = tuple[Heading, list[Cell]]
 
 
@@ -47,7 +50,7 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
     hashes = {(group.dataset, group.dataset_hash) for group in board.groups if group.dataset_hash}
     ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
     tables = [group_table(group, show_hash=ambiguous) for group in board.groups]
-    notes = render_notes([printable(note) for note in board.notes], format)
+    notes = render_notes([printable(note) for note in board.notes], format, width)
     return "\n\n".join([render_tables(tables, format, width), notes])
 
 
@@ -75,18 +78,19 @@ def _columns(group: Group) -> list[Column]:
     rows = group.rows
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
-        (Heading("method", left=True, shortest=13), [Cell(_name(row)) for row in rows]),
+        (Heading("method", left=True, shortest=18), [Cell(_name(row)) for row in rows]),
     ]
+    if "kind" in group.columns:
+        columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))
     for place, name in enumerate(group.metrics):
-        importance = REQUIRED if name == group.sort else 60 - place
+        known = sum(name in row.metrics for row in rows) / max(1, len(rows))
+        importance = REQUIRED if name == group.sort else 40 + round(20 * known) - place
         columns.append((Heading(name, importance=importance), _metric_cells(group, name)))
         if name == group.sort:
             columns += _uncertainty_columns(rows, name)
     for place, name in enumerate(group.columns):
-        text = COLUMNS[name].kind == "text"
-        importance = 70 if name == "paper" else 30 - place
-        head = Heading(heading(name), left=text, importance=importance, shortest=20 if name == "paper" else 8)
-        columns.append((head, [Cell(cell(row, name) or "-") for row in rows]))
+        if name != "kind":
+            columns.append(_fact_column(group, name, IMPORTANT.get(name, 30 - place)))
     if any(group.sort in row.against for row in rows):
         head = Heading("against", left=True, importance=50)
         columns.append((head, [Cell(_difference(row, group.sort)) for row in rows]))
@@ -95,8 +99,15 @@ def _columns(group: Group) -> list[Column]:
     return columns
 
 
+def _fact_column(group: Group, name: str, importance: int) -> Column:
+    text = COLUMNS[name].kind == "text"
+    head = Heading(heading(name), left=text, importance=importance, shortest=SHORTEST.get(name, 8))
+    cited = name == "paper"
+    return head, [Cell(cell(row, name) or "-", cite=row.papers if cited else ()) for row in group.rows]
+
+
 def _name(row: Row) -> str:
-    name = printable(row.method)
+    name = printable(row.label)
     return f"{name} ({row.status})" if row.status == Status.OVER_BUDGET else name
 
 
@@ -104,13 +115,18 @@ def _metric_cells(group: Group, metric: str) -> list[Cell]:
     """The values of a metric: of the ranked rows the best and the second best marked, and those that tie."""
     ranked = sorted({row.metrics[metric] for row in group.rows if row.rank and metric in row.metrics}, reverse=True)
     marks: dict[float, Mark] = dict(zip(ranked[:2], ("best", "second"), strict=False))
-    ties = any(metric in row.tied for row in group.rows)
+    ties = any(metric in row.tied or metric in row.slips for row in group.rows)
     cells = []
     for row in group.rows:
         value = row.metrics.get(metric) if row.rank else None
         mark = marks.get(value, "") if value is not None else ""
-        cells.append(Cell(cell(row, metric) or "-", mark, TIE if metric in row.tied else " " if ties else ""))
+        cells.append(Cell(cell(row, metric) or "-", mark, _symbols(row, metric, ties)))
     return cells
+
+
+def _symbols(row: Row, metric: str, padded: bool) -> str:
+    """What follows a value: the sign of a tie or of a misprint, or a space where other rows have a sign."""
+    return SLIP if metric in row.slips else TIE if metric in row.tied else " " if padded else ""
 
 
 def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
@@ -150,7 +166,7 @@ def _csv(board: Leaderboard) -> str:
     """One line a row with everything that is known of it; `keys` and `seeds` are separated by spaces."""
     pairs = [(group, row) for group in board.groups for row in group.rows]
     metrics = list(dict.fromkeys(name for group in board.groups for name in group.every_metric))
-    facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column))
+    facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column if name != "kind"))
     columns: list[tuple[str, Callable[[Group, Row], Any]]] = [
         ("source", lambda group, _: group.source),
         ("dataset", lambda group, _: group.dataset),
@@ -160,6 +176,8 @@ def _csv(board: Leaderboard) -> str:
         ("budget", lambda group, _: " ".join(f"{name}={limit!r}" for name, limit in group.budget.items())),
         ("rank", lambda _, row: row.rank),
         ("method", lambda _, row: row.method),
+        ("variant", lambda _, row: row.variant),
+        ("kind", lambda _, row: row.kind),
         ("status", lambda _, row: row.status),
         *((name, partial(_metric, name)) for name in metrics),
         *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),

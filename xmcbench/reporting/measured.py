@@ -1,4 +1,4 @@
-"""Records to rows: seeds that ended alike are one row, configurations that share a label are told apart."""
+"""Records to rows: seeds that ended alike are averaged, configurations that share a label get distinct variants."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
 
-FACTS = (str, int, float)  # of the kinds that a column can hold, bool among them
-SAID_BY_CONFIG = ("batch_size", "negatives", "loss", "dimension")
+FACTS = (str, int, float)  # types that a column can hold; bool is an int
+CONFIG_FACTS = ("batch_size", "negatives", "loss", "dimension")
 SPENT = ("encoder_tokens", "steps", "epochs", "flops", "device_seconds", "teacher_calls", "teacher_tokens")
 
 
@@ -24,17 +24,17 @@ def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
 
 
 def measured_rows(records: Sequence[Record]) -> list[tuple[Record, Row]]:
-    """Rows of comparable records, and of each row the record of its first seed."""
+    """The rows of comparable records, each with the record of its first seed."""
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         alike = record.trial.model_dump_json(exclude={"seed"})
         seeds[f"{alike} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
-    labels = _labels([group[0] for group in groups])
-    return [(group[0], _row(group, label)) for group, label in zip(groups, labels, strict=True)]
+    variants = _variants([group[0] for group in groups])
+    return [(group[0], _row(group, variant)) for group, variant in zip(groups, variants, strict=True)]
 
 
-def _row(records: list[Record], label: str) -> Row:
+def _row(records: list[Record], variant: str) -> Row:
     """Average records that differ in their seed alone."""
     first = records[0]
     scored = first.status in SCORED
@@ -47,7 +47,8 @@ def _row(records: list[Record], label: str) -> Row:
         figures = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
         source="imported" if imported else "measured",
-        method=label,
+        method=" ".join(first.trial.label.split()),
+        variant=variant,
         status=first.status,
         metrics={name: fmean(values) for name, values in figures.items()} or (first.metrics if single else {}),
         intervals=first.intervals if single else {},
@@ -64,7 +65,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     first = records[0]
     config, made = first.trial.config, first.provenance
     encoder = config.get("encoder")
-    facts: dict[str, Any] = {name: config.get(name) for name in SAID_BY_CONFIG}
+    facts: dict[str, Any] = {name: config.get(name) for name in CONFIG_FACTS}
     facts["encoder"] = encoder.get("name") if isinstance(encoder, dict) else encoder
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
@@ -99,32 +100,30 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     return spent
 
 
-def _labels(records: list[Record]) -> list[str]:
-    """The label of each record; where several share one, with the settings they differ in."""
+def _variants(records: list[Record]) -> list[str]:
+    """For records that share a label, the settings in which they differ; for others the empty string."""
     sharing = Counter(record.trial.label for record in records)
     settings = [_settings(record) if sharing[record.trial.label] > 1 else {} for record in records]
     values: dict[str, dict[str, set[str | None]]] = {label: defaultdict(set) for label in sharing}
+    counts: dict[str, Counter[str]] = {label: Counter() for label in sharing}
     for record, own in zip(records, settings, strict=True):
+        counts[record.trial.label].update(own.keys())
         for name, value in own.items():
             values[record.trial.label][name].add(value)
-    named: dict[str, Counter[str]] = {label: Counter() for label in sharing}
-    for record, own in zip(records, settings, strict=True):
-        named[record.trial.label].update(own.keys())
-    labels = []
+    variants = []
     for record, own in zip(records, settings, strict=True):
         label = record.trial.label
         differing = [
             name
             for name in sorted(values[label])
-            if len(values[label][name]) > 1 or named[label][name] < sharing[label]
+            if len(values[label][name]) > 1 or counts[label][name] < sharing[label]
         ]
-        own_values = ", ".join(f"{name}={own.get(name)}" for name in differing)
-        labels.append(" ".join(f"{label} ({own_values})".split()) if differing else " ".join(label.split()))
-    return labels
+        variants.append(" ".join(", ".join(f"{name}={own.get(name)}" for name in differing).split()))
+    return variants
 
 
 def _settings(record: Record) -> dict[str, str]:
-    """All that makes this record's trial another than its neighbours', flat, as text."""
+    """The settings that distinguish this trial from others of its label, by dotted name."""
     trial = record.trial
     tree = {
         **trial.config,

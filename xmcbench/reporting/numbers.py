@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Literal
+from unicodedata import normalize
 
 Value = str | int | float | bool
 Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
@@ -49,3 +50,12 @@ def printable(text: str) -> str:
     'a\\\\x1b[31mb'
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def folded(text: str) -> str:
+    """The letters and digits of the text, without case and accents, to compare names by.
+
+    >>> folded("PRIME-lite"), folded("Renée")
+    ('primelite', 'renee')
+    """
+    return "".join(letter for letter in normalize("NFKD", text).casefold() if letter.isalnum())

@@ -1,13 +1,13 @@
-"""Figures that papers print, and users' own in the same form: YAML files read into flat rows.
+"""Results that papers print, and users' own in the same form: YAML files read into flat rows.
 
-A file holds the tables of one paper. What is said at the top of the file holds for all its tables, what is said in a
-table for all its rows; the innermost word counts. `docs/published.md` explains every key.
+A file holds the tables of one paper. A fact at the top of the file holds for all tables, a fact in a table for all its
+rows; the innermost fact wins. `docs/published.md` explains every key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -24,12 +24,12 @@ COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epo
 
 
 def _as_number(value: Any) -> Any:
-    """Decimal numbers come from the reader as they are written: a figure keeps its zeros, a cost needs none."""
+    """Decimal numbers come from the reader as they are written: metrics keep their zeros, costs need none."""
     return float(value) if isinstance(value, str) and re.fullmatch(r"\d+\.\d*", value) else value
 
 
 def _like(pattern: str, example: str) -> AfterValidator:
-    """The whole text matches `pattern`; the example says to people what that means."""
+    """A validator: the whole text matches `pattern`; `example` explains the pattern in the error."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -44,10 +44,12 @@ Cost = Annotated[float, Field(gt=0), BeforeValidator(_as_number)]
 Devices = Annotated[str, _like(r"\d+ x [^+]+( \+ \d+ x [^+]+)*", "'4 x A100' or '1 x A100 + 2 x V100'")]
 Metric = Annotated[str, _like(r"[A-Za-z]+(@[1-9]\d*|-[1-9L])?", "'P@1' or 'ROUGE-L'")]
 Key = Annotated[str, _like(r"[a-z0-9][a-z0-9.-]*", "'dexml' or 'lee-2027'")]
+Slip = Annotated[str, Field(min_length=1)]
+ORIGINAL = "original"  # in `quoted_from`: the method's own paper or the extreme classification repository
 
 
 class RowFacts(BaseModel):
-    """What a row says beside its figures. None and the empty string: the paper does not say."""
+    """The facts of a row beside its metrics. None and the empty string mean that the paper does not say."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
@@ -55,18 +57,27 @@ class RowFacts(BaseModel):
     track: Literal["supervised", "zero-shot"] = Field("supervised", description="whether training saw true pairs")
     protocol: str = Field("", description="how evaluation differs from the dataset's own test split")
     method: str = Field("", min_length=1, description="the same name in every paper")
-    variant: str = Field("", description="what tells the row from the method's others in its table")
-    as_printed: str = Field("", description="what the paper calls the row, where that is another name")
+    variant: str = Field("", description="what distinguishes the row from the method's other rows in its table")
+    as_printed: str = Field("", description="the paper's name of the row, where it differs")
+    kind: Literal["encoder", "classifier", "both", ""] = Field(
+        "", description="what predicts; from `variant` if absent"
+    )
+    role: Literal["main", "ablation", "cost"] = Field("main", description="the role of the row in its paper")
+    quoted_from: Key | Literal[""] = Field(
+        "", description="the paper that measured the result, where it is another one"
+    )
+    slip: dict[Metric, Slip] = Field({}, description="metrics that the paper misprints, and what is wrong with each")
+    split: str = Field("", description="how the test split differs; such rows are shown unranked")
     label_text: bool | None = Field(None, description="whether label texts are read")
     classifier: bool | None = Field(None, description="whether a weight vector a label is used in prediction")
-    ensemble: int | None = Field(None, ge=1, description="learners whose predictions are joined")
-    extra_metadata: bool | None = Field(None, description="whether more than texts and targets is used")
+    ensemble: int | None = Field(None, ge=1, description="learners whose predictions are combined")
+    extra_metadata: bool | None = Field(None, description="whether data beside texts and targets is used")
     encoder: str | None = Field(None, description="the pretrained encoder")
-    dimension: int | None = Field(None, ge=1, description="of the embeddings that are searched")
+    dimension: int | None = Field(None, ge=1, description="dimension of the embeddings that are searched")
     loss: str | None = Field(None, description="what is minimised")
-    batch_size: int | None = Field(None, ge=1, description="queries a step")
+    batch_size: int | None = Field(None, ge=1, description="queries per step")
     negatives: str | None = Field(None, description="where negatives come from")
-    negative_pool: int | None = Field(None, ge=0, description="labels a query is scored against in a step")
+    negative_pool: int | None = Field(None, ge=0, description="labels that a query is scored against in a step")
     epochs: int | None = Field(None, ge=0, description="passes over the training queries")
     hardware: Devices | None = Field(None, description="`4 x A100`; kinds are joined by ` + `")
     training_hours: Cost | None = Field(None, description="wall clock")
@@ -75,7 +86,15 @@ class RowFacts(BaseModel):
     batch_seconds: Cost | None = Field(None, description="a step")
     epoch_hours: Cost | None = Field(None, description="a pass")
     settings: dict[str, str | int | bool] = Field({}, description="anything else; added to those further out")
-    note: str = Field("", description="what a reader of the row has to know")
+    note: str = Field("", description="remarks on the row")
+
+    @property
+    def predictor(self) -> str:
+        """What predicts: "encoder", "classifier" or "both"; empty where the paper does not say."""
+        variants = {"encoder": "encoder", "classifier": "classifier", "encoder + classifier": "both"}
+        if self.kind or self.variant in variants:
+            return self.kind or variants[self.variant]
+        return "encoder" if self.classifier is False else ""
 
     @property
     def num_devices(self) -> int | None:
@@ -114,19 +133,24 @@ class PublishedFile(RowFacts):
     paper: Key = Field(description="a short name of the source")
     citation: str = Field(min_length=1, description="who, what, where, when")
     url: str = Field("", description="where to read it")
+    bibtex: str = Field("", description="its BibTeX entry, whose key is `paper`")
+    introduces: list[str] = Field([], description="the methods that the paper introduces")
     tables: list[PublishedTable] = Field(min_length=1, description="a mapping each")
 
 
 class PublishedRow(RowFacts):
-    """One result that a paper prints, with all that is known about it."""
+    """One result that a paper prints, with all that the paper states about it."""
 
     paper: str
     table: str  # "Table 3"
     citation: str
     url: str
+    bibtex: str = ""
+    introduced: bool = False  # the paper introduces the method
     metrics: dict[str, float]  # fractions, as in a record; empty where only costs are printed
     intervals: dict[str, float]  # half widths of 95 % confidence intervals, fractions
-    printed: dict[str, str]  # the figures in the paper's own digits
+    printed: dict[str, str]  # the metrics in the paper's own digits
+    printed_costs: dict[str, str] = {}  # the costs, likewise
     place: str  # file and line
 
     @property
@@ -136,7 +160,7 @@ class PublishedRow(RowFacts):
 
     @property
     def source(self) -> str:
-        """Where to look it up: ``dexml Table 3``."""
+        """Paper and table: ``dexml Table 3``."""
         return f"{self.paper} {self.table}"
 
     @property
@@ -157,7 +181,24 @@ def published_rows(*others: Path) -> tuple[PublishedRow, ...]:
                 name = f"{row.source}, {row.dataset}, {row.label}"
                 raise XMCBenchError(f"{row.place}: {name}: this row is at {rows[row.key].place} already")
             rows[row.key] = row
+    _check_quotations(rows.values())
     return tuple(rows.values())
+
+
+def _check_quotations(rows: Iterable[PublishedRow]) -> None:
+    """Raise `XMCBenchError` where papers quote a result from one another in a circle."""
+    quoted = {(row.paper, row.dataset, row.method, row.variant): row for row in rows if row.quoted_from}
+    for (paper, *result), first in quoted.items():
+        path = [paper]
+        row: PublishedRow | None = first
+        while row is not None:
+            path.append(row.quoted_from)
+            if path.count(path[-1]) > 1:
+                chain = " from ".join(path)
+                raise XMCBenchError(
+                    f"{first.place}: quoted_from: {chain}: a cycle, expected the paper that measured it"
+                )
+            row = quoted.get((row.quoted_from, result[0], result[1], result[2]))
 
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:
@@ -196,9 +237,12 @@ def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator
                 table=f"Table {table.table}" if isinstance(table.table, int) else table.table,
                 citation=file.citation,
                 url=file.url,
+                bibtex=file.bibtex,
+                introduced=facts["method"] in file.introduces,
                 metrics={name: float(value / scale) for name, value in _cells(table, row.figures)},
                 intervals={name: float(value / scale) for name, value in _cells(table, row.intervals)},
                 printed={name: str(value) for name, value in _cells(table, row.figures)},
+                printed_costs=_printed_costs(located.data, i, j),
                 place=located.where(steps),
             )
             if found.key in places:
@@ -206,6 +250,12 @@ def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator
                 problems.add(steps, f"{same} as {places[found.key]}; expected a variant that tells them apart")
             places[found.key] = found.place
             yield found
+
+
+def _printed_costs(file: dict[str, Any], table: int, row: int) -> dict[str, str]:
+    """The costs of a row in the paper's own digits."""
+    levels = (file, file["tables"][table], file["tables"][table]["rows"][row])
+    return {name: str(level[name]) for level in levels for name in COSTS if level.get(name) is not None}
 
 
 def _merged(file: PublishedFile, table: PublishedTable, row: TableRow) -> dict[str, Any]:
@@ -219,7 +269,7 @@ def _merged(file: PublishedFile, table: PublishedTable, row: TableRow) -> dict[s
 
 
 def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps: Steps, problems: Problems) -> bool:
-    """Whether a row can be made; otherwise what is wrong or missing is noted."""
+    """Whether a row can be made; otherwise the problems are noted."""
     before, columns = len(problems), len(table.metrics)
     for name in ("dataset", "method"):
         if name not in facts:
@@ -235,7 +285,7 @@ def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps
         *(facts[cost] for cost in COSTS if facts.get(cost)),
     ]
     if not measured and len(problems) == before:
-        problems.add(steps, f"found neither a figure nor a cost, expected one (costs are {', '.join(COSTS)})")
+        problems.add(steps, f"found neither a metric nor a cost, expected one (costs are {', '.join(COSTS)})")
     return len(problems) == before
 
 

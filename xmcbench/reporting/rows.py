@@ -1,4 +1,4 @@
-"""What a leaderboard is: groups of rows that are comparable. Tables, pages and figures are views of it."""
+"""A leaderboard: groups of comparable rows. Text tables, pages and figures are views of it."""
 
 from __future__ import annotations
 
@@ -14,49 +14,63 @@ Source = Literal["published", "measured", "imported"]
 
 @dataclass(frozen=True)
 class View:
-    """What is asked of a leaderboard; None and empty: whatever there is, or what suits a group."""
+    """What to show of a leaderboard; None and empty: everything, or what suits a group."""
 
-    dataset: str | None = None
+    dataset: str | None = None  # letter case does not matter
     source: Literal["published", "measured", "imported", "all"] = "all"
     track: Literal["supervised", "zero-shot"] | None = None
     budget: str | None = None  # a limit, as in `steps` or `steps=1000`
     method: str | None = None  # name, label or shell pattern; letter case does not matter
     metrics: Sequence[str] = ()
     columns: Sequence[str] = ()
-    sort: str | None = None  # a metric, or a column
+    sort: str | None = None  # a metric, or a column by its name or heading
     group_by: str | None = None  # a column
     top: int | None = None  # rows of each group
+    variants: bool = False  # every printed row on its own, in place of one row per result
+    paper: bool = False  # the columns of a table in a paper, unless columns are chosen
 
 
 @dataclass(frozen=True)
 class Row:
-    """A result. Measured: one method with one configuration under one budget, the seeds that ended alike averaged.
+    """A result; metrics are fractions.
 
-    Published: what a paper prints, in one table or alike in several. Figures are fractions.
+    Measured: one method with one configuration under one budget, averaged over the seeds that ended alike.
+    Published: one result of a method, merged from all tables that print it, with the results folded into it.
     """
 
     source: Source
-    method: str  # its name, and what tells it from others of that name
-    metrics: dict[str, float]  # all it has, means over seeds
+    method: str
+    variant: str = ""  # distinguishes the row from other rows of the method
+    kind: str = ""  # what predicts: "encoder", "classifier", "both"
+    metrics: dict[str, float] = field(default_factory=dict)  # means over seeds
     rank: int | None = None  # None: shown, not ranked
     status: Status = Status.OK
-    printed: dict[str, str] = field(default_factory=dict)  # published: the paper's own digits
+    printed: dict[str, str] = field(default_factory=dict)  # published: metrics and costs in the paper's own digits
+    slips: dict[str, str] = field(default_factory=dict)  # metrics that the paper misprints, and how
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, over test queries
     std: dict[str, float] = field(default_factory=dict)  # over seeds, n - 1; empty for one seed
-    tied: frozenset[str] = frozenset()  # metrics in which it cannot be told from the best of its group
-    against: dict[str, float] = field(default_factory=dict)  # measured less published, same method and setting
-    against_source: str = ""  # where the published ones stand
+    tied: frozenset[str] = frozenset()  # metrics in which it is not significantly different from the best of its group
+    against: dict[str, float] = field(default_factory=dict)  # measured minus published, same method and setting
+    against_source: str = ""  # paper and table of the published row
     facts: dict[str, Value] = field(default_factory=dict)  # by the name of a column; absent: not known
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
     place: str = ""  # published: file and line, of each table
+    papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""
     citation: str = ""
-    problem: str = ""  # why there are no figures
+    problem: str = ""  # why there are no metrics
+    disagreements: dict[str, str] = field(default_factory=dict)  # metrics that papers print differently: the values
+    folded: tuple[Row, ...] = ()  # published: the variants that are not shown on their own
+
+    @property
+    def label(self) -> str:
+        """Method and variant."""
+        return f"{self.method} ({self.variant})" if self.variant else self.method
 
     def value(self, column: str) -> Value | None:
-        """What it has in a metric's or fact's column, to sort by; None where it has nothing."""
+        """The value in the column of a metric or fact, to sort by; None where there is none."""
         return self.metrics.get(column, self.facts.get(column))
 
 

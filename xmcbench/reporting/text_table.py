@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from io import StringIO
+from textwrap import fill
 from typing import Literal
 
 from xmcbench.errors import UnknownNameError
@@ -82,13 +83,13 @@ def render_tables(tables: Sequence[TextTable], format: str = "table", width: int
 TABLE_FORMATS = ("table", "markdown", "latex", "csv")
 
 
-def render_notes(notes: Sequence[str], format: str) -> str:
-    """Notes that belong to several tables."""
+def render_notes(notes: Sequence[str], format: str, width: int | None = None) -> str:
+    """Notes that belong to several tables, in a terminal broken to its width."""
     if format == "markdown":
         return "\n".join(f"- {escape_markdown(note)}" for note in notes)
     if format == "latex":
         return "\n".join(f"% {note}" for note in notes)
-    return "\n".join(notes)
+    return "\n".join(fill(note, width) if width else note for note in notes)
 
 
 # A terminal -------------------------------------------------------------------------------------------------------
@@ -101,8 +102,9 @@ def _terminal(table: TextTable, width: int | None) -> str:
     notes = [*table.notes]
     if dropped:
         notes.append(f"Columns left out at this width: {', '.join(dropped)}.")
-    blocks = ["\n".join([body[0], rule, *body[1:]]), *(["\n".join(notes)] if notes else [])]
-    return "\n\n".join([table.title, *blocks] if table.title else blocks)
+    blocks = ["\n".join([body[0], rule, *body[1:]]), *([render_notes(notes, "table", width)] if notes else [])]
+    title = fill(table.title, width) if width else table.title
+    return "\n\n".join([title, *blocks] if title else blocks)
 
 
 def _fitted(table: TextTable, width: int | None) -> tuple[list[Heading], list[list[str]], list[str]]:
