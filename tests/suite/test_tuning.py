@@ -10,10 +10,10 @@ from fakes.bench import Bench
 from hypothesis import given
 from hypothesis import strategies as st
 from reporting.made import record
+from xmcbench.run.tuned import kept, note_chosen, running, tuned_trials
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.run.runner import Action
-from xmcbench.run.tuned import kept, note_chosen, running, tuned_trials
 from xmcbench.suite.tuning import SEARCHERS, Chosen, RandomSearch, Range, Tune, choose
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status

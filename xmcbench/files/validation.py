@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from xmcbench.errors import XMCBenchError, suggest
-from xmcbench.files.yaml_lines import Located, Steps, dotted
+from xmcbench.files.yaml_lines import KeyPath, Located, dotted
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -24,12 +24,12 @@ class Problems:
     def __len__(self) -> int:
         return len(self._lines)
 
-    def add(self, steps: Steps, message: str) -> None:
+    def add(self, steps: KeyPath, message: str) -> None:
         """Note that what stands at `steps` is wrong."""
         name = f" {dotted(steps)}:" if steps else ""
         self._lines[f"{self._located.where(steps)}:{name} {message}"] = None
 
-    def note(self, steps: Steps, look_up: Any, *arguments: Any) -> Any:
+    def note(self, steps: KeyPath, look_up: Any, *arguments: Any) -> Any:
         """The answer of a look-up; an error becomes a problem at `steps`, and the answer None."""
         try:
             return look_up(*arguments)
@@ -44,7 +44,7 @@ class Problems:
 
 
 def validate(
-    model: type[M], values: Mapping[str, Any], steps: Steps, origins: Mapping[str, Steps], problems: Problems
+    model: type[M], values: Mapping[str, Any], steps: KeyPath, origins: Mapping[str, KeyPath], problems: Problems
 ) -> M | None:
     """Build `model` from `values`, or note each problem and return None.
 
@@ -62,9 +62,9 @@ def validate(
     return None
 
 
-def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> dict[Steps, str]:
+def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> dict[KeyPath, str]:
     """One message a place; the members of a union each complain, and are answered as `expected A or B`."""
-    messages: dict[Steps, str] = {}
+    messages: dict[KeyPath, str] = {}
     for error in invalid.errors(include_url=False):
         place = _place(values, error["loc"])
         kind, text = error["type"], error["msg"].removeprefix("Value error, ")
@@ -83,7 +83,7 @@ def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> d
     return messages
 
 
-def _place(values: Any, location: tuple[int | str, ...]) -> Steps:
+def _place(values: Any, location: tuple[int | str, ...]) -> KeyPath:
     """The part of pydantic's location that is in the values: it also names members of unions."""
     place: list[int | str] = []
     for step in location:
@@ -94,7 +94,7 @@ def _place(values: Any, location: tuple[int | str, ...]) -> Steps:
     return tuple(place)
 
 
-def _fields(model: type[BaseModel] | None, values: Any, place: Steps) -> list[str]:
+def _fields(model: type[BaseModel] | None, values: Any, place: KeyPath) -> list[str]:
     """The keys that are known at `place` in a model; one with a `kind_of` says which of its subclasses `values` are."""
     entry = False  # whether the next step is the name of an entry, whose keys are those of the model at hand
     for step in place:

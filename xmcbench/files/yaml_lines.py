@@ -11,7 +11,7 @@ import yaml
 
 from xmcbench.errors import XMCBenchError
 
-Steps = tuple[str | int, ...]  # the way from the top of a file to a value: ("methods", "dexml", "lr")
+KeyPath = tuple[str | int, ...]  # the keys from the top of a file to a value: ("methods", "dexml", "lr")
 
 
 class _Loader(yaml.CSafeLoader):  # libyaml: eight times as fast
@@ -47,9 +47,9 @@ class Located:
 
     name: str
     data: dict[str, Any]
-    places: dict[Steps, str] = field(default_factory=dict)
+    places: dict[KeyPath, str] = field(default_factory=dict)
 
-    def where(self, steps: Steps) -> str:
+    def where(self, steps: KeyPath) -> str:
         """`file:line` of the value at `steps`, or of the nearest thing around it that has a line."""
         while steps and steps not in self.places:
             steps = steps[:-1]
@@ -93,7 +93,7 @@ def parse_value(text: str, where: str) -> Any:
         raise XMCBenchError(f"{where}: {text!r} is not a YAML value") from None
 
 
-def _construct(loader: _Loader, node: yaml.Node, located: Located, steps: Steps, above: tuple[yaml.Node, ...]) -> Any:
+def _construct(loader: _Loader, node: yaml.Node, located: Located, steps: KeyPath, above: tuple[yaml.Node, ...]) -> Any:
     """The value of `node`; notes the line of all that lies in it."""
     located.places.setdefault(steps, _place(located, node))
     if node in above:
@@ -113,7 +113,7 @@ def _construct(loader: _Loader, node: yaml.Node, located: Located, steps: Steps,
     return data
 
 
-def _check_keys(node: yaml.MappingNode, located: Located, steps: Steps) -> None:
+def _check_keys(node: yaml.MappingNode, located: Located, steps: KeyPath) -> None:
     seen: set[str] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
@@ -127,7 +127,7 @@ def _place(located: Located, node: yaml.Node) -> str:
     return f"{located.name}:{node.start_mark.line + 1}"
 
 
-def dotted(steps: Steps) -> str:
+def dotted(steps: KeyPath) -> str:
     """The way to a value as people write it: `methods.dexml.lr`, `seeds[0]`."""
     text = ""
     for step in steps:

@@ -1,7 +1,7 @@
 """Views over records: which method did best, and what it spent; and the figures that papers print."""
 
 from xmcbench.reporting.bibliography import bibliography
-from xmcbench.reporting.cells import SweepCell, TableShape, cell_table, cells, cost_table
+from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
@@ -18,7 +18,6 @@ __all__ = [
     "PublishedRow",
     "Row",
     "SweepCell",
-    "TableShape",
     "TextTable",
     "View",
     "bibliography",

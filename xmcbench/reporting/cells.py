@@ -8,29 +8,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from xmcbench.reporting.columns import COLUMNS, cell, heading
+from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import TextTable
+from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.schema import TableShape
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
 POOL = "negative_pool"
 COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
-
-
-class TableShape(BaseModel):
-    """Which cells of a suite make a table, and what it says of each."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
-    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
-    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
 
 
 @dataclass(frozen=True)

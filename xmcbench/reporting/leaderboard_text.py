@@ -11,7 +11,7 @@ from io import StringIO
 from typing import Any
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting.columns import COLUMNS, cell, heading
+from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.reporting.text_table import (
@@ -26,6 +26,7 @@ from xmcbench.reporting.text_table import (
     render_notes,
     render_tables,
 )
+from xmcbench.suite.columns import COLUMNS
 from xmcbench.trial.record import SCORED, Status
 
 FORMATS = (*TABLE_FORMATS, "json")

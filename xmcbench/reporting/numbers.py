@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
 from unicodedata import normalize
 
+from xmcbench.suite.columns import Kind
+
 Value = str | int | float | bool
-Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import Located, Steps, read
+from xmcbench.files.yaml_lines import KeyPath, Located, read
 
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"
 ACCEPTED = Path(__file__).parent / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
@@ -226,7 +226,7 @@ def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator
     places: dict[tuple[str, ...], str] = {}
     for i, table in enumerate(file.tables):
         for j, row in enumerate(table.rows):
-            steps: Steps = ("tables", i, "rows", j)
+            steps: KeyPath = ("tables", i, "rows", j)
             facts = _merged(file, table, row)
             if not _complete(facts, table, row, steps, problems):
                 continue
@@ -268,7 +268,7 @@ def _merged(file: PublishedFile, table: PublishedTable, row: TableRow) -> dict[s
     return merged | {"settings": settings}
 
 
-def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps: Steps, problems: Problems) -> bool:
+def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps: KeyPath, problems: Problems) -> bool:
     """Whether a row can be made; otherwise the problems are noted."""
     before, columns = len(problems), len(table.metrics)
     for name in ("dataset", "method"):

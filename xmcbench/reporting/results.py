@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from xmcbench.reporting.columns import COLUMNS
 from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.published import COSTS, PublishedRow
 from xmcbench.reporting.rows import Row
+from xmcbench.suite.columns import COLUMNS
 
 ROUNDING = 1.01e-4  # two values, fractions, that may be one value rounded twice
 KINDS = ("encoder", "classifier", "encoder + classifier")  # variants that only name the kind

@@ -11,7 +11,7 @@ from textwrap import shorten
 from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.reporting.columns import COLUMNS, cell, column_name
+from xmcbench.reporting.columns import cell, column_name
 from xmcbench.reporting.differences import with_difference
 from xmcbench.reporting.measured import measured_rows
 from xmcbench.reporting.numbers import folded
@@ -19,6 +19,7 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import results
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View
 from xmcbench.reporting.ties import Resampled, with_ties
+from xmcbench.suite.columns import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 

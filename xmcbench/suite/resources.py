@@ -1,4 +1,4 @@
-"""What a trial may take of a machine or a cluster. It is in no key: it decides how fast a result comes, not which."""
+"""What a trial may use of a machine or cluster. It is not in the trial's key: it changes speed, not results."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from xmcbench.trial.trial import Trial
 
 @dataclass(frozen=True)
 class Needs:
-    """What one trial asks for; CPUs and GPUs are those of a worker."""
+    """What one trial asks for; CPUs and GPUs are per worker."""
 
     workers: int = 1
-    min_workers: int = 1  # with as few it goes on when workers were lost
+    min_workers: int = 1  # the fewest it continues with when workers are lost
     cpus: float = 1.0
     gpus: float = 0.0
 
     @property
-    def alone(self) -> Needs:
+    def single_worker(self) -> Needs:
         """The same with one worker."""
         return replace(self, workers=1, min_workers=1)
 
 
 class Share(BaseModel):
-    """A part of what a trial may take; what is not said here is said elsewhere."""
+    """What a trial may use; unset fields are left to another `Share` or to the defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     workers: int | None = Field(None, gt=0, description="processes that train a trial together")
-    min_workers: int | None = Field(None, gt=0, description="fewest it goes on with when workers are lost (Ray)")
-    cpus: float | None = Field(None, gt=0, description="of a worker (Ray)")
-    gpus: float | None = Field(None, ge=0, description="of a worker (Ray)")
+    min_workers: int | None = Field(None, gt=0, description="fewest it continues with when workers are lost (Ray)")
+    cpus: float | None = Field(None, gt=0, description="CPUs per worker (Ray)")
+    gpus: float | None = Field(None, ge=0, description="GPUs per worker (Ray)")
 
     def over(self, other: Share) -> Share:
-        """What this says, and what `other` says where this says nothing."""
-        return Share(**{name: getattr(other, name) for name in Share.model_fields} | self.said())
+        """These settings, with unset fields filled in from `other`."""
+        return Share(**{**other.set_fields(), **self.set_fields()})
 
-    def said(self) -> dict[str, float]:
-        """What is said, by name."""
+    def set_fields(self) -> dict[str, float]:
+        """The fields that are set, by name."""
         values = ((name, getattr(self, name)) for name in Share.model_fields)
         return {name: value for name, value in values if value is not None}
 
 
 class Resources(Share):
-    """The key `resources` of a suite: what every trial may take, and what those of some names take instead."""
+    """The key `resources` of a suite: what every trial may use, and exceptions for some trials."""
 
     trials: dict[str, Share] = Field({}, description="by GLOB of label or dataset/label; the later one wins")
 
-    def of(self, trial: Trial, told: Share) -> Needs:
-        """What `trial` asks for; what the command line `told` comes before the suite.
+    def of(self, trial: Trial, command_line: Share) -> Needs:
+        """What `trial` asks for; the command line comes before the suite.
 
-        Several workers are all needed, unless it is said that fewer will do.
+        `min_workers` defaults to all workers.
         """
         share: Share = self
         for name, exception in self.trials.items():
             if trial.matches(name):
                 share = exception.over(share)
-        said = told.over(share).said()
-        workers = int(said.get("workers", 1))
-        fewest = min(workers, int(said.get("min_workers", workers)))
-        return Needs(workers, fewest, said.get("cpus", 1.0), said.get("gpus", 0.0))
+        fields = command_line.over(share).set_fields()
+        workers = int(fields.get("workers", 1))
+        fewest = min(workers, int(fields.get("min_workers", workers)))
+        return Needs(workers, fewest, fields.get("cpus", 1.0), fields.get("gpus", 0.0))

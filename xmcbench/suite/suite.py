@@ -1,4 +1,4 @@
-"""A suite: the YAML file that says what to compare, read and checked. `docs/suites.md` explains every key."""
+"""A suite, read and checked: the methods, datasets, seeds and budgets to compare."""
 
 from __future__ import annotations
 
@@ -7,57 +7,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from xmcbench.data import dataset_name, find_source
-from xmcbench.errors import suggest
-from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS, parse_metric
+from xmcbench.data import dataset_name
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import Located, read
-from xmcbench.plugins.registry import registry
-from xmcbench.reporting.cells import TableShape
 from xmcbench.suite import overrides
+from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
 from xmcbench.suite.resources import Resources
+from xmcbench.suite.schema import SuiteFile, TableShape
 from xmcbench.suite.tuning import Tune
-from xmcbench.trial.budget import CAPS, Budget
 from xmcbench.trial.trial import Selection, Track, Trial
-
-
-class SuiteFile(BaseModel):
-    """The keys of a suite file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field(min_length=1, description="name of the suite, kept in its records")
-    datasets: list[str] = Field(
-        min_length=1, description="names that `xmcbench datasets` lists, or {name: NAME, option: value}"
-    )
-    encoder: str | dict[str, Any] | None = Field(None, description="short for the setting `encoder`")
-    seeds: list[int] = Field([0], min_length=1, description="one trial each")
-    budget: Budget | None = Field(None, description="what training may spend")
-    budgets: dict[str, Budget] | None = Field(None, min_length=1, description="name: budget; each is a trial")
-    equal: str | None = Field(None, description="the one limit at which every cell stops")
-    methods: dict[str, dict[str, Any]] = Field(min_length=1, description="label: {method: NAME, its settings}")
-    settings: dict[str, Any] = Field({}, description="settings of every method that has them")
-    sweep: dict[str, list[Any]] = Field({}, description="setting: values; every combination is a trial")
-    selection: Selection | None = Field(None, description="training queries held out to choose a checkpoint")
-    track: Track = Field("supervised", description="zero-shot hides training annotations from methods")
-    metrics: list[str] | None = Field(None, min_length=1, description="figures of the leaderboard; null: the track's")
-    tune: Tune | None = Field(None, description="how the methods' settings are chosen")
-    tables: dict[str, TableShape] = Field({}, description="title: which cells and which columns")
-    timeout: float = Field(86400, gt=0, description="wall-clock seconds after which a trial is killed")
-    resources: Resources = Field(Resources(), description="what a trial may take of a machine or cluster; not in keys")
-
-    @property
-    def figures(self) -> list[str]:
-        """The metrics, where the file names none those of its track."""
-        return self.metrics or list(ZERO_SHOT_METRICS if self.track == "zero-shot" else DEFAULT_METRICS)
 
 
 @dataclass(frozen=True)
 class Suite:
-    """A suite file in which everything is known to exist and to be of the right type."""
+    """A suite file in which every name exists and every value has the right type."""
 
     name: str
     datasets: list[str]
@@ -102,12 +66,12 @@ def load_suite(
     encoder: str | None = None,
     on_disk: bool = True,
 ) -> Suite:
-    """Read a suite file, with what options say in place of what it says. Names every problem, a line each.
+    """Read a suite file and apply the command line's overrides. One error lists every problem, a line each.
 
-    That a dataset's files are not there is one of them, unless `on_disk` is False.
+    A dataset whose files are missing is a problem unless `on_disk` is False.
     """
     located = read(path)
-    overrides.bring_in(located, "budgets", path.parent)
+    overrides.include(located, "budgets", path.parent)
     for setting in sets:
         overrides.override(located, setting, SuiteFile.model_fields)
     if datasets:
@@ -119,9 +83,12 @@ def load_suite(
     file = validate(SuiteFile, located.data, (), {}, problems)
     problems.check()
     assert file is not None
-    _check_names(file, data_dir, problems, on_disk)
-    variants = Expansion(file, problems).variants()
-    _check_equal(file, variants, problems)
+    check_names(file, data_dir, problems, on_disk)
+    expansion = Expansion(file, problems)
+    if len(expansion.methods) == len(file.methods):
+        check_methods(file, expansion, problems)
+    variants = expansion.variants()
+    check_equal(file, variants, problems)
     problems.check()
     return Suite(
         name=file.name,
@@ -129,7 +96,7 @@ def load_suite(
         seeds=file.seeds,
         variants=variants,
         selection=file.selection,
-        metrics=file.figures,
+        metrics=file.metric_names,
         timeout=file.timeout,
         track=file.track,
         resources=file.resources,
@@ -146,33 +113,3 @@ def _name_datasets(located: Located, problems: Problems) -> None:
     for i, entry in enumerate(entries):
         if isinstance(entry, dict):
             entries[i] = problems.note(("datasets", i), dataset_name, entry) or str(entry)
-
-
-def _check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:
-    evaluators = {found.name: found.thing for found in registry().all("evaluator")}
-    for i, name in enumerate(file.datasets):
-        source = problems.note(("datasets", i), find_source, name, data_dir)
-        if on_disk and source is not None and (message := source.missing(data_dir)):
-            problems.add(("datasets", i), message)
-    for i, name in enumerate(file.figures):
-        problems.note(("metrics", i), parse_metric, name, evaluators)
-    for title, shape in file.tables.items():
-        for i, name in enumerate(shape.columns):
-            if "@" in name:
-                problems.note(("tables", title, "columns", i), parse_metric, name, evaluators)
-    if file.selection:
-        problems.note(("selection", "metric"), parse_metric, file.selection.metric, evaluators)
-        if file.track == "zero-shot":
-            problems.add(("selection",), "chooses by training annotations, which track: zero-shot has none of")
-
-
-def _check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
-    """Cells of equal cost stop at one limit, which all of them have."""
-    if file.equal is None:
-        return
-    limits = [name for name in Budget.model_fields if name not in CAPS]
-    if file.equal not in limits:
-        problems.add(("equal",), f"unknown limit {file.equal!r}{suggest(file.equal, limits)}")
-        return
-    for found in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
-        problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(found)}")

@@ -8,9 +8,10 @@ from math import isnan
 from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
-from xmcbench.reporting.columns import COLUMNS, cell, heading
+from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.suite.columns import COLUMNS
 from xmcbench.trial.record import Record
 
 HIDDEN = ("trial", "paper")  # the page has links in their place

@@ -1,0 +1,120 @@
+"""Checks of a suite file beyond types: that every name in it exists and every setting has an effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xmcbench.data import find_source
+from xmcbench.errors import suggest
+from xmcbench.evaluation import parse_metric
+from xmcbench.files.validation import Problems, validate
+from xmcbench.files.yaml_lines import KeyPath
+from xmcbench.plugins.registry import Registered, registry
+from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
+from xmcbench.suite.schema import SuiteFile
+from xmcbench.suite.tuning import Range
+from xmcbench.trial.budget import CAPS, Budget
+
+
+def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:
+    """Datasets exist (with `on_disk`, their files too), and so do all metrics."""
+    evaluators = {found.name: found.thing for found in registry().all("evaluator")}
+    for i, name in enumerate(file.datasets):
+        source = problems.note(("datasets", i), find_source, name, data_dir)
+        if on_disk and source is not None and (message := source.missing(data_dir)):
+            problems.add(("datasets", i), message)
+    for i, name in enumerate(file.metric_names):
+        problems.note(("metrics", i), parse_metric, name, evaluators)
+    for title, shape in file.tables.items():
+        for i, name in enumerate(shape.columns):
+            if "@" in name:
+                problems.note(("tables", title, "columns", i), parse_metric, name, evaluators)
+    if file.selection:
+        problems.note(("selection", "metric"), parse_metric, file.selection.metric, evaluators)
+        if file.track == "zero-shot":
+            problems.add(("selection",), "chooses by training annotations, which track: zero-shot has none of")
+
+
+def check_methods(file: SuiteFile, expansion: Expansion, problems: Problems) -> None:
+    """Shared settings, sweeps, tables and search spaces mean something for the methods of the file."""
+    methods = expansion.methods
+    known = {name for method in methods.values() for name in setting_names(method)}
+    _check_settings(file, expansion, known, problems)
+    _check_tables(file, known, problems)
+    _check_tune(file, expansion, problems)
+
+
+def check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
+    """With the key `equal`, every budget has that one limit."""
+    if file.equal is None:
+        return
+    limits = [name for name in Budget.model_fields if name not in CAPS]
+    if file.equal not in limits:
+        problems.add(("equal",), f"unknown limit {file.equal!r}{suggest(file.equal, limits)}")
+        return
+    for found in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
+        problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(found)}")
+
+
+def _check_settings(file: SuiteFile, expansion: Expansion, known: set[str], problems: Problems) -> None:
+    for key, place in expansion.default_places.items():
+        if key not in known:
+            problems.add(place, f"no method here has this setting{suggest(key, known)}")
+    axes = known | {BUDGET + limit for limit in Budget.model_fields}
+    for key, values in file.sweep.items():
+        if key not in axes:
+            problems.add(("sweep", key), f"no method here has this setting{suggest(key, axes)}")
+        if not values:
+            problems.add(("sweep", key), "found no values, expected at least one")
+
+
+def _check_tables(file: SuiteFile, settings: set[str], problems: Problems) -> None:
+    known = settings | COLUMNS.keys()
+    for title, shape in file.tables.items():
+        for i, label in enumerate(shape.methods or ()):
+            if label not in file.methods:
+                message = f"unknown method label {label!r}{suggest(label, file.methods)}"
+                problems.add(("tables", title, "methods", i), message)
+        for i, name in enumerate(shape.columns):
+            if "@" not in name and name not in known:
+                problems.add(("tables", title, "columns", i), f"unknown column {name!r}{suggest(name, known)}")
+
+
+def _check_tune(file: SuiteFile, expansion: Expansion, problems: Problems) -> None:
+    tune, selection, methods = file.tune, file.selection, expansion.methods
+    if tune is None:
+        return
+    if selection is None:
+        problems.add(("tune",), "chooses by held-out training queries, expected the key 'selection' too")
+    elif tune.metric not in (None, selection.metric, *file.metric_names):
+        problems.add(("tune", "metric"), f"{tune.metric!r} is neither the selection's nor one of metrics")
+    for label in methods.keys() - tune.space.keys():
+        message = f"missing {label!r}: every method gets the same tuning budget ({label}: {{}} leaves it as it is)"
+        problems.add(("tune", "space"), message)
+    for label, space in tune.space.items():
+        if label not in methods:
+            problems.add(("tune", "space", label), f"unknown method label {label!r}{suggest(label, methods)}")
+            continue
+        for setting, values in space.items():
+            if setting in file.sweep:
+                problems.add(("tune", "space", label, setting), "is swept as well: expected one of them")
+                continue
+            examples = [values.low, values.high] if isinstance(values, Range) else values
+            _check_values(expansion.given(label), methods[label], ("tune", "space", label, setting), examples, problems)
+
+
+def _check_values(
+    given: Mapping[str, Any], method: Registered, place: KeyPath, values: Sequence[Any], problems: Problems
+) -> None:
+    """The setting at `place` exists, and has an effect with each of `values` beside the `given` settings."""
+    setting, names = str(place[-1]), setting_names(method)
+    if setting not in names:
+        problems.add(place, f"the method has no such setting{suggest(setting, names)}")
+    elif not problems:  # problems of the given settings would be repeated here
+        for value in values:
+            config = validate(method.thing.Config, {**given, setting: value}, place, {setting: place}, problems)
+            if config is not None and setting in config.unused():
+                problems.add(place, "means nothing beside the other settings here")

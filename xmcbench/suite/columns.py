@@ -1,0 +1,69 @@
+"""The columns, beside metrics and settings, that a leaderboard and a suite's tables can show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of facts: its name on the command line, its heading, and how values are formatted."""
+
+    name: str
+    heading: str
+    kind: Kind
+    help: str
+
+
+COLUMNS = {
+    column.name: column
+    for column in (
+        Column("kind", "kind", "text", "what predicts: the encoder, the classifier, or both"),
+        Column("batch_size", "batch", "number", "queries per step"),
+        Column("negatives", "negatives", "text", "where negatives come from"),
+        Column("negative_pool", "pool", "number", "labels that a query is scored against in a step"),
+        Column("encoder", "encoder", "text", "the pretrained encoder"),
+        Column("dimension", "dim", "number", "dimension of the embeddings that are searched"),
+        Column("loss", "loss", "text", "the loss that is minimised"),
+        Column("label_text", "label text", "flag", "whether label texts are read"),
+        Column("classifier", "classifier", "flag", "whether prediction uses a weight vector for each label"),
+        Column("ensemble", "learners", "number", "learners whose predictions are joined"),
+        Column("extra_metadata", "metadata", "flag", "whether data beside texts and targets is used"),
+        Column("epochs", "epochs", "number", "passes over the training queries"),
+        Column("steps", "steps", "count", "optimiser steps"),
+        Column("encoder_tokens", "tokens", "count", "real tokens encoded, mining included"),
+        Column("flops", "flops", "count", "floating-point operations of encoder and scores"),
+        Column("teacher", "teacher", "text", "the model that judged document-label pairs in place of annotations"),
+        Column(
+            "simulated_teacher", "simulated", "flag", "whether the teacher's answers came from annotations: not ranked"
+        ),
+        Column("teacher_calls", "teacher calls", "count", "questions sent to a teacher"),
+        Column("teacher_tokens", "teacher tokens", "count", "tokens a teacher read and wrote"),
+        Column("device_seconds", "seconds", "seconds", "wall clock of all stages that the budget covers"),
+        Column("train_seconds", "training s", "seconds", "wall clock of training alone"),
+        Column("training_hours", "hours", "hours", "wall clock of training"),
+        Column("inference_hours", "inference h", "hours", "wall clock of predicting the test split"),
+        Column("epoch_hours", "epoch h", "hours", "wall clock of one epoch"),
+        Column("batch_seconds", "step s", "seconds", "wall clock of one step"),
+        Column("peak_bytes", "memory", "bytes", "peak memory of the largest worker"),
+        Column("memory_gb", "GB", "number", "peak memory of the largest device, in GB"),
+        Column("num_parameters", "params", "count", "trainable parameters of the model that predicts"),
+        Column("hardware", "hardware", "text", "devices"),
+        Column("workers", "workers", "number", "processes that trained together"),
+        Column("num_seeds", "seeds", "number", "trials that the metrics are averaged over"),
+        Column("suite", "suite", "text", "the suite that ran the trial"),
+        Column("selection_split", "selection", "text", "how the checkpoint was chosen"),
+        Column("settings", "settings", "text", "other settings that a paper states"),
+        Column("note", "note", "text", "remarks on the row"),
+        Column("role", "role", "text", "role of the row in its paper: main, ablation, cost"),
+        Column("split", "split", "text", "how the test split differs: such rows are not ranked"),
+        Column("quoted_from", "quoted from", "text", "the paper that measured the result"),
+        Column("slips", "misprints", "text", "metrics that the paper misprints"),
+        Column("paper", "source", "text", "paper and table"),
+        Column("variants", "variants", "text", "number of further results of the method, which `--all` shows"),
+        Column("trial", "trial", "text", "key of the trial (of the first seed)"),
+    )
+}

@@ -1,0 +1,54 @@
+"""The keys of a suite file. `docs/suites.md` explains each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
+from xmcbench.suite.resources import Resources
+from xmcbench.suite.tuning import Tune
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.trial import Selection, Track
+
+
+class TableShape(BaseModel):
+    """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
+    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
+    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
+
+
+class SuiteFile(BaseModel):
+    """The keys of a suite file."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, description="name of the suite, stored in its records")
+    datasets: list[str] = Field(
+        min_length=1, description="names that `xmcbench datasets` lists, or {name: NAME, option: value}"
+    )
+    encoder: str | dict[str, Any] | None = Field(None, description="short for the setting `encoder`")
+    seeds: list[int] = Field([0], min_length=1, description="one trial per seed")
+    budget: Budget | None = Field(None, description="what training may spend")
+    budgets: dict[str, Budget] | None = Field(None, min_length=1, description="name: budget; one trial per budget")
+    equal: str | None = Field(None, description="the one limit at which every cell stops")
+    methods: dict[str, dict[str, Any]] = Field(min_length=1, description="label: {method: NAME, its settings}")
+    settings: dict[str, Any] = Field({}, description="settings of every method that has them")
+    sweep: dict[str, list[Any]] = Field({}, description="setting: values; one trial per combination")
+    selection: Selection | None = Field(None, description="training queries held out to choose a checkpoint")
+    track: Track = Field("supervised", description="zero-shot hides training annotations from methods")
+    metrics: list[str] | None = Field(None, min_length=1, description="metrics of the leaderboard; null: the track's")
+    tune: Tune | None = Field(None, description="how the methods' settings are chosen")
+    tables: dict[str, TableShape] = Field({}, description="title: which cells and which columns")
+    timeout: float = Field(86400, gt=0, description="wall-clock seconds after which a trial is killed")
+    resources: Resources = Field(Resources(), description="what a trial may use of a machine or cluster; not in keys")
+
+    @property
+    def metric_names(self) -> list[str]:
+        """The metrics that the file names, or those of its track."""
+        return self.metrics or list(ZERO_SHOT_METRICS if self.track == "zero-shot" else DEFAULT_METRICS)
