@@ -18,8 +18,9 @@ from report import report
 
 from xmcbench.run.executor import Executor
 from xmcbench.run.local import LocalExecutor
+from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.ray import RayExecutor
-from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.run.runner import Runner, Settings
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress
@@ -30,12 +31,12 @@ COUNTED = ("steps", "queries", "encoder_tokens")
 class Told:
     """A display of a line a trial."""
 
-    def begin(self, step: Step, number: int, total: int) -> None: ...
-    def wait(self, step: Step) -> None: ...
-    def progress(self, step: Step, progress: Progress) -> None: ...
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None: ...
+    def wait(self, planned: PlannedTrial) -> None: ...
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
 
-    def end(self, step: Step, record: Record) -> None:
-        print(f"{step.trial.label}: {record.status}, workers: {record.workers}", flush=True)
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        print(f"{planned.trial.label}: {record.status}, workers: {record.workers}", flush=True)
 
 
 def run(asked: argparse.Namespace, root: Path, executor: Executor, workers: int) -> dict[str, Record]:

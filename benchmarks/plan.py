@@ -21,7 +21,8 @@ from xmcbench.data.prepared import default_cache_dir
 from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
 from xmcbench.engine.planning.workload import Lengths
-from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.run.plan import PlannedTrial
+from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress
 
@@ -39,12 +40,12 @@ METHODS: dict[str, dict[str, Any]] = {
 class Silent:
     """A display that says which trial begins."""
 
-    def begin(self, step: Step, number: int, total: int) -> None:
-        print(f"[{number}/{total}] {step.trial.label}", flush=True)
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        print(f"[{number}/{total}] {planned.trial.label}", flush=True)
 
-    def wait(self, step: Step) -> None: ...
-    def progress(self, step: Step, progress: Progress) -> None: ...
-    def end(self, step: Step, record: Record) -> None: ...
+    def wait(self, planned: PlannedTrial) -> None: ...
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
+    def end(self, planned: PlannedTrial, record: Record) -> None: ...
 
 
 def suite(asked: argparse.Namespace, path: Path) -> Path:

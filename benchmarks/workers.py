@@ -21,8 +21,9 @@ from report import report
 
 from xmcbench.run.executor import Executor
 from xmcbench.run.local import LocalExecutor
+from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.ray import RayExecutor
-from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.run.runner import Runner, Settings
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress
@@ -38,15 +39,15 @@ class Clock:
         self.before: float | None = None
         self.seconds: list[float] = []
 
-    def begin(self, step: Step, number: int, total: int) -> None:  # noqa: ARG002
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:  # noqa: ARG002
         self.begun = time.perf_counter()
         if self.before is None:
             self.before = self.begun - self.start
 
-    def wait(self, step: Step) -> None: ...
-    def progress(self, step: Step, progress: Progress) -> None: ...
+    def wait(self, planned: PlannedTrial) -> None: ...
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
 
-    def end(self, step: Step, record: Record) -> None:  # noqa: ARG002
+    def end(self, planned: PlannedTrial, record: Record) -> None:  # noqa: ARG002
         self.seconds.append(time.perf_counter() - self.begun)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from xmcbench.run.runner import Runner, Settings, Step
+from xmcbench.run.plan import PlannedTrial
+from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress
 from xmcbench.trial.store import Store
@@ -22,16 +23,16 @@ class Heard:
     begun: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
 
-    def begin(self, step: Step, number: int, total: int) -> None:
-        self.begun.append(step.trial.label)
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self.begun.append(planned.trial.label)
 
-    def wait(self, step: Step) -> None:
+    def wait(self, planned: PlannedTrial) -> None:
         self.stages.append("wait")
 
-    def progress(self, step: Step, progress: Progress) -> None:
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None:
         self.stages.append(progress.stage)
 
-    def end(self, step: Step, record: Record) -> None:
+    def end(self, planned: PlannedTrial, record: Record) -> None:
         self.stages.append(str(record.status))
 
 

@@ -6,13 +6,13 @@ from typing import Any
 
 from xmcbench.reporting import (
     SweepCell,
-    TableShape,
     cell_table,
     cells,
     cost_table,
     published_rows,
     smaller_budget_tables,
 )
+from xmcbench.suite.schema import TableShape
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 

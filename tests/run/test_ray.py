@@ -21,8 +21,8 @@ from processes import MAIN, gone, until
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.ray import SETTINGS, RayExecutor
-from xmcbench.run.runner import Step
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import Progress
@@ -148,7 +148,7 @@ class Killer(Heard):
         """The steps that were heard of after later ones."""
         return [later for earlier, later in pairwise(self.steps) if later < earlier]
 
-    def progress(self, step: Step, progress: Progress) -> None:  # noqa: ARG002  (there is but one)
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None:  # noqa: ARG002  (there is but one)
         if "step" not in progress.metrics:
             return
         self.steps.append(int(progress.metrics["step"]))
@@ -192,9 +192,9 @@ class Impatient(Heard):
         super().__init__()
         self.executor = executor
 
-    def progress(self, step: Step, progress: Progress) -> None:
-        if progress.stage == "train" and step.trial.label == "slow":
-            self.executor._running[step.trial.key][0].start -= 3600
+    def progress(self, planned: PlannedTrial, progress: Progress) -> None:
+        if progress.stage == "train" and planned.trial.label == "slow":
+            self.executor._running[planned.trial.key][0].start -= 3600
 
 
 def test_what_becomes_of_trials_that_do_not_end_well(bench: Bench) -> None:
@@ -245,9 +245,9 @@ def test_workers_that_die_again_and_again_get_a_record(problem: Exception, statu
 
     executor = RayExecutor()
     executor._ray = Rays()
-    found = executor._verdict(object())
-    assert found[:2] == (status, kind)
-    assert found[2].endswith("started again 3 times at most, and died: The actor died.")
+    found = executor._death(object())
+    assert (found.status, found.kind) == (status, kind)
+    assert found.message.endswith("restarted at most 3 times: The actor died.")
 
 
 def test_a_full_disk_ends_the_run(bench: Bench) -> None:
@@ -273,12 +273,12 @@ def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_there_is_room_for_as_many_as_fit() -> None:
     executor = RayExecutor()
     executor._total = {"CPU": 4.0, "GPU": 1.0}
-    assert executor.takes(Needs(workers=4))
+    assert executor.has_room(Needs(workers=4))
     executor._running["a"] = (type("W", (), {"task": type("T", (), {"needs": Needs(workers=2)})}), None)
-    assert executor.takes(Needs(workers=2))
-    assert not executor.takes(Needs(workers=3))
-    assert executor.takes(Needs(workers=1, gpus=1.0))
-    assert not executor.takes(Needs(workers=3, min_workers=1)), "it waits for all that it can have"
+    assert executor.has_room(Needs(workers=2))
+    assert not executor.has_room(Needs(workers=3))
+    assert executor.has_room(Needs(workers=1, gpus=1.0))
+    assert not executor.has_room(Needs(workers=3, min_workers=1)), "it waits for all that it can have"
 
 
 def start(bench: Bench, suite: Path, *options: str) -> subprocess.Popen[str]:

@@ -10,7 +10,7 @@ from fakes.bench import Bench
 
 from xmcbench.data import load
 from xmcbench.evaluation import truth_hash
-from xmcbench.run.runner import exit_code
+from xmcbench.run.outcome import exit_code
 from xmcbench.trial.record import Status
 
 OUTCOMES = {

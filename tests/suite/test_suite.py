@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.files.yaml_lines import parse_value, read
-from xmcbench.run.runner import Action
-from xmcbench.suite.suite import Suite, SuiteFile, load_suite
+from xmcbench.run.plan import Action
+from xmcbench.suite.schema import SuiteFile
+from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection, Trial

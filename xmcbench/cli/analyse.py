@@ -76,12 +76,12 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     """How much each label is like its neighbours, by the label vectors of a trial on the same data."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.run.stored import kept_model
+    from xmcbench.run.saved_model import load_saved_model
 
     record = find_trial(store, run)
     if record.trial.dataset_hash != dataset_hash:
         raise XMCBenchError(f"--similarity {run}: ran on {record.trial.dataset}, expected the trials' own dataset")
-    vectors = getattr(kept_model(store, record), "index_LD", None)
+    vectors = getattr(load_saved_model(store, record), "index_LD", None)
     if vectors is None:
         raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no vectors of labels")
     from xmcbench.engine.search.similarity import mean_similarity

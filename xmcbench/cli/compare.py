@@ -74,9 +74,9 @@ def _compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare
-    from xmcbench.run.stored import kept_predictions
+    from xmcbench.evaluation.stored import stored_predictions
 
-    predictions = kept_predictions(store, records[0], dataset), kept_predictions(store, records[1], dataset)
+    predictions = stored_predictions(store, records[0], dataset), stored_predictions(store, records[1], dataset)
     evaluators = find_evaluators(names)
     return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
 

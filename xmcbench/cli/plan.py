@@ -51,7 +51,7 @@ def plan(
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import render_tables
-    from xmcbench.run.runner import select
+    from xmcbench.run.plan import select
     from xmcbench.suite.suite import load_suite
 
     machine = Machine(find(accelerator), workers, utilisation, here() if accelerator == HERE else "cuda")

@@ -31,7 +31,7 @@ def predict(
     """Rank the labels of a finished trial's dataset for texts, best first."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.run.stored import kept_model
+    from xmcbench.run.saved_model import load_saved_model
     from xmcbench.trial.store import Store
 
     texts = [*(text or []), *(_lines(file) if file else [])]
@@ -40,7 +40,7 @@ def predict(
     place = Store(store)
     record = find_trial(place, run)
     labels = _label_texts(record, data)
-    predictions = kept_model(place, record).predict(texts, min(k, len(labels)))
+    predictions = load_saved_model(place, record).predict(texts, min(k, len(labels)))
     found = zip(texts, _answers(predictions, labels), strict=True)
     answers = [{"text": asked, "labels": ranked} for asked, ranked in found]
     typer.echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))

@@ -12,7 +12,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from xmcbench.run.runner import Display, Step
+    from xmcbench.run.display import Display
+    from xmcbench.run.plan import PlannedTrial
     from xmcbench.trial.record import Record
     from xmcbench.trial.run import TrialProgress
 
@@ -36,27 +37,27 @@ class Lines:
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, int]] = {}  # stage and tenth told last of each trial that runs, by key
 
-    def begin(self, step: Step, number: int, total: int) -> None:
-        self._last[step.trial.key] = ("", -1)
-        print(f"[{number}/{total}] {_name(step)}: {step.action}", flush=True)
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self._last[planned.trial.key] = ("", -1)
+        print(f"[{number}/{total}] {_name(planned)}: {planned.action}", flush=True)
 
-    def wait(self, step: Step) -> None:
-        print(f"  {_name(step)}: another run has it, waiting", flush=True)
+    def wait(self, planned: PlannedTrial) -> None:
+        print(f"  {_name(planned)}: another run has it, waiting", flush=True)
 
-    def progress(self, step: Step, progress: TrialProgress) -> None:
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         now = (progress.stage, int(progress.fraction * TENTHS))
-        if now != self._last[step.trial.key]:
-            self._last[step.trial.key] = now
+        if now != self._last[planned.trial.key]:
+            self._last[planned.trial.key] = now
             told = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-            print(f"  {self._which(step)}{told}", flush=True)
+            print(f"  {self._which(planned)}{told}", flush=True)
 
-    def end(self, step: Step, record: Record) -> None:
-        print(f"  {self._which(step)}{_outcome(record)}", flush=True)
-        del self._last[step.trial.key]
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        print(f"  {self._which(planned)}{_outcome(record)}", flush=True)
+        del self._last[planned.trial.key]
 
-    def _which(self, step: Step) -> str:
+    def _which(self, planned: PlannedTrial) -> str:
         """The name of the trial, where several run."""
-        return f"{_name(step)}: " if len(self._last) > 1 else ""
+        return f"{_name(planned)}: " if len(self._last) > 1 else ""
 
 
 class Bars:
@@ -66,26 +67,26 @@ class Bars:
         self._bars = bars
         self._tasks: dict[str, tuple[TaskID, str]] = {}  # of the trials that run, by key
 
-    def begin(self, step: Step, number: int, total: int) -> None:
-        name = f"[{number}/{total}] {_name(step)}"
-        task = self._bars.add_task(name, total=1.0, note=str(step.action))
-        self._tasks[step.trial.key] = task, name
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        name = f"[{number}/{total}] {_name(planned)}"
+        task = self._bars.add_task(name, total=1.0, note=str(planned.action))
+        self._tasks[planned.trial.key] = task, name
 
-    def wait(self, step: Step) -> None:
-        self._bars.console.print(Text(f"{_name(step)}: another run has it, waiting"))
+    def wait(self, planned: PlannedTrial) -> None:
+        self._bars.console.print(Text(f"{_name(planned)}: another run has it, waiting"))
 
-    def progress(self, step: Step, progress: TrialProgress) -> None:
-        task, _ = self._tasks[step.trial.key]
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        task, _ = self._tasks[planned.trial.key]
         self._bars.update(task, completed=progress.fraction, note=f"{progress.stage} {_figures(progress)}")
 
-    def end(self, step: Step, record: Record) -> None:
-        task, name = self._tasks.pop(step.trial.key)
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        task, name = self._tasks.pop(planned.trial.key)
         self._bars.remove_task(task)
         self._bars.console.print(Text(f"{name}: {_outcome(record)}"))
 
 
-def _name(step: Step) -> str:
-    return f"{step.trial.dataset}/{step.trial.label} seed {step.trial.seed}"
+def _name(planned: PlannedTrial) -> str:
+    return f"{planned.trial.dataset}/{planned.trial.label} seed {planned.trial.seed}"
 
 
 def _figures(progress: TrialProgress) -> str:
@@ -94,6 +95,6 @@ def _figures(progress: TrialProgress) -> str:
 
 def _outcome(record: Record) -> str:
     """How it ended and, for a failure, where the log is."""
-    from xmcbench.run.runner import explain
+    from xmcbench.run.outcome import explain
 
     return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

@@ -78,9 +78,9 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     """The record with all its figures computed anew, and those in `added` beside them."""
     from xmcbench.evaluation import METRIC_VERSION, find_evaluators, truth_hash
     from xmcbench.evaluation.scoring import score_predictions
-    from xmcbench.run.stored import kept_predictions
+    from xmcbench.evaluation.stored import stored_predictions
 
-    predictions = kept_predictions(store, record, dataset)
+    predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*record.metrics, *added]))
     scores = score_predictions(predictions, dataset, names, find_evaluators(names))
     store.write_resampled(record.key, scores.resampled, truth_hash(dataset))

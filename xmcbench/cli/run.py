@@ -14,7 +14,8 @@ from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets,
 
 if TYPE_CHECKING:
     from xmcbench.run.executor import Executor
-    from xmcbench.run.runner import Runner, Step
+    from xmcbench.run.plan import PlannedTrial
+    from xmcbench.run.runner import Runner
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -79,7 +80,8 @@ def run(
     """
     from xmcbench.cli.tables import of_suite
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.runner import Runner, Settings, exit_code
+    from xmcbench.run.outcome import exit_code
+    from xmcbench.run.runner import Runner, Settings
     from xmcbench.suite.resources import Share
 
     settings = Settings(
@@ -111,16 +113,16 @@ def run(
     raise typer.Exit(exit_code(records))
 
 
-def _carry_out(runner: Runner, plan: Sequence[Step], trackers: Sequence[Tracker]) -> list[Record]:
+def _carry_out(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """The records of the plan, after tuning where the suite asks for it; who watches sees bars or lines."""
     from xmcbench.cli.progress import display
     from xmcbench.run.tracked import tracked
-    from xmcbench.run.tuned import note_chosen, running, tuned_trials
+    from xmcbench.run.tuned_trials import note_chosen, run_samples, tuned_trials
 
     try:
         with display() as shown, tracked(shown, trackers) as told:
             if runner.suite.tune:
-                plan = runner.steps(tuned_trials(runner, running(runner, told)))
+                plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, told)))
             records = runner.run(plan, told)
             note_chosen(runner, records)
             return records
@@ -153,12 +155,12 @@ def _tuning(tune: Tune) -> str:
     return f"tuned first: {each}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
-def _print_plan(plan: Sequence[Step]) -> None:
+def _print_plan(plan: Sequence[PlannedTrial]) -> None:
     from tabulate import tabulate
 
     rows = [
-        (step.trial.label, step.trial.dataset, step.trial.seed, step.trial.key, step.action, step.reason)
-        for step in plan
+        (each.trial.label, each.trial.dataset, each.trial.seed, each.trial.key, each.action, each.reason)
+        for each in plan
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     typer.echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")

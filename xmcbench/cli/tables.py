@@ -27,7 +27,7 @@ def tables(
 ) -> None:
     """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
     from xmcbench.run.runner import Runner, Settings
-    from xmcbench.run.tuned import kept, tuned_trials
+    from xmcbench.run.tuned_trials import stored_samples, tuned_trials
 
     settings = Settings(
         suite=suite,
@@ -38,21 +38,20 @@ def tables(
         encoder=encoder,
     )
     runner = Runner(settings)
-    steps = runner.steps(tuned_trials(runner, kept(runner))) if runner.suite.tune else runner.plan()
-    typer.echo(of_suite(runner.suite, [(step.trial, step.record) for step in steps], format))
+    tune = runner.suite.tune
+    plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
+    typer.echo(of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], format))
 
 
 def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], format: str = "table") -> str:
     """The tables a suite asks for, what its cells reached along their budgets and at what cost, and the check that
     they spent the same where they are to."""
     from xmcbench import reporting
-    from xmcbench.plugins.registry import registry
     from xmcbench.reporting.equal_budgets import equalities
+    from xmcbench.trial.build import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
-        method = registry().method(trial.method).thing
-        unused: frozenset[str] = method.Config.model_validate(trial.config).unused()
-        return unused
+        return build_method(trial).config.unused()
 
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}

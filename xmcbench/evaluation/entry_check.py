@@ -21,7 +21,9 @@ class InvalidPredictions(XMCBenchError):
     """Predictions that break a rule of the harness, or metrics computed from them that do; they have no score."""
 
 
-def check_predictions(predictions: Predictions, num_queries: int, num_labels: int, ignore: sp.csr_array) -> None:
+def check_predictions(
+    predictions: Predictions, num_queries: int, num_labels: int, ignore: sp.csr_array | None = None
+) -> None:
     """Raise `InvalidPredictions` unless the rows are ranked, distinct labels, none of them in `ignore` [N, L].
 
     The message names the first query that breaks a rule.
@@ -43,7 +45,7 @@ def check_predictions(predictions: Predictions, num_queries: int, num_labels: in
                 raise _problem(chunk.start + int(rows[0]), problem)
 
     map_chunks(check, *indices.shape)
-    ignored = find(binary(ignore), indices)
+    ignored = find(binary(ignore), indices) if ignore is not None else ()
     if len(ignored):
         raise _problem(int(ignored[0]) // predictions.k, "a label that is to be filtered")
 

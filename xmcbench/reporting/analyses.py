@@ -11,7 +11,7 @@ import numpy as np
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
-from xmcbench.run.stored import kept_predictions
+from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
@@ -34,7 +34,7 @@ def analyses(
         bins = partitions(dataset)
         for record in some:
             try:
-                found[record.key] = analyse(kept_predictions(store, record, dataset), dataset, bins, k)
+                found[record.key] = analyse(stored_predictions(store, record, dataset), dataset, bins, k)
             except XMCBenchError as problem:
                 on_problem(f"{record.key} {record.trial.label}: {problem}")
     return found
@@ -45,7 +45,9 @@ def analyse_together(
 ) -> dict[str, Analysis]:
     """The analyses of trials on one dataset, by name. Raises `XMCBenchError` where predictions are missing."""
     bins, named = partitions(dataset, similarity), names(records)
-    return {name: analyse(kept_predictions(store, record, dataset), dataset, bins, k) for name, record in named.items()}
+    return {
+        name: analyse(stored_predictions(store, record, dataset), dataset, bins, k) for name, record in named.items()
+    }
 
 
 def names(records: Iterable[Record]) -> dict[str, Record]:

@@ -23,8 +23,8 @@ from xmcbench.evaluation import (
     score,
 )
 from xmcbench.evaluation.bootstrap import intervals
+from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.files.atomic import atomic_write
-from xmcbench.run.stored import kept_predictions
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import SCHEMA_VERSION
@@ -78,7 +78,7 @@ def _gaps(record: Record) -> Iterator[str]:
 def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
     """Where the figures of a record are not those of the predictions that are kept of it."""
     try:
-        predictions = kept_predictions(store, record, dataset)
+        predictions = stored_predictions(store, record, dataset)
     except XMCBenchError as problem:
         yield str(problem)
         return

@@ -1,38 +1,60 @@
-"""What a worker is told: a trial, and what the trial's result does not depend on."""
+"""What a worker needs to know to run a trial, and the record of the trial's end."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from xmcbench.trial.provenance import provenance
+from xmcbench.trial.record import Record, Status
 from xmcbench.trial.trial import Trial
 
 
+def now() -> str:
+    """UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
 @dataclass(frozen=True)
-class Post:
-    """Which of a trial's workers a process is."""
+class WorkerRank:
+    """The place of a process among the workers of a trial."""
 
     rank: int = 0
     size: int = 1
-    meeting: Path | None = None  # a file over which the workers find each other; None where they have, or there is one
-
-
-THE_ONLY = Post()
+    meeting: Path | None = None  # a file over which the workers still have to find each other
 
 
 class Job(BaseModel):
-    """The content of `trial.json`: enough to carry the trial out in another process."""
+    """The content of `trial.json`: enough to run the trial in another process."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     trial: Trial
     suite: str
     metrics: list[str]
-    data: Path  # where datasets lie
+    data: Path  # the folder of datasets
     cache: Path  # prepared datasets, tokenised texts
     store: Path
     chosen: dict[str, Any] = {}  # how tuning chose the configuration, for the record
     command: list[str] = []  # how the run was started, for the record
+
+    def record(self, status: Status, *, started: str, spent: Mapping[str, Any], workers: int, **outcome: Any) -> Record:
+        """The record of the trial, which ends now; `outcome` has further fields of the record."""
+        return Record(
+            key=self.trial.key,
+            suite=self.suite,
+            trial=self.trial,
+            status=status,
+            spent=dict(spent),
+            chosen=self.chosen,
+            workers=workers,
+            provenance=provenance(self.command),
+            started=started,
+            ended=now(),
+            **outcome,
+        )

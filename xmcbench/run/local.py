@@ -1,4 +1,4 @@
-"""A trial at a time on this machine, in subprocesses: the parent owns the clock, and no trial can harm the run."""
+"""Runs one trial at a time in subprocesses of this machine, so that no trial can harm the run."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
-from xmcbench.run.executor import Task, Watch
+from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.worker import MEETING
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store, StoreError
 
-GRACE_SECONDS = 5.0  # between asking a trial to end and ending it
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 POLL_SECONDS = 0.1
-# Threads of OpenMP that spin while they wait stall each other as soon as another process wants a core: on two cores,
-# one busy neighbour made a training step seven times slower. To sleep at once costs a waking at each of a step's
-# thousand parallel loops. GNU's threads, those of torch on Linux, therefore spin for about as long as a waking takes: a
-# step of 128 queries (encoder `tiny`, two cores) is 1.2 times as fast in float32 and 1.5 times in bf16 as where they
-# sleep at once, and beside a busy neighbour it takes 1.4 and 1.8 times as long, not seven.
-# Products in bf16 are prepared anew for each shape, and texts come in many: of a thousand that oneDNN keeps by default
-# few are used again, and they took 400 MB beside the 1.1 GB of a small training (38 steps, encoder `tiny`).
+# OpenMP threads that spin while they wait slow each other down as soon as another process needs a core: on two cores,
+# one busy neighbour made a training step seven times slower. Threads that sleep at once must be woken for each of a
+# step's thousand parallel loops. GNU's OpenMP (torch on Linux) therefore spins about as long as waking takes. A step of
+# 128 queries (encoder `tiny`, two cores) is then 1.2 times (float32) and 1.5 times (bf16) as fast as with sleeping
+# threads; beside a busy neighbour it takes 1.4 and 1.8 times as long instead of seven times.
+# oneDNN prepares a bf16 product for each shape, and texts have many shapes. Of the 1,000 products that it caches by
+# default few are used again; they took 400 MB beside the 1.1 GB of a small training (38 steps, encoder `tiny`).
 WORKER_ENVIRONMENT = {
     "OMP_WAIT_POLICY": "PASSIVE",
-    "GOMP_SPINCOUNT": "3000",  # comes before the policy where GNU's threads are
+    "GOMP_SPINCOUNT": "3000",  # overrides the policy in GNU's OpenMP
     "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
 }
 
 
 class LocalExecutor:
-    """One trial at a time, since what trials cost is compared; its workers are processes of this machine.
+    """Runs one trial at a time, because costs are compared. Its workers are processes of this machine.
 
-    A worker that dies, or a trial that takes too long, gets a record from here. An interrupt ends the workers and
-    leaves no record, so that the next run resumes the trial.
+    If a worker dies or a trial takes too long, the record is written here. An interrupt ends the workers and leaves no
+    record, so that the next run resumes the trial.
     """
 
     def __init__(self) -> None:
-        self._running: tuple[Watch, _Crew] | None = None
+        self._running: tuple[RunningTrial, _WorkerGroup] | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -54,31 +54,31 @@ class LocalExecutor:
 
     def check(self, needs: Needs) -> None: ...
 
-    def takes(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
+    def has_room(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
         return self._running is None
 
     def start(self, task: Task) -> None:
         directory = Store(task.job.store).directory(task.job.trial.key)
-        self._running = Watch(task), _Crew(directory, task.needs.workers)
+        self._running = RunningTrial(task), _WorkerGroup(directory, task.needs.workers)
 
-    def ended(self) -> list[Record]:
+    def finished(self) -> list[Record]:
         if self._running is None:
             return []
-        watch, crew = self._running
-        code = crew.code()  # asked before the pipe is read: what they said last is not missed
-        for event in crew.events(POLL_SECONDS if code is None else 0):
-            watch.hear(event)
-        if code is None and not watch.overdue:
+        running, group = self._running
+        code = group.code()  # before the pipe is read: no last event is missed
+        for event in group.events(POLL_SECONDS if code is None else 0):
+            running.receive(event)
+        if code is None and not running.overdue:
             return []
-        crew.end()
+        group.end()
         self._running = None
         if code is None:
-            return [watch.outcome(watch.timed_out)]
-        return [watch.outcome(lambda: _verdict(code))]
+            return [running.outcome(running.timed_out)]
+        return [running.outcome(lambda: _death(code))]
 
 
-class _Crew:
-    """The workers of a trial, each in a process group of its own. All report on one pipe."""
+class _WorkerGroup:
+    """The workers of a trial, each in a process group of its own. All write events to one pipe."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self._rest = b""
@@ -98,20 +98,20 @@ class _Crew:
             os.close(parent)
 
     def code(self) -> int | None:
-        """How they ended: 0 where all did well, else how the first went that did not; None while they work."""
+        """The first non-zero exit code of the workers, or 0; None while they run."""
         codes = [worker.poll() for worker in self._workers]
         failed = [code for code in codes if code]
         if failed:
-            return min(failed)  # a signal, where there was one
+            return min(failed)  # signals are negative
         return None if None in codes else 0
 
     def events(self, seconds: float) -> list[dict[str, Any]]:
-        """What they told since the last call; where nothing, wait `seconds` for it."""
+        """The events since the last call; waits up to `seconds` for one."""
         lines: list[bytes] = []
         while select.select([self._events], [], [], seconds)[0]:
             content = os.read(self._events, 65536)
             if not content:
-                time.sleep(seconds)  # they closed the pipe and are about to end
+                time.sleep(seconds)  # the workers closed the pipe and are about to end
                 break
             *whole, self._rest = (self._rest + content).split(b"\n")
             lines += whole
@@ -119,7 +119,7 @@ class _Crew:
         return [json.loads(line) for line in lines]
 
     def end(self) -> None:
-        """Ask the groups of all workers to end, then end them; nothing of them is left."""
+        """Terminate the process groups of all workers, and kill what is left after `GRACE_SECONDS`."""
         for worker in self._workers:
             if worker.poll() is None:
                 with suppress(ProcessLookupError):
@@ -129,7 +129,7 @@ class _Crew:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(max(0.0, deadline - time.monotonic()))
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(worker.pid, signal.SIGKILL)  # also what a worker that has ended left behind
+                os.killpg(worker.pid, signal.SIGKILL)  # also children that a worker left behind
             worker.wait()
         os.close(self._events)
         os.close(self._alive)
@@ -148,11 +148,11 @@ def _worker(directory: Path, events: int, parent: int, rank: int, size: int, log
     )
 
 
-def _verdict(code: int) -> tuple[Status, str, str]:
-    """What became of workers that left no record: status, kind and message."""
+def _death(code: int) -> Death:
+    """The cause of death of workers that left no record and whose first non-zero exit code is `code`."""
     if code == -signal.SIGKILL:
-        return Status.OOM, "SIGKILL", "killed by signal 9, most likely out of memory"
+        return Death(Status.OOM, "SIGKILL", "killed by signal 9, most likely out of memory")
     if code < 0:
         kind = signal.Signals(-code).name
-        return Status.ERROR, kind, f"killed by signal {-code} ({kind})"
-    return Status.ERROR, "Exit", f"the worker ended with code {code} and left no record"
+        return Death(Status.ERROR, kind, f"killed by signal {-code} ({kind})")
+    return Death(Status.ERROR, "Exit", f"the worker ended with code {code} and left no record")

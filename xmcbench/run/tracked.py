@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from xmcbench.run.runner import Display, Step
+from xmcbench.run.display import Display
+from xmcbench.run.plan import PlannedTrial
 from xmcbench.tracking.listener import Listener
 from xmcbench.tracking.tracker import Tracker
 from xmcbench.trial.record import Record
@@ -30,22 +31,22 @@ class TrackedDisplay:
     def __init__(self, display: Display, listeners: Sequence[Listener]) -> None:
         self._display, self._listeners = display, listeners
 
-    def begin(self, step: Step, number: int, total: int) -> None:
-        self._send("begin", step.trial)
-        self._display.begin(step, number, total)
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self._send("begin", planned.trial)
+        self._display.begin(planned, number, total)
 
-    def wait(self, step: Step) -> None:
-        self._display.wait(step)
+    def wait(self, planned: PlannedTrial) -> None:
+        self._display.wait(planned)
 
-    def progress(self, step: Step, progress: TrialProgress) -> None:
-        self._send("step", step.trial, progress)
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        self._send("step", planned.trial, progress)
         for point in progress.evaluations:
-            self._send("evaluation", step.trial, point)
-        self._display.progress(step, progress)
+            self._send("evaluation", planned.trial, point)
+        self._display.progress(planned, progress)
 
-    def end(self, step: Step, record: Record) -> None:
-        self._send("end", step.trial, record)
-        self._display.end(step, record)
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        self._send("end", planned.trial, record)
+        self._display.end(planned, record)
 
     def _send(self, event: str, *arguments: Any) -> None:
         for listener in self._listeners:

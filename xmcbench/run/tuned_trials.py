@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.run.runner import Display, Runner
+from xmcbench.run.display import Display
+from xmcbench.run.runner import Runner
 from xmcbench.run.tuning import Resolve, RunTrials, choose
+from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 

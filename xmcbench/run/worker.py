@@ -1,8 +1,8 @@
-"""A process that carries a trial out: `python -m xmcbench.run.worker DIRECTORY EVENTS PARENT RANK SIZE`.
+"""A worker process of a trial: `python -m xmcbench.run.worker DIRECTORY EVENTS PARENT RANK SIZE`.
 
-EVENTS is the descriptor of a pipe for JSON lines: progress, and a fault of the disk. PARENT is that of a pipe nobody
-writes to: its end means that the parent is gone, however it went, and this process and its children go too. The
-process is worker RANK of SIZE.
+EVENTS is the file descriptor of a pipe for JSON lines: progress and disk faults. PARENT is that of a pipe to which
+nobody writes: it closes when the parent process is gone, and then this process and its children end too. The process is
+worker RANK of SIZE.
 """
 
 from __future__ import annotations
@@ -24,49 +24,49 @@ from filelock import FileLock
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.run.attempt import Attempt
-from xmcbench.run.job import Job, Post
+from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
 
-FAILED_EXIT = 1  # the trial has failed: there is a record that says how
+FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
-MEETING = "meeting"  # in a trial's directory: the file over which its workers find each other
-LOG_TAIL = 2048  # bytes of log.txt that a failure's record holds
+MEETING = "meeting"  # file in a trial's directory over which its workers find each other
+LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
 
 
-class PartnerLostError(XMCBenchError):
-    """A worker met the end of another. Its own end is an echo, which says nothing of why: nothing is recorded."""
+class PeerLostError(XMCBenchError):
+    """Raised in a worker whose peer died; only the peer's failure is recorded."""
 
 
 def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
-    """Carry out the trial in `directory` and leave a record there; the exit code says whether it went well."""
+    """Run the trial in `directory` and write its record there; the exit code says whether it succeeded."""
     threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
     with os.fdopen(events, "w", buffering=1) as pipe:
-        post = Post(rank, size, directory / MEETING if size > 1 else None)
-        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), post=post)
+        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
+        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), worker=worker)
         attempt.watch = lambda progress: _send(pipe, as_event(progress))
         try:
-            record = carry_out(attempt)
+            record = run_and_record(attempt)
         except (OSError, StoreError) as problem:
             _send(pipe, {"disk": str(problem)})
             return DISK_FAULT_EXIT
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
-def carry_out(attempt: Attempt) -> Record | None:
-    """Perform the attempt, and record a failure as one.
+def run_and_record(attempt: Attempt) -> Record | None:
+    """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
 
-    What is no outcome of a trial is raised: a fault of the disk as `StoreError`, and `PartnerLostError`.
+    Raises what is not an outcome of the trial: `StoreError` for a disk fault, and `PeerLostError`.
     """
     directory = Store(attempt.job.store).directory(attempt.job.trial.key)
-    # A worker whose parent was killed may still be going down: two must not write to one directory.
-    with FileLock(directory / f".worker-{attempt.post.rank}.lock"):
-        return _performed(attempt)
+    # A worker whose parent was killed may still be ending: two must not write to one directory.
+    with FileLock(directory / f".worker-{attempt.worker.rank}.lock"):
+        return _run(attempt)
 
 
-def _performed(attempt: Attempt) -> Record | None:
+def _run(attempt: Attempt) -> Record | None:
     store = Store(attempt.job.store)
     try:
         return attempt.perform()
@@ -79,24 +79,24 @@ def _performed(attempt: Attempt) -> Record | None:
             raise
         traceback.print_exc()
         sys.stderr.flush()
-        if attempt.post.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
-            raise PartnerLostError("another worker is gone") from problem
+        if attempt.worker.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
+            raise PeerLostError("another worker died") from problem
         key = attempt.job.trial.key
         record = attempt.failure(_status(problem), problem, log_tail(store.directory(key)))
-        if first := store.record(key):  # of a worker that failed before this one
+        if first := store.record(key):  # another worker failed before this one
             return first
         store.write_record(record)
-        if record.status in (Status.INVALID, Status.TOO_LARGE):  # going on from here would only end there again
+        if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
             shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
         return record
 
 
 def disk_fault(problem: BaseException) -> str | None:
-    """What the disk said, where a full or read-only disk is what `problem` is about."""
+    """The message of a full or read-only disk, if that is what `problem` is about."""
     code = problem.errno if isinstance(problem, OSError) else None
     # Libraries written in Rust (safetensors, tokenizers) raise classes of their own, with the number in the text.
-    if code is None and (told := re.search(r"\(os error (\d+)\)", str(problem))):
-        code = int(told[1])
+    if code is None and (match := re.search(r"\(os error (\d+)\)", str(problem))):
+        code = int(match[1])
     return os.strerror(code) if code in DISK_FAULTS else None
 
 
@@ -112,13 +112,13 @@ def log_tail(directory: Path) -> str:
 
 
 def _in_collective(problem: BaseException) -> bool:
-    """Whether it came from waiting for other workers: what breaks there is, as a rule, that one of them is gone."""
+    """Whether `problem` was raised in a collective of torch: the usual cause is that another worker died."""
     frames = traceback.extract_tb(problem.__traceback__)
     return any("torch/distributed/" in frame.filename for frame in frames)
 
 
 def _status(problem: BaseException) -> Status:
-    """What an exception means; torch's are known by name and text, since nothing here imports torch."""
+    """The status of a trial that ended with `problem`. Torch's exceptions are known by name: no import of torch."""
     if isinstance(problem, TooLargeError):
         return Status.TOO_LARGE
     names = {kind.__name__ for kind in type(problem).__mro__}
@@ -139,7 +139,7 @@ def as_event(progress: TrialProgress) -> dict[str, Any]:
 
 
 def _send(pipe: Any, event: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to say so
+    with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to close
         pipe.write(json.dumps(event) + "\n")
 
 

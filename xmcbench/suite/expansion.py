@@ -87,7 +87,11 @@ class Expansion:
             if config is not None and budget is not None:
                 identity = config.model_dump_json() + budget.model_dump_json()
                 resolved.setdefault(identity, (used_point, config, budget))
-        varying = [axis for axis in axes if len({_text(_value(axis, *rest)) for _, *rest in resolved.values()}) > 1]
+        varying = [
+            axis
+            for axis in axes
+            if len({_text(_value(axis, config, budget)) for _, config, budget in resolved.values()}) > 1
+        ]
         for point, config, budget in resolved.values():
             tag = ",".join(f"{axis}={_text(point[axis])}" for axis in varying if axis in point)
             yield Variant(

@@ -44,8 +44,6 @@ class Tune(BaseModel):
     budget: Budget | None = Field(None, description="budget of a sample; null: that of the trial itself")
     metric: str | None = Field(None, description="metric to choose by; null: the selection's")
     scheduler: Literal["none", "halving"] = Field("none", description="halving stops most samples early")
-    reduction: int = Field(
-        3, gt=1, description="halving: one sample in so many continues, with so many times the budget"
-    )
+    reduction: int = Field(3, gt=1, description="halving: one sample in so many gets so many times the budget")
     searcher: Literal["random", "optuna"] = Field("random", description="what proposes samples")
     seed: int = Field(0, description="seed of the searcher")

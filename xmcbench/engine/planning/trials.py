@@ -21,7 +21,7 @@ from xmcbench.engine.planning.probe import Probe, look_at
 from xmcbench.engine.planning.simulate import Paper, Simulation
 from xmcbench.engine.planning.workload import LARGE, Lengths, Workload
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import registry
+from xmcbench.trial.build import build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
@@ -69,10 +69,9 @@ class Planner:
 
     def plan(self, trial: Trial) -> TrialPlan:
         """Raises XMCBenchError where nothing can be said of the trial, and why."""
-        found = registry().method(trial.method).thing
-        if not issubclass(found, EmbeddingMethod):
+        method = build_method(trial)
+        if not isinstance(method, EmbeddingMethod):
             raise XMCBenchError("trains no encoder of its own: no plan is made of it")
-        method: EmbeddingMethod = found(found.Config.model_validate(trial.config))
         work, encoder, notes = self._workload(trial, method)
         try:
             probe = look_at(method, work, encoder.dimension)

@@ -1,0 +1,32 @@
+"""Reads the stored predictions of a trial and checks them against their dataset."""
+
+from __future__ import annotations
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.entry_check import check_predictions
+from xmcbench.evaluation.truth import truth_hash
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
+
+
+def stored_predictions(store: Store, record: Record, dataset: Dataset) -> Predictions:
+    """The predictions of a trial, valid for `dataset`.
+
+    Raises `XMCBenchError` if the trial ran on other data, or if the predictions are damaged or were scored against
+    other test targets.
+    """
+    name, content_hash = dataset.card.name, dataset.card.content_hash
+    if content_hash != record.trial.dataset_hash:
+        raise XMCBenchError(
+            f"dataset {name!r} has the content hash {content_hash[:12]}, the trial ran on "
+            f"{record.trial.dataset_hash[:12]}"
+        )
+    predictions, stored_hash = store.predictions(record.key)
+    if stored_hash != (expected := truth_hash(dataset)):
+        raise XMCBenchError(
+            f"its predictions answer to the truth {stored_hash[:12]}, dataset {name!r} has {expected[:12]}"
+        )
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    return predictions

@@ -1,0 +1,59 @@
+"""Splits the training queries of a trial into those to train on and those held out to choose a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data import TrainingData
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import (
+    Evaluator,
+    check_predictions,
+    drop_ignored,
+    find_evaluators,
+    find_hits,
+    inverse_propensity,
+    score,
+)
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.run import HeldOut, held_out_rows
+from xmcbench.trial.trial import Selection
+
+
+@dataclass(frozen=True)
+class HeldOutScorer:
+    """Computes metrics of predictions for held-out training queries. It holds their targets and no test target."""
+
+    truth: sp.csr_array  # [N, L]
+    ignore: sp.csr_array  # [N, L]
+    weights: np.ndarray  # [L] inverse propensities
+    metrics: list[str]
+    evaluators: Mapping[str, Evaluator]
+
+    def __call__(self, predictions: Predictions) -> dict[str, float]:
+        check_predictions(predictions, *self.truth.shape)
+        valid = drop_ignored(predictions, self.ignore, predictions.k)
+        return score(find_hits(valid, self.truth, self.weights), self.metrics, self.evaluators)
+
+
+def hold_out(
+    train: TrainingData, selection: Selection, seed: int, metrics: Sequence[str]
+) -> tuple[HeldOut, TrainingData, np.ndarray]:
+    """The held-out queries, the training data without them, and the rows of `train` that remain.
+
+    Raises XMCBenchError if no training query would remain.
+    """
+    total, card = len(train.texts), train.card
+    if selection.queries >= total:
+        raise XMCBenchError(
+            f"selection.queries is {selection.queries}, expected fewer than the {total} training queries of {card.name}"
+        )
+    held_out, remaining = held_out_rows(selection, seed, total)
+    data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
+    weights = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+    scorer = HeldOutScorer(data.targets, data.ignore, weights, names, find_evaluators(names))
+    return HeldOut(data.texts, scorer, selection.metric, selection.evaluations), train.rows(remaining), remaining
