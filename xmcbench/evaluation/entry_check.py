@@ -45,7 +45,7 @@ def check_predictions(
                 raise _problem(chunk.start + int(rows[0]), problem)
 
     map_chunks(check, *indices.shape)
-    ignored = find(binary(ignore), indices) if ignore is not None else ()
+    ignored = find(binary(ignore), indices) if ignore is not None else np.empty(0, np.int64)
     if len(ignored):
         raise _problem(int(ignored[0]) // predictions.k, "a label that is to be filtered")
 
