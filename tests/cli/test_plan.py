@@ -36,7 +36,7 @@ def test_every_trial_is_told_once_and_what_cannot_be_planned_is_named(
     assert row[3] == "20.1k" or row[3].startswith("20.")
     assert row[-1] == "yes"
     assert "4 x h100 (NVIDIA H100 data sheet, SXM), 50% of its peak assumed" in shown.out
-    assert "memory of a worker" in shown.out
+    assert "memory per worker" in shown.out
     assert "not planned: catalog-200/words: trains no encoder of its own" in shown.err
 
 

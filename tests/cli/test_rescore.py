@@ -85,7 +85,7 @@ def test_figures_are_recomputed_and_the_change_is_told(world: World) -> None:
     text = world.run()
     assert world.metrics(wrong) == {"P@1": 0.5, "R@2": 1.0}
     assert f"{wrong.key} wrong on made: P@1 90.0000 -> 50.0000, metric version 0 -> {METRIC_VERSION}\n" == text
-    assert world.run() == f"{wrong.key} wrong on made: 2 figures unchanged\n"
+    assert world.run() == f"{wrong.key} wrong on made: 2 metrics unchanged\n"
 
 
 def test_figures_can_be_added_and_none_is_lost(world: World) -> None:

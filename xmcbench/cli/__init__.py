@@ -1,4 +1,4 @@
-"""The command `xmcbench`. A module a command; what is heavy is imported inside the command that needs it."""
+"""The command `xmcbench`: one module per subcommand. Heavy packages are imported inside the commands that need them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from xmcbench.cli import (
 )
 from xmcbench.errors import XMCBenchError
 
-USER_ERROR = 2  # exit code: a problem the user can mend
+USER_ERROR = 2  # exit code: invalid input
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,13 +64,15 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
 ) -> None:
     pass
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line; a problem the user can mend is told in a line and never as a traceback."""
+    """Run the command line. An error that a user can cause is printed on one line, never as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         app(args=arguments)
@@ -81,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"error: {line}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
         sys.exit(USER_ERROR)
     except OSError as problem:
         print(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", file=sys.stderr)

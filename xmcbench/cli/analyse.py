@@ -1,4 +1,4 @@
-"""`xmcbench analyse`: where the figures of finished trials come from, read off their stored predictions."""
+"""`xmcbench analyse`: break down the metrics of finished trials, from their stored predictions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,23 @@ if TYPE_CHECKING:
 
 def analyse(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN...", help="Trials on one dataset: key or its beginning, dataset/label.")
+        list[str],
+        typer.Argument(metavar="RUN...", help="Trials on one dataset: key or the start of it, or dataset/label."),
     ],
-    k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels a query that count.")] = 5,
+    k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels per query.")] = 5,
     similarity: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Bins of similar labels too, by the vectors of this trial.")
+        str | None,
+        typer.Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial."),
     ] = None,
     format: TableFormat = "table",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="A folder for CSV and JSON of every digit.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for CSV and JSON in full precision.")] = None,
     figures: Annotated[
-        Literal["svg", "pdf", "png"] | None, typer.Option(help="Draw the figures too; needs --out.")
+        Literal["svg", "pdf", "png"] | None, typer.Option(help="Also draw figures; needs --out.")
     ] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Break figures down by label frequency and similarity; precision against recall, scores, coverage."""
+    """Break metrics down by label frequency and similarity; precision against recall, scores, coverage."""
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting.analyses import analyse_together
@@ -41,7 +43,7 @@ def analyse(
     from xmcbench.trial.store import Store
 
     if figures and out is None:
-        raise XMCBenchError("--figures needs a folder to draw into, expected --out DIR")
+        raise XMCBenchError("--figures needs a folder: expected --out DIR")
     place = Store(store)
     records = _on_one_dataset(place, runs)
     dataset = load(records[0].trial.dataset, data)
@@ -73,7 +75,7 @@ def _on_one_dataset(store: Store, runs: list[str]) -> list[Record]:
 
 
 def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
-    """How much each label is like its neighbours, by the label vectors of a trial on the same data."""
+    """[L] mean similarity of each label to its neighbours, from the label vectors of a trial on the same data."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
     from xmcbench.run.saved_model import load_saved_model
@@ -83,7 +85,7 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
         raise XMCBenchError(f"--similarity {run}: ran on {record.trial.dataset}, expected the trials' own dataset")
     vectors = getattr(load_saved_model(store, record), "index_LD", None)
     if vectors is None:
-        raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no vectors of labels")
+        raise XMCBenchError(f"--similarity {run}: method {record.trial.method!r} has no label vectors")
     from xmcbench.engine.search.similarity import mean_similarity
 
     return mean_similarity(vectors)

@@ -1,4 +1,4 @@
-"""`xmcbench compare`: in what two trials differ, and whether it is more than chance."""
+"""`xmcbench compare`: how two trials differ, and whether the difference is significant."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ if TYPE_CHECKING:
 
 def compare(
     first: RunName,
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The trial to compare it with.")],
-    metrics: Annotated[str | None, typer.Option(help="Figures to compare, as in P@1,nDCG@5; all by default.")] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Labels a query that breakdown and queries look at.")] = 5,
-    queries: Annotated[int, typer.Option(min=0, help="Queries to show that gained, and that lost most.")] = 3,
+    second: Annotated[str, typer.Argument(metavar="RUN", help="The trial to compare with.")],
+    metrics: Annotated[str | None, typer.Option(help="Metrics to compare, as in P@1,nDCG@5 (default: all).")] = None,
+    k: Annotated[int, typer.Option("-k", min=1, help="Labels per query in the breakdown and in example queries.")] = 5,
+    queries: Annotated[
+        int, typer.Option(min=0, help="Number of example queries with the largest gain, and with the largest loss.")
+    ] = 3,
     format: TableFormat = "table",
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Compare two trials on one test split: figures, bins of labels, queries. Paired bootstrap over test queries."""
+    """Compare two trials on one test split: metrics, label bins, queries. Paired bootstrap over test queries."""
     from xmcbench.cli.find import find_trial
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
@@ -42,17 +44,17 @@ def compare(
     try:
         dataset = load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
-        typer.echo(render_tables([_kept_figures(place, records, names)], format))
-        typer.echo(f"\nno breakdown and no queries: {problem}", err=True)
+        typer.echo(render_tables([_stored_metrics(place, records, names)], format))
+        typer.echo(f"\nno breakdown and no example queries: {problem}", err=True)
         return
     predictions, found = _compare(place, records, dataset, names, k)
-    typer.echo(render_tables([*_grids(records, found)], format))
+    typer.echo(render_tables([*_tables(records, found)], format))
     if format == "table" and queries:
         typer.echo("\n" + "\n".join(_queries(found, dataset, predictions, queries)))
 
 
 def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
-    """The metrics to compare. Raises XMCBenchError where the two answer to different questions."""
+    """The metrics to compare. Raises XMCBenchError if the trials were scored against different test targets."""
     from xmcbench.cli.find import described
     from xmcbench.errors import UnknownNameError, XMCBenchError
 
@@ -81,18 +83,18 @@ def _compare(
     return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
 
 
-def _kept_figures(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> TextTable:
-    """The figures alone, from what the trials keep of them on resamples."""
+def _stored_metrics(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> TextTable:
+    """The metrics alone, from their stored values on resamples."""
     from xmcbench.evaluation.comparison import compare_resampled
 
-    kept = store.resampled(records[0], names), store.resampled(records[1], names)
-    return _figures(records, compare_resampled((records[0].metrics, records[1].metrics), kept))
+    resampled = store.resampled(records[0], names), store.resampled(records[1], names)
+    return _figures(records, compare_resampled((records[0].metrics, records[1].metrics), resampled))
 
 
-def _grids(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
+def _tables(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
     yield _figures(records, found.metrics)
     for name, parts in found.breakdowns.items():
-        yield _grid(f"P@{found.k} by {name}", "labels", parts, ())
+        yield _table(f"P@{found.k} by {name}", "labels", parts, ())
 
 
 def _figures(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
@@ -101,15 +103,15 @@ def _figures(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) 
     notes = (
         f"1: {described(records[0])}",
         f"2: {described(records[1])}",
-        "Per cent. Difference: 1 less 2, with its 95 % interval and two-sided p (paired bootstrap over test queries); "
-        "* where the interval leaves 0 out.",
+        "Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p (paired bootstrap over test queries); "
+        "* the interval excludes 0.",
     )
-    return _grid(
+    return _table(
         f"{records[0].trial.dataset}: {records[0].trial.label} and {records[1].trial.label}", "", figures, notes
     )
 
 
-def _grid(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
+def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
     from xmcbench.reporting import TextTable
 
     rows = []
@@ -119,18 +121,18 @@ def _grid(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tupl
         star = "*" if found.significant else ""
         figures = (f"{100 * each.first:.2f}", f"{100 * each.second:.2f}", f"{100 * found.value:+.2f}{star}")
         rows.append((each.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{found.p:.3f}"))
-    return TextTable(title, (kind or "figure", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
+    return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
 
 
 def _queries(
     found: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
 ) -> Iterator[str]:
-    """Which queries change, and those that change most with their texts and labels."""
+    """How many queries change, and the texts and labels of those that change most."""
     change = found.change
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     yield (
         f"{len(change):,} test queries, hits among the first {found.k}: 1 has more for {better:,}, 2 for {worse:,}, "
-        f"the same for {len(change) - better - worse:,}."
+        f"equal for {len(change) - better - worse:,}."
     )
     gained, lost = found.most_changed(count)
     for query in (*gained, *lost):
@@ -143,7 +145,7 @@ def _queries(
 
 
 def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
-    """Label texts, those that are true marked."""
+    """Label texts; true labels are marked with +."""
     marked = (("+" if label in true else "") + _line(dataset.label_texts[label], 40) for label in labels)
     return "; ".join(marked) or "none"
 

@@ -1,4 +1,4 @@
-"""Which trial of a store a name means: commands that are about one trial share it."""
+"""Finds the trial that a name on the command line means."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def find_trial(store: Store, name: str) -> Record:
-    """The one finished trial with predictions that `name` means.
+    """The finished trial with predictions that `name` means.
 
-    A name is a key or its beginning, a label as suite or leaderboard have it, or `dataset/label`. Raises XMCBenchError
-    where none or several are meant, and names them.
+    A name is a key or the start of one, a label as in the suite or the leaderboard, or `dataset/label`. Raises
+    XMCBenchError if no trial or several match; the message lists them.
     """
     from xmcbench.errors import XMCBenchError
     from xmcbench.trial.record import SCORED
@@ -29,13 +29,13 @@ def find_trial(store: Store, name: str) -> Record:
 
 
 def find_record(store: Store, name: str) -> Record:
-    """The one trial that `name` means, however it ended; names are those of `find_trial`."""
+    """The trial that `name` means, whatever its status; names are those of `find_trial`."""
     records = _records(store)
     return _only(_meant(records, name), records.values(), name, store)
 
 
 def described(record: Record) -> str:
-    """A trial in a line, for messages."""
+    """One line about a trial, for messages."""
     from xmcbench.reporting import budget_text
 
     trial = record.trial
@@ -59,7 +59,7 @@ def _meant(records: dict[str, Record], name: str) -> list[Record]:
 
 
 def _only(found: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
-    """The one record found; `others` are those that may have been meant."""
+    """The only record in `found`; `others` may hold the nearest valid name."""
     from xmcbench.errors import XMCBenchError, suggest
 
     if len(found) == 1:
@@ -72,7 +72,7 @@ def _only(found: list[Record], others: Iterable[Record], name: str, store: Store
 
 
 def _names(records: dict[str, Record]) -> dict[str, set[str]]:
-    """What each trial is called beside its key."""
+    """The names of each trial, other than its key."""
     from xmcbench.reporting import leaderboard
 
     names = {key: {record.trial.label} for key, record in records.items()}

@@ -1,4 +1,4 @@
-"""`xmcbench methods`: what is installed, and what is broken."""
+"""`xmcbench methods`: installed methods and broken plugins."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
 
 
 def methods() -> None:
-    """List the methods that are installed, and the plugins that could not be used."""
+    """List installed methods, and plugins that could not be loaded."""
     from tabulate import tabulate
 
     from xmcbench.plugins.registry import registry

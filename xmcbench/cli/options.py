@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have; those of one command stand with it."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Annotated, Literal
 
 import typer
 
-RUN = typer.Argument(metavar="RUN", help="A trial: its key or the beginning of it, or dataset/label.")
+RUN = typer.Argument(metavar="RUN", help="A trial: its key or the start of it, or dataset/label.")
 
 RunName = Annotated[str, RUN]
 SuitePath = Annotated[Path, typer.Argument(help="The suite file.", show_default=False)]
-Only = Annotated[str, typer.Option(metavar="GLOB", help="Trials whose label, or dataset/label, matches.")]
+Only = Annotated[str, typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches.")]
 Sets = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Replace a key, as in budget.steps=10.")
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")
 ]
 DatasetNames = Annotated[
-    list[str] | None, typer.Option("--dataset", metavar="NAME", help="Use this dataset in place of the suite's.")
+    list[str] | None, typer.Option("--dataset", metavar="NAME", help="Use this dataset instead of the suite's.")
 ]
-EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder in place of the suite's.")]
-TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="How to write it.")]
-DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Where datasets lie.")]
-StoreDir = Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Where results are kept.")]
+EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
+TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="Output format.")]
+DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]
+StoreDir = Annotated[Path, typer.Option(envvar="XMCBENCH_STORE", help="Folder of results.")]

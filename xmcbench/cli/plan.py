@@ -1,4 +1,4 @@
-"""`xmcbench plan`: what the trials of a suite will take, before any of them runs."""
+"""`xmcbench plan`: predict the cost of a suite's trials before any of them runs."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 def plan(
     suite: SuitePath,
     accelerator: Annotated[
-        str, typer.Option(metavar="NAME", help="A device by name, as h100; here: this machine, measured.")
+        str, typer.Option(metavar="NAME", help="A device, as h100; here: this machine, measured.")
     ] = "a100-80gb",
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Devices that train a trial together.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Devices per trial.")] = 1,
     utilisation: Annotated[
-        float, typer.Option(min=0.01, max=1, metavar="SHARE", help="Of the device's peak that is reached; assumed.")
+        float, typer.Option(min=0.01, max=1, metavar="SHARE", help="Assumed fraction of peak throughput.")
     ] = 0.3,
     query_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of a dataset that is not here; else its longest.")
+        int | None, typer.Option(min=1, metavar="N", help="Tokens per query of a dataset that is not on disk.")
     ] = None,
     label_tokens: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Of a dataset that is not here; else its longest.")
+        int | None, typer.Option(min=1, metavar="N", help="Tokens per label of a dataset that is not on disk.")
     ] = None,
     only: Only = "*",
     sets: Sets = None,
@@ -39,9 +39,9 @@ def plan(
     format: TableFormat = "table",
     data: DataDir = Path("data"),
 ) -> None:
-    """Predict operations, hours, memory and messages of each trial of a suite; runs nothing.
+    """Predict operations, hours, memory and network traffic of each trial of a suite, without running any.
 
-    Exit code: 0 every trial fits, 1 one does not fit its memory, 2 a problem to mend first.
+    Exit code: 0 every trial fits into memory; 1 a trial does not; 2 invalid input.
     """
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.accelerators import HERE
@@ -104,10 +104,10 @@ def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: 
     notes = [
         f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds: {format_value(total, 'hours')} device hours",
-        f"fits: close where memory is within {MARGIN:.0%} of what there is; memory and sent are a worker's",
+        f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and sent are per worker",
         *dict.fromkeys(note for each in made for note in each.notes),
     ]
-    headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent a step", "fits")
+    headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent per step", "fits")
     return TextTable("plan", headings, tuple(rows), tuple(notes))
 
 
@@ -120,8 +120,8 @@ def _memory(made: Sequence[TrialPlan]) -> TextTable:
         (_name(each.trial, made), *(format_value(value, "bytes") for value in each.memory.parts().values()))
         for each in made
     ]
-    note = "the peak is the first five and the largest of: embeddings + activations + scores, checkpoint, search"
-    return TextTable("memory of a worker", ("trial", *parts), tuple(rows), (note,))
+    note = "peak: the first five, plus the largest of embeddings + activations + scores, checkpoint, search"
+    return TextTable("memory per worker", ("trial", *parts), tuple(rows), (note,))
 
 
 def _name(trial: Trial, made: Sequence[TrialPlan]) -> str:

@@ -1,4 +1,4 @@
-"""`xmcbench predict`: a finished trial's model answers for texts of one's own."""
+"""`xmcbench predict`: rank labels for new texts with the model of a finished trial."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 def predict(
     run: RunName,
-    text: Annotated[list[str] | None, typer.Option(help="A text to answer; may be given several times.")] = None,
+    text: Annotated[list[str] | None, typer.Option(help="A text; may be given several times.")] = None,
     file: Annotated[
-        Path | None, typer.Option(allow_dash=True, help="Texts to answer, one a line; - is standard input.")
+        Path | None, typer.Option(allow_dash=True, help="A file with one text per line; - is standard input.")
     ] = None,
-    k: Annotated[int, typer.Option("-k", min=1, help="Labels a text.")] = 10,
-    format: Annotated[Literal["table", "json"], typer.Option(help="json carries every digit.")] = "table",
+    k: Annotated[int, typer.Option("-k", min=1, help="Labels per text.")] = 10,
+    format: Annotated[Literal["table", "json"], typer.Option(help="json has full precision.")] = "table",
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Rank the labels of a finished trial's dataset for texts, best first."""
+    """Rank the labels of a trial's dataset for new texts, best first."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
     from xmcbench.run.saved_model import load_saved_model
@@ -36,7 +36,7 @@ def predict(
 
     texts = [*(text or []), *(_lines(file) if file else [])]
     if not texts:
-        raise XMCBenchError("predict: no texts; --text TEXT or --file FILE gives some")
+        raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     place = Store(store)
     record = find_trial(place, run)
     labels = _label_texts(record, data)
@@ -47,7 +47,7 @@ def predict(
 
 
 def _lines(file: Path) -> list[str]:
-    """The lines of a file of UTF-8, or of standard input."""
+    """The lines of a UTF-8 file or of standard input."""
     from xmcbench.errors import XMCBenchError
 
     try:
@@ -58,7 +58,7 @@ def _lines(file: Path) -> list[str]:
 
 
 def _label_texts(record: Record, data: Path) -> Texts:
-    """The texts of the labels that the trial's model knows by number."""
+    """The label texts of the trial's dataset, by label id."""
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
 
@@ -67,13 +67,13 @@ def _label_texts(record: Record, data: Path) -> Texts:
     if dataset.card.content_hash != trial.dataset_hash:
         raise XMCBenchError(
             f"dataset {trial.dataset!r} has the content hash {dataset.card.content_hash[:12]}, "
-            f"the trial ran on {trial.dataset_hash[:12]}: its labels may be others"
+            f"the trial ran on {trial.dataset_hash[:12]}: its labels may differ"
         )
     return dataset.label_texts
 
 
 def _answers(predictions: Predictions, labels: Texts) -> list[list[dict[str, Any]]]:
-    """The labels of each text, best first; a method need not find as many as were asked for."""
+    """The labels of each text, best first; a method may return fewer than `k`."""
     return [
         [
             {"id": int(label), "label": labels[int(label)], "score": float(score)}

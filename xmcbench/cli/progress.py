@@ -22,7 +22,7 @@ TENTHS = 10  # a plain line for every tenth of a stage
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """What shows the progress of a run on standard output."""
+    """A display on standard output: bars on a terminal, else lines."""
     if not sys.stdout.isatty():
         yield Lines()
         return
@@ -32,40 +32,40 @@ def display() -> Iterator[Display]:
 
 
 class Lines:
-    """A line when a trial begins, at each tenth of a stage, and when it ends."""
+    """Prints a line when a trial starts, at each tenth of a stage, and when it ends."""
 
     def __init__(self) -> None:
-        self._last: dict[str, tuple[str, int]] = {}  # stage and tenth told last of each trial that runs, by key
+        self._last: dict[str, tuple[str, int]] = {}  # stage and tenth printed last, by key of running trial
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self._last[planned.trial.key] = ("", -1)
         print(f"[{number}/{total}] {_name(planned)}: {planned.action}", flush=True)
 
     def wait(self, planned: PlannedTrial) -> None:
-        print(f"  {_name(planned)}: another run has it, waiting", flush=True)
+        print(f"  {_name(planned)}: waiting for another run that holds it", flush=True)
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         now = (progress.stage, int(progress.fraction * TENTHS))
         if now != self._last[planned.trial.key]:
             self._last[planned.trial.key] = now
-            told = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-            print(f"  {self._which(planned)}{told}", flush=True)
+            line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
+            print(f"  {self._which(planned)}{line}", flush=True)
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         print(f"  {self._which(planned)}{_outcome(record)}", flush=True)
         del self._last[planned.trial.key]
 
     def _which(self, planned: PlannedTrial) -> str:
-        """The name of the trial, where several run."""
+        """The name of the trial, if several run."""
         return f"{_name(planned)}: " if len(self._last) > 1 else ""
 
 
 class Bars:
-    """A bar for each trial that runs; a trial that ended stays as a line above them."""
+    """One bar per running trial; a finished trial becomes a line above the bars."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
-        self._tasks: dict[str, tuple[TaskID, str]] = {}  # of the trials that run, by key
+        self._tasks: dict[str, tuple[TaskID, str]] = {}  # of running trials, by key
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         name = f"[{number}/{total}] {_name(planned)}"
@@ -73,7 +73,7 @@ class Bars:
         self._tasks[planned.trial.key] = task, name
 
     def wait(self, planned: PlannedTrial) -> None:
-        self._bars.console.print(Text(f"{_name(planned)}: another run has it, waiting"))
+        self._bars.console.print(Text(f"{_name(planned)}: waiting for another run that holds it"))
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         task, _ = self._tasks[planned.trial.key]
@@ -94,7 +94,7 @@ def _figures(progress: TrialProgress) -> str:
 
 
 def _outcome(record: Record) -> str:
-    """How it ended and, for a failure, where the log is."""
+    """How the trial ended and, for a failure, where its log is."""
     from xmcbench.run.outcome import explain
 
     return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

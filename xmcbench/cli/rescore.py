@@ -1,4 +1,4 @@
-"""`xmcbench rescore`: figures again, from the predictions that are kept."""
+"""`xmcbench rescore`: recompute metrics from stored predictions."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 def rescore(
     trials: Annotated[
-        list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels; all if none.")
+        list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels (default: all).")
     ] = None,
-    metrics: Annotated[str | None, typer.Option(help="Figures to add, as in P@1,nDCG@5.")] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics to add, as in P@1,nDCG@5.")] = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Recompute the figures of stored predictions, and of no others: nothing is trained."""
+    """Recompute metrics from stored predictions. Trains nothing."""
     from functools import cache
 
     from xmcbench.data import load
@@ -34,7 +34,7 @@ def rescore(
     place = Store(store)
     chosen = _chosen(place, trials or ["*"])
     added = [name.strip() for name in metrics.split(",")] if metrics else []
-    find_evaluators(added, "--metrics")  # a misspelt one is an error before any record changes
+    find_evaluators(added, "--metrics")  # a misspelt metric is an error before any record changes
     dataset = cache(lambda name: load(name, data_dir=data))
     refused = []
     for record in chosen:
@@ -52,7 +52,7 @@ def rescore(
 
 
 def _chosen(store: Store, patterns: list[str]) -> list[Record]:
-    """The scored records whose key or label matches a pattern; a pattern that matches none is an error."""
+    """The scored records whose key or label matches a pattern. Raises XMCBenchError if a pattern matches none."""
     from fnmatch import fnmatchcase
 
     from xmcbench.errors import XMCBenchError, suggest
@@ -75,7 +75,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
-    """The record with all its figures computed anew, and those in `added` beside them."""
+    """The record with its metrics recomputed, and those in `added`."""
     from xmcbench.evaluation import METRIC_VERSION, find_evaluators, truth_hash
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.evaluation.stored import stored_predictions
@@ -89,7 +89,7 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
 
 
 def _changes(before: Record, after: Record) -> str:
-    """What a reader of the old record should know."""
+    """The metrics that changed, as text."""
     changes = [
         f"{name} {100 * before.metrics[name]:.4f} -> {100 * figure:.4f}"
         for name, figure in after.metrics.items()
@@ -98,4 +98,4 @@ def _changes(before: Record, after: Record) -> str:
     changes += [f"{name} {100 * after.metrics[name]:.4f} (new)" for name in after.metrics if name not in before.metrics]
     if before.metric_version != after.metric_version:
         changes.append(f"metric version {before.metric_version} -> {after.metric_version}")
-    return ", ".join(changes) or f"{len(after.metrics)} figures unchanged"
+    return ", ".join(changes) or f"{len(after.metrics)} metrics unchanged"

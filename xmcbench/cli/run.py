@@ -1,4 +1,4 @@
-"""`xmcbench run`: the plan, the trials, the leaderboard."""
+"""`xmcbench run`: plan a suite, run its trials, print its leaderboard."""
 
 from __future__ import annotations
 
@@ -26,33 +26,37 @@ INTERRUPTED = 130  # exit code, as shells have it
 
 
 class Where(StrEnum):
-    """What trials run on."""
+    """Where trials run."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
-# Options of this command alone, in the order of its help.
+# Options of this command only, in the order of its help.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Run trials again that failed before.")]
+Retry = Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")]
 Track = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Tell this tracker too, as tensorboard or mlflow.")
+    list[str] | None, typer.Option(metavar="NAME", help="Also log to a tracker, as tensorboard or mlflow.")
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and let errors through.")]
-On = Annotated[Where, typer.Option(help="Subprocesses of this machine, or a Ray cluster.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")]
+On = Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")]
 NumWorkers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Processes that train a trial together.", show_default="1")
+    int | None, typer.Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
 ]
-GpusPerWorker = Annotated[float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs of each.", show_default="0")]
+GpusPerWorker = Annotated[
+    float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
+]
 Address = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="Ray: local starts a cluster here, auto finds one; or ray://HOST:PORT.",
+        help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
         show_default="local",
     ),
 ]
-Storage = Annotated[str | None, typer.Option(metavar="URL", help="Ray: what all nodes reach, where the store is not.")]
+Storage = Annotated[
+    str | None, typer.Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store.")
+]
 
 
 def run(
@@ -73,9 +77,9 @@ def run(
     address: Address = None,
     storage: Storage = None,
 ) -> None:
-    """Run what a suite asks for and the store does not hold yet, then print the leaderboard of the suite.
+    """Run the trials of a suite that are not in the store yet, then print the suite's leaderboard.
 
-    Exit code: 0 all trials ok, skipped or too large for their budget, 1 a trial failed, 2 a problem to mend first, 130
+    Exit code: 0 all trials ok, skipped or too large for their budget; 1 a trial failed; 2 invalid input; 130
     interrupted.
     """
     from xmcbench.cli.tables import of_suite
@@ -106,52 +110,52 @@ def run(
     _print_plan(plan)
     if dry_run:
         return
-    records = _carry_out(runner, plan, trackers)
+    records = _run_all(runner, plan, trackers)
     _print_leaderboard(records, runner.suite.metrics, runner.store)
     if runner.suite.tables or runner.suite.equal:
         typer.echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records]))
     raise typer.Exit(exit_code(records))
 
 
-def _carry_out(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
-    """The records of the plan, after tuning where the suite asks for it; who watches sees bars or lines."""
+def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
+    """Tune if the suite asks for it, and run the plan; its records."""
     from xmcbench.cli.progress import display
     from xmcbench.run.tracked import tracked
     from xmcbench.run.tuned_trials import note_chosen, run_samples, tuned_trials
 
     try:
-        with display() as shown, tracked(shown, trackers) as told:
+        with display() as shown, tracked(shown, trackers) as events:
             if runner.suite.tune:
-                plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, told)))
-            records = runner.run(plan, told)
+                plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, events)))
+            records = runner.run(plan, events)
             note_chosen(runner, records)
             return records
     except KeyboardInterrupt:
-        typer.echo("interrupted: the next run resumes the trials in flight", err=True)
+        typer.echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
 def _executor(where: Where, debug: bool, settings: Mapping[str, str | None]) -> Executor | None:
-    """What is to run the trials; None stands for what runs them unless something else is asked for."""
+    """The executor that the options ask for; None for the default."""
     from xmcbench.errors import XMCBenchError
 
     given = {name: value for name, value in settings.items() if value is not None}
     if where is Where.LOCAL:
         if given:
-            raise XMCBenchError(f"--{min(given)} is a setting of --executor ray, which is not asked for")
+            raise XMCBenchError(f"--{min(given)} is a setting of --executor ray, which is not given")
         return None
     if debug:
-        raise XMCBenchError("--debug runs in this process, --executor ray in others: give one of them")
+        raise XMCBenchError("--debug runs in this process, --executor ray in others: expected one of them")
     from xmcbench.run.ray import RayExecutor
 
     return RayExecutor(**given)
 
 
 def _tuning(tune: Tune) -> str:
-    """What is done before the plan, whose trials then have other settings, and other keys."""
+    """A line about tuning, which comes before the plan and changes the settings and keys of its trials."""
     from xmcbench.reporting import budget_text
 
-    each = f"{tune.num_samples} samples of each method, {tune.searcher} search, scheduler {tune.scheduler}"
+    each = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
     return f"tuned first: {each}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 

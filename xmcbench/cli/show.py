@@ -1,4 +1,4 @@
-"""`xmcbench show`: everything about one trial."""
+"""`xmcbench show`: the record of one trial."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 def show(
     run: RunName,
     format: Annotated[
-        Literal["text", "json", "suite"], typer.Option(help="json: the record; suite: one that runs this trial again.")
+        Literal["text", "json", "suite"],
+        typer.Option(help="json: the record; suite: a suite file that reproduces the trial."),
     ] = "text",
     store: StoreDir = Path("results"),
 ) -> None:
-    """Show all that a record holds, and how to have it again."""
+    """Show a record and how to reproduce it."""
     from xmcbench.cli.find import find_record
     from xmcbench.trial.store import Store
 
@@ -54,7 +55,7 @@ def _print(record: Record, store: Store) -> None:
             console.print(Text(f"  {name:<{width}}  ", style="dim") + Text(value))
         console.print()
     if record.failure and record.failure.log_tail:
-        console.print(Text("The end of its log", style="bold"))
+        console.print(Text("End of the log", style="bold"))
         console.print(Text("\n".join(map(printable, record.failure.log_tail.splitlines()))))
         console.print()
     directory = store.directory(record.key)

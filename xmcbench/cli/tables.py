@@ -1,4 +1,4 @@
-"""`xmcbench tables`: what the cells of a suite's sweep spent and reached, from what the store holds."""
+"""`xmcbench tables`: the cost and quality of the cells of a suite's sweep, from stored records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tables(
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
 ) -> None:
-    """Print the tables of a suite: its cells, quality at each smaller budget and against cost. Nothing is run."""
+    """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
     from xmcbench.run.runner import Runner, Settings
     from xmcbench.run.tuned_trials import stored_samples, tuned_trials
 
@@ -44,8 +44,7 @@ def tables(
 
 
 def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], format: str = "table") -> str:
-    """The tables a suite asks for, what its cells reached along their budgets and at what cost, and the check that
-    they spent the same where they are to."""
+    """The tables of a suite: its own, quality at smaller budgets, quality against cost, and the equality check."""
     from xmcbench import reporting
     from xmcbench.reporting.equal_budgets import equalities
     from xmcbench.trial.build import build_method

@@ -1,4 +1,4 @@
-"""`xmcbench teachers`: who can be asked whether a label fits a document, and what was answered."""
+"""`xmcbench teachers`: installed teachers, and their stored answers."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import typer
 
 from xmcbench.cli.options import StoreDir
 
-app = typer.Typer(help="List teachers, or export what they answered.", invoke_without_command=True)
+app = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 
 HEADERS = ("teacher", "summary", "distribution", "version", "simulated")
 
 
 @app.callback()
 def main(context: typer.Context) -> None:
-    """List teachers, or export what they answered."""
+    """List teachers, or export their answers."""
     if context.invoked_subcommand is None:
         list_teachers()
 
 
 @app.command("list")
 def list_teachers() -> None:
-    """List the teachers that are installed."""
+    """List installed teachers."""
     from tabulate import tabulate
 
     from xmcbench.plugins.registry import registry
@@ -43,12 +43,14 @@ def list_teachers() -> None:
 
 @app.command()
 def export(
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; standard output if none.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file (default: standard output).")
+    ] = None,
     form: Annotated[str, typer.Option("--format", help="csv, json or parquet.")] = "csv",
-    teacher: Annotated[str, typer.Option(metavar="GLOB", help="Teachers whose title matches.")] = "*",
+    teacher: Annotated[str, typer.Option(metavar="GLOB", help="Only teachers whose title matches.")] = "*",
     store: StoreDir = Path("results"),
 ) -> None:
-    """Write every judgement of a store as a table: document, label, answer, confidence, and who gave it."""
+    """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""
     from xmcbench.teachers.database import FILE, JudgementStore
     from xmcbench.teachers.export import writer
 
@@ -56,7 +58,7 @@ def export(
     if not (store / FILE).is_file():
         from xmcbench.errors import XMCBenchError
 
-        raise XMCBenchError(f"{store / FILE}: no judgements there; a method that asks a teacher makes some")
+        raise XMCBenchError(f"{store / FILE}: no judgements; a method that asks a teacher makes some")
     judgements = JudgementStore(store)
     try:
         written = write(judgements.rows(teacher), output)
