@@ -1,31 +1,46 @@
-"""Errors a user can cause, and the words that help to mend them."""
+"""Errors that a user can cause and fix."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
+
+SHOWN = 200  # characters of a value in a message
 
 
 class XMCBenchError(Exception):
-    """A problem the user can mend; the message is one line that says what, where and what was expected."""
+    """A problem that the user can fix. The message is one line: where, what was found, what was expected."""
 
 
 class UnknownNameError(XMCBenchError):
-    """A name that nothing answers to. The message holds the nearest known names."""
+    """A name that nothing is registered under. The message suggests the nearest known names."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
         prefix = f"{where}: " if where else ""
-        super().__init__(f"{prefix}unknown {kind} {name!r}{suggest(name, known)}")
+        super().__init__(f"{prefix}unknown {kind} {shown(name)}{suggest(name, known)}")
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or the known names where none is near.
+    """Return `` (did you mean 'x'?)``, or the known names where none is similar.
 
     >>> suggest("dexm", ["dexml", "tfidf-nn"])
     " (did you mean 'dexml'?)"
     """
     names = sorted(set(known))
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.55)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.55) if len(name) <= SHOWN else []
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
     return f" (known: {', '.join(names)})" if names else ""
+
+
+def shown(value: Any, quote: bool = True) -> str:
+    """A value in a message: on one line, and cut after `SHOWN` characters.
+
+    >>> shown("a" * 1000, quote=False) == "a" * SHOWN + "..."
+    True
+    """
+    if isinstance(value, str) and len(value) > SHOWN:
+        value = value[:SHOWN] + "..."
+    text = repr(value) if quote else str(value)
+    return text if len(text) <= 2 * SHOWN else text[:SHOWN] + "..."

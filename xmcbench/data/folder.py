@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -9,10 +10,11 @@ from pydantic import ValidationError
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.source import Draft, Source, stamp
-from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.errors import XMCBenchError, shown, suggest
 from xmcbench.files import yaml_lines
 
 CARD_FILE = "card.yaml"
+LONGEST_NAME = 255  # bytes of a folder name, on most file systems
 
 
 class FolderSource(Source):
@@ -51,13 +53,15 @@ def own_source(directory: Path) -> FolderSource:
     allowed = sorted(set(Draft.model_fields) - {"name"})
     for key in content.data:
         if key not in allowed:
-            raise XMCBenchError(f"{content.where((key,))}: unknown key {key!r}{suggest(key, allowed)}")
+            raise XMCBenchError(f"{content.where((key,))}: unknown key {shown(key)}{suggest(key, allowed)}")
     try:
         return FolderSource(Draft(**{"source": str(directory), **content.data, "name": directory.name}))
     except ValidationError as problem:
         first = problem.errors()[0]
         place = content.where(tuple(first["loc"]))
-        raise XMCBenchError(f"{place}: {first['loc'][0]}: found {first['input']!r}, {first['msg'].lower()}") from None
+        raise XMCBenchError(
+            f"{place}: {first['loc'][0]}: found {shown(first['input'])}, {first['msg'].lower()}"
+        ) from None
 
 
 def own_names(data_dir: Path) -> list[str]:
@@ -69,4 +73,6 @@ def own_names(data_dir: Path) -> list[str]:
 
 def is_dataset(directory: Path) -> bool:
     """Whether all files of one of the layouts are there."""
+    if len(os.fsencode(directory.name)) > LONGEST_NAME:
+        return False
     return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)

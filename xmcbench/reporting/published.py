@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import KeyPath, Located, read
+from xmcbench.files.yaml_lines import KeyPath, YamlDocument, read
 
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"
 ACCEPTED = Path(__file__).parent / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
@@ -203,12 +203,12 @@ def _check_quotations(rows: Iterable[PublishedRow]) -> None:
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:
     """The rows of one file, in its order."""
-    located = read(path, exact=True)
-    problems = Problems(located)
-    file = validate(PublishedFile, located.data, (), {}, problems)
+    document = read(path, exact=True)
+    problems = Problems(document)
+    file = validate(PublishedFile, document.data, (), {}, problems)
     problems.check()
     assert file is not None
-    rows = list(_rows(file, located, problems))
+    rows = list(_rows(file, document, problems))
     problems.check()
     return tuple(rows)
 
@@ -222,7 +222,7 @@ def _files(path: Path) -> Sequence[Path]:
     return files
 
 
-def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator[PublishedRow]:
+def _rows(file: PublishedFile, document: YamlDocument, problems: Problems) -> Iterator[PublishedRow]:
     places: dict[tuple[str, ...], str] = {}
     for i, table in enumerate(file.tables):
         for j, row in enumerate(table.rows):
@@ -242,8 +242,8 @@ def _rows(file: PublishedFile, located: Located, problems: Problems) -> Iterator
                 metrics={name: float(value / scale) for name, value in _cells(table, row.figures)},
                 intervals={name: float(value / scale) for name, value in _cells(table, row.intervals)},
                 printed={name: str(value) for name, value in _cells(table, row.figures)},
-                printed_costs=_printed_costs(located.data, i, j),
-                place=located.where(steps),
+                printed_costs=_printed_costs(document.data, i, j),
+                place=document.where(steps),
             )
             if found.key in places:
                 same = "the same paper, table, dataset, method and variant"

@@ -9,7 +9,7 @@ from typing import Any
 
 from xmcbench.data import dataset_name
 from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import Located, read
+from xmcbench.files.yaml_lines import YamlDocument, read
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
@@ -70,17 +70,17 @@ def load_suite(
 
     A dataset whose files are missing is a problem unless `on_disk` is False.
     """
-    located = read(path)
-    overrides.include(located, "budgets", path.parent)
+    document = read(path)
+    overrides.include(document, "budgets", path.parent)
     for setting in sets:
-        overrides.override(located, setting, SuiteFile.model_fields)
+        overrides.override(document, setting, SuiteFile.model_fields)
     if datasets:
-        overrides.put(located, ("datasets",), list(datasets), "--dataset")
+        overrides.put(document, ("datasets",), list(datasets), "--dataset")
     if encoder is not None:
-        overrides.put_encoder(located, encoder)
-    problems = Problems(located)
-    _name_datasets(located, problems)
-    file = validate(SuiteFile, located.data, (), {}, problems)
+        overrides.put_encoder(document, encoder)
+    problems = Problems(document)
+    _name_datasets(document, problems)
+    file = validate(SuiteFile, document.data, (), {}, problems)
     problems.check()
     assert file is not None
     check_names(file, data_dir, problems, on_disk)
@@ -106,9 +106,9 @@ def load_suite(
     )
 
 
-def _name_datasets(located: Located, problems: Problems) -> None:
+def _name_datasets(document: YamlDocument, problems: Problems) -> None:
     """Replace datasets that are given as a mapping of a name and options by their names."""
-    datasets = located.data.get("datasets")
+    datasets = document.data.get("datasets")
     entries: list[Any] = datasets if isinstance(datasets, list) else []
     for i, entry in enumerate(entries):
         if isinstance(entry, dict):

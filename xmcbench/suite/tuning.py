@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xmcbench.trial.budget import Budget
 
+LARGEST = 2**53  # end of a range: a float holds every whole number up to it
+
 
 class Range(BaseModel):
     """Numbers from `low` to `high`, whole if both ends are; with `log` the logarithm is drawn uniformly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     low: int | float
     high: int | float
@@ -22,6 +24,8 @@ class Range(BaseModel):
     def _not_empty(self) -> Range:
         if not self.low < self.high:
             raise ValueError(f"expected low below high, found {self.low} and {self.high}")
+        if max(abs(self.low), abs(self.high)) > LARGEST:
+            raise ValueError(f"expected numbers of at most {LARGEST:g}, found {self.low:g} and {self.high:g}")
         if self.log and self.low <= 0:
             raise ValueError(f"a logarithm needs numbers above 0, found low {self.low}")
         return self
@@ -31,7 +35,9 @@ class Range(BaseModel):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-Space = dict[str, Range | list[Any]]  # by setting: a range, or the values to choose from
+Space = dict[
+    str, Range | Annotated[list[Any], Field(min_length=1)]
+]  # by setting: a range, or the values to choose from
 
 
 class Tune(BaseModel):
