@@ -133,7 +133,7 @@ class _Reader:
         opened: list[tuple[str | None, int]] = []  # anchor and first value of each list or mapping around an event
         for event in yaml.parse(self._text, Loader=self._loader):
             if isinstance(event, yaml.AliasEvent):
-                count += sizes.get(event.anchor, 1)
+                count += sizes.get(event.anchor or "", 1)
             elif isinstance(event, yaml.CollectionEndEvent):
                 anchor, start = opened.pop()
                 if anchor:
@@ -144,7 +144,7 @@ class _Reader:
                 elif event.anchor:
                     sizes[event.anchor] = 1
                 count += 1
-            place = f"{self._name}:{event.start_mark.line + 1}"
+            place = f"{self._name}:{event.start_mark.line + 1}" if event.start_mark else self._name
             if len(opened) > MAX_DEPTH:
                 raise XMCBenchError(f"{place}: values are nested more than {MAX_DEPTH} deep")
             if count > MAX_VALUES:
