@@ -37,7 +37,7 @@ class Range(BaseModel):
 
 Space = dict[
     str, Range | Annotated[list[Any], Field(min_length=1)]
-]  # by setting: a range, or the values to choose from
+]  # by setting: a range, or values
 
 
 class Tune(BaseModel):
