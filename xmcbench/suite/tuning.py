@@ -35,9 +35,7 @@ class Range(BaseModel):
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
-Space = dict[
-    str, Range | Annotated[list[Any], Field(min_length=1)]
-]  # by setting: a range, or values
+Space = dict[str, Range | Annotated[list[Any], Field(min_length=1)]]  # by setting: a range, or values
 
 
 class Tune(BaseModel):
