@@ -1,18 +1,21 @@
-"""Texts as one array of bytes: two million of them need no Python list, and a file of them opens at once."""
+"""Texts packed into one array of bytes: millions of texts need no Python list, and open from a file at once."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import overload
 
 import numpy as np
 
+AT_ONCE = 8192  # texts decoded at a time
+
 
 class PackedTexts(Sequence[str]):
     """A sequence of n texts: their UTF-8 bytes end to end, and int64 `offsets` [n + 1] where each begins.
 
-    Whoever builds one vouches that every text is valid UTF-8; the classmethods see to it.
+    The constructor does not check that every text is valid UTF-8; the classmethods do.
 
     >>> texts = PackedTexts.of(["ärmel", "", "hut"])
     >>> texts[0], texts[-1], list(texts[1:])
@@ -27,7 +30,7 @@ class PackedTexts(Sequence[str]):
 
     @classmethod
     def of(cls, texts: Iterable[str]) -> PackedTexts:
-        """Pack `texts`. UnicodeEncodeError where one holds half a surrogate pair, which UTF-8 has no bytes for."""
+        """Pack `texts`. Raises UnicodeEncodeError for half a surrogate pair, which UTF-8 cannot encode."""
         if isinstance(texts, PackedTexts):
             return texts
         data, lengths = bytearray(), []
@@ -44,7 +47,7 @@ class PackedTexts(Sequence[str]):
 
     @classmethod
     def open(cls, stem: Path) -> PackedTexts:
-        """The texts that `save` wrote, mapped from disk."""
+        """The texts that `save` wrote, memory-mapped."""
         data = np.load(stem.with_name(stem.name + ".bytes.npy"), mmap_mode="r", allow_pickle=False)
         return cls(data, np.load(stem.with_name(stem.name + ".offsets.npy"), mmap_mode="r", allow_pickle=False))
 
@@ -55,11 +58,22 @@ class PackedTexts(Sequence[str]):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Bytes of each text, int64 [n]."""
+        """Length of each text in bytes, int64 [n]."""
         return np.diff(self.offsets)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    def __iter__(self) -> Iterator[str]:
+        for start in range(0, len(self), AT_ONCE):
+            offsets = self.offsets[start : start + AT_ONCE + 1]
+            block = self.data[offsets[0] : offsets[-1]].tobytes()
+            places = pairwise((offsets - offsets[0]).tolist())
+            if block.isascii():
+                text = block.decode()
+                yield from (text[begin:end] for begin, end in places)
+            else:
+                yield from (block[begin:end].decode() for begin, end in places)
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -77,14 +91,14 @@ class PackedTexts(Sequence[str]):
         return self.data[self.offsets[i] : self.offsets[i + 1]].tobytes().decode()
 
     def take(self, ids: np.ndarray) -> PackedTexts:
-        """The texts `ids` [m], in that order, copied."""
+        """A copy of the texts `ids` [m], in that order."""
         lengths = self.lengths[ids]
-        packed = np.cumsum(lengths) - lengths  # where each begins in the copy
+        packed = np.cumsum(lengths) - lengths  # where each text begins in the copy
         source = np.repeat(self.offsets[:-1][ids] - packed, lengths) + np.arange(lengths.sum())
         return PackedTexts.from_lengths(self.data[source], lengths)
 
     def join_rows(self, ids: np.ndarray) -> PackedTexts:
-        """One text a row of `ids` [n, width]: the words `ids` points at with a space between; -1 is no word.
+        """One text per row of `ids` [n, width]: the words with these ids, separated by spaces; -1 is no word.
 
         >>> PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))[:][0]
         'red hat'
@@ -107,3 +121,9 @@ def take(texts: Sequence[str], ids: np.ndarray) -> Sequence[str]:
     if isinstance(texts, PackedTexts):
         return texts.take(ids)
     return [texts[int(i)] for i in ids]
+
+
+def batches(texts: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
+    """The texts as lists of `size` texts; the last list may be shorter."""
+    for start in range(0, len(texts), size):
+        yield list(texts[start : start + size])

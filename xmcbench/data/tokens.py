@@ -1,4 +1,4 @@
-"""Tokenised texts: one flat array of token ids and the offsets of each text, tokenised once and kept on disk.
+"""Tokenised texts: a flat array of token ids and the offsets of each text, tokenised once and cached on disk.
 
 Legend: N texts, M texts of a micro-batch, W its longest text in tokens.
 """
@@ -6,32 +6,35 @@ Legend: N texts, M texts of a micro-batch, W its longest text in tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from hashlib import sha256
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
 
 import numpy as np
+import xxhash
 
-CHUNK = 8192  # texts handed to the tokenizer at once
-GROUP_SHARE = 32  # a micro-batch costs, beside its tokens, about this share of a full one (measured on a CPU)
+from xmcbench.data.texts import PackedTexts, batches
+
+CHUNK = 8192  # texts passed to the tokenizer at once
+GROUP_SHARE = 32  # beside its tokens a micro-batch costs about this share of a full one (measured on a CPU)
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 
 
 def text_hash(texts: Sequence[str], identity: str) -> str:
-    """32 hexadecimal digits for what `identity` makes of `texts`."""
-    digest = sha256(identity.encode())
-    for start in range(0, len(texts), CHUNK):
-        rows = [texts[i] for i in range(start, min(start + CHUNK, len(texts)))]
-        digest.update(np.fromiter(map(len, rows), np.int64, len(rows)).tobytes() + "".join(rows).encode())
-    return digest.hexdigest()[:32]
+    """32 hexadecimal digits (XXH3, 128 bits) of `identity` and `texts`: the key of what `identity` makes of them."""
+    packed = PackedTexts.of(texts)
+    digest = xxhash.xxh3_128(identity.encode())
+    digest.update(np.ascontiguousarray(packed.lengths, "<i8"))
+    digest.update(np.ascontiguousarray(packed.data[packed.offsets[0] : packed.offsets[-1]]))
+    return digest.hexdigest()
 
 
 @contextmanager
 def made_once(directory: Path) -> Iterator[Path]:
-    """A folder to fill that becomes `directory` whole or not at all; where another process was faster, its stays."""
+    """A folder to fill, which then becomes `directory`. If another process was faster, its folder stays."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(mkdtemp(dir=directory.parent, prefix=".partial-"))
     try:
@@ -57,19 +60,22 @@ class Tokens:
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenize: Tokenize) -> Tokens:
-        """Tokenise `texts` in memory."""
-        parts: list[np.ndarray] = []
-        lengths: list[np.ndarray] = []
-        for start in range(0, len(texts), CHUNK):
-            rows = tokenize([texts[i] for i in range(start, min(start + CHUNK, len(texts)))])
-            lengths.append(np.fromiter(map(len, rows), np.int64, len(rows)))
-            parts.append(np.fromiter((t for row in rows for t in row), np.int32, int(lengths[-1].sum())))
-        offsets = np.concatenate(([0], np.cumsum(np.concatenate(lengths or [np.empty(0, np.int64)]))))
-        return cls(np.concatenate(parts or [np.empty(0, np.int32)]), offsets.astype(np.int64))
+        """Tokenise `texts` in memory. A thread tokenises the next chunk while this one packs the last."""
+        parts = [np.empty(0, np.int32)]
+        lengths = [np.zeros(1, np.int64)]
+        with ThreadPoolExecutor(1) as tokenizer:
+            pending = None
+            for rows in chain(batches(texts, CHUNK), [None]):
+                done, pending = pending, rows and tokenizer.submit(tokenize, rows)
+                if done:
+                    made = done.result()
+                    lengths.append(np.fromiter(map(len, made), np.int64, len(made)))
+                    parts.append(np.fromiter(chain.from_iterable(made), np.int32, int(lengths[-1].sum())))
+        return cls(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
 
     @classmethod
     def cached(cls, texts: Sequence[str], tokenize: Tokenize, identity: str, cache: Path) -> Tokens:
-        """As `of`, but kept under `cache`, keyed by the tokenizer's `identity` and the texts themselves."""
+        """As `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
         directory = cache / "tokens" / text_hash(texts, identity)
         if not directory.is_dir():
             tokens = cls.of(texts, tokenize)
@@ -80,7 +86,7 @@ class Tokens:
         return cls(*arrays)
 
     def take(self, rows: np.ndarray) -> Tokens:
-        """The texts `rows`, in that order; these themselves where that is all of them."""
+        """The texts `rows`, in that order; this object itself where `rows` are all texts in order."""
         if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
             return self
         lengths = self.lengths[rows]
@@ -98,9 +104,9 @@ class Tokens:
 
 
 def micro_batches(lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
-    """Split texts into groups of like length whose padded size stays within `token_budget` (one text may exceed it).
+    """Split texts into groups of similar length whose padded size stays within `token_budget` (one text may exceed it).
 
-    Longest first. Lengths share a group where that costs less padding than one more group is worth.
+    Longest first. Different lengths share a group where the padding costs less than another group would.
     """
     order = np.argsort(lengths_N, kind="stable")[::-1]
     groups: list[np.ndarray] = []
@@ -111,9 +117,9 @@ def micro_batches(lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
 
 
 def _classes(descending_N: np.ndarray, token_budget: int) -> list[tuple[int, int]]:
-    """Cut texts sorted by length where the sum of padded tokens and of what groups cost beside them is smallest.
+    """Cut texts sorted by length so that padded tokens plus the fixed costs of the groups are minimal.
 
-    The best cuts up to a place are the best up to an earlier one and a class of the texts between: a shortest path.
+    A shortest path: the best cuts up to a place are the best cuts up to an earlier place and the texts between.
     """
     overhead = token_budget / GROUP_SHARE
     edges = np.unique(np.concatenate(([0], np.flatnonzero(np.diff(descending_N)) + 1, [len(descending_N)])))

@@ -7,8 +7,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from tokenizers import models
 from toy import make_words, toy_data
 
+from xmcbench.data import PackedTexts
+from xmcbench.engine.encoders import tokenizer as tokenizer_module
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer, train_tokenizer
 
 TRAIN = """
@@ -77,3 +81,28 @@ def test_an_identity_does_not_change_with_use() -> None:
     assert np.array_equal(wrapped.tokens(SENTENCES, 9).ids, before)
     wrapped.at(3)(SENTENCES)
     assert wrapped.identity == TextTokenizer(train_tokenizer(SENTENCES)).identity
+
+
+def test_inner_letters_are_those_that_words_have_after_their_first() -> None:
+    texts = ["Straße 12, ÄRMEL", "a b", "日本語 ##x", ""]
+    scratch = tokenizer_module._wordpiece(models.WordPiece(unk_token="[UNK]"))
+    words = [
+        word
+        for text in texts
+        for word, _ in scratch.pre_tokenizer.pre_tokenize_str(scratch.normalizer.normalize_str(text))
+    ]
+    assert tokenizer_module._inner_letters(texts) == sorted({f"##{letter}" for word in words for letter in word[1:]})
+
+
+def test_of_many_texts_a_fixed_sample_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = TextTokenizer(train_tokenizer(SENTENCES)).identity
+    monkeypatch.setattr(tokenizer_module, "TINY_SAMPLE", len(SENTENCES) // 2)
+    one, other = (TextTokenizer(train_tokenizer(texts)).identity for texts in (SENTENCES, PackedTexts.of(SENTENCES)))
+    assert one == other != whole
+
+
+@pytest.mark.parametrize("length", [3, 8, 500])
+def test_token_ids_are_those_of_the_transformers_tokenizer(length: int) -> None:
+    wrapped = TextTokenizer(train_tokenizer(SENTENCES))
+    texts = [*SENTENCES, "", "unknown ☃ word " * 50]
+    assert wrapped.at(length)(texts) == wrapped.tokenizer(texts, truncation=True, max_length=length)["input_ids"]

@@ -1,4 +1,4 @@
-"""Tokenizers: of a pretrained encoder, or trained on the data for `tiny`."""
+"""Tokenizers: of a pretrained encoder, or trained on the data for the encoder `tiny`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,49 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from xmcbench.data.synthetic import Draws
+from xmcbench.data.texts import batches, take
 from xmcbench.data.tokens import Tokenize, Tokens, made_once, text_hash
 
 TINY_VOCABULARY = 6000
+TINY_SAMPLE = 200_000  # texts that the tokenizer of `tiny` is trained on, at most
 
 
 def train_tokenizer(texts: Sequence[str]) -> Any:
-    """A lower-case WordPiece tokenizer of about `TINY_VOCABULARY` pieces: a pure function of `texts`."""
-    from tokenizers import models, processors, trainers
+    """A lower-case WordPiece tokenizer of about `TINY_VOCABULARY` pieces: a pure function of `texts`.
+
+    Of more than `TINY_SAMPLE` texts a random sample is used, drawn with a fixed seed.
+    """
+    from tokenizers import models, processors
     from transformers import PreTrainedTokenizerFast
 
+    if len(texts) > TINY_SAMPLE:
+        texts = take(texts, np.sort(Draws(7, len(texts)).permutation(len(texts))[:TINY_SAMPLE]))
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-    scratch = _wordpiece(models.WordPiece(unk_token="[UNK]"))
     # The trainer numbers inner letters (##a) in the order of a hash map that differs between processes, and breaks ties
     # by number. Named as special tokens they are numbered in the order given here; the real model is made from the
     # vocabulary alone, so that they are not special in it.
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=TINY_VOCABULARY, special_tokens=special + _inner_letters(texts, scratch), show_progress=False
-    )
-    scratch.train_from_iterator((texts[i] for i in range(len(texts))), trainer)
-    tokenizer = _wordpiece(models.WordPiece(vocab=scratch.get_vocab(), unk_token="[UNK]"))
+    vocabulary = _train(texts, TINY_VOCABULARY, special + _inner_letters(texts))
+    tokenizer = _wordpiece(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
     )
+
+
+def _train(texts: Sequence[str], vocabulary: int, special: list[str]) -> dict[str, int]:
+    """The vocabulary of a WordPiece model trained on `texts`, with its ids."""
+    from tokenizers import models, trainers
+
+    tokenizer = _wordpiece(models.WordPiece(unk_token="[UNK]"))
+    trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(batches(texts), trainer)
+    pieces: dict[str, int] = tokenizer.get_vocab()
+    return pieces
 
 
 def _wordpiece(model: Any) -> Any:
@@ -46,20 +63,16 @@ def _wordpiece(model: Any) -> Any:
     return tokenizer
 
 
-def _inner_letters(texts: Sequence[str], tokenizer: Any) -> list[str]:
-    """`##` and each letter that a word has after its first, sorted."""
-    letters: set[str] = set()
-    for i in range(len(texts)):
-        for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(tokenizer.normalizer.normalize_str(texts[i])):
-            letters.update(word[1:])
-    return [f"##{letter}" for letter in sorted(letters)]
+def _inner_letters(texts: Sequence[str]) -> list[str]:
+    """`##` and each letter that some word has after its first letter, sorted: a vocabulary without merged pieces."""
+    return sorted(piece for piece in _train(texts, 0, []) if len(piece) == 3 and piece.startswith("##"))
 
 
 def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
-    """The tokenizer trained on `texts`, from `cache` where it was trained before: trials share one."""
+    """The tokenizer trained on `texts`, cached in the folder `cache`, so that trials share it."""
     from transformers import PreTrainedTokenizerFast
 
-    directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}")
+    directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}:{TINY_SAMPLE}")
     if not directory.is_dir():
         with made_once(directory) as partial:
             train_tokenizer(texts).save_pretrained(partial)
@@ -67,17 +80,17 @@ def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
 
 
 class TextTokenizer:
-    """A transformers tokenizer with an identity, so that what it made can be found again on disk."""
+    """A transformers tokenizer with an identity, which is the key under which its tokens are cached on disk."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.pad_id = int(tokenizer.pad_token_id or 0)
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        content = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+        self._backend = getattr(tokenizer, "backend_tokenizer", None)
+        content = json.dumps(tokenizer.get_vocab(), sort_keys=True) if self._backend is None else self._backend.to_str()
         self.identity = sha256(content.encode()).hexdigest()
 
     def at(self, max_length: int) -> Tokenize:
-        """A function from texts to token ids, special tokens included, cut at `max_length` tokens."""
+        """A function from texts to token ids, special tokens included, truncated to `max_length` tokens."""
 
         def tokenize(texts: Sequence[str]) -> list[list[int]]:
             made = self.tokenizer(
@@ -86,10 +99,18 @@ class TextTokenizer:
             ids: list[list[int]] = made["input_ids"]
             return ids
 
-        return tokenize
+        if self._backend is None:
+            return tokenize
+        from tokenizers import Tokenizer
+
+        # A copy of the Rust tokenizer, asked for ids alone: the wrapper of transformers takes longer than tokenising.
+        backend = Tokenizer.from_str(self._backend.to_str())
+        backend.enable_truncation(max_length, direction=getattr(self.tokenizer, "truncation_side", "right"))
+        backend.no_padding()
+        return lambda texts: [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
     def tokens(self, texts: Sequence[str], max_length: int, cache: Path | None = None) -> Tokens:
-        """`texts` tokenised, through the cache on disk where one is given."""
+        """`texts` tokenised; read from and written to the folder `cache` where one is given."""
         if cache is None:
             return Tokens.of(texts, self.at(max_length))
         return Tokens.cached(texts, self.at(max_length), f"{self.identity}:{max_length}", cache)
