@@ -12,7 +12,9 @@ import pytest
 
 from xmcbench.data import Dataset, PackedTexts, content_hash, find_source, load
 from xmcbench.data.folder import FolderSource, own_source
+from xmcbench.data.prepared_copy import open_copy
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.files.manifest import DamagedFolder, write_manifest
 
 
 @pytest.fixture
@@ -123,12 +125,44 @@ def test_a_failed_write_leaves_nothing(raw: Path, cache: Path, monkeypatch: pyte
     load("small", raw.parent, cache)
 
 
-def test_a_damaged_copy_is_one_line(raw: Path, cache: Path) -> None:
+@pytest.mark.parametrize("case", range(24))
+def test_a_damaged_copy_is_made_again_with_a_warning(
+    raw: Path, cache: Path, small: Dataset, caplog: pytest.LogCaptureFixture, case: int
+) -> None:
     load("small", raw.parent, cache)
     (damaged,) = copies(cache)
-    (damaged / "train_targets.indices.npy").write_bytes(b"")
-    with pytest.raises(XMCBenchError, match=r"prepared copy is damaged .*delete this folder"):
-        load("small", raw.parent, cache)
+    rng = np.random.default_rng(case)
+    path = sorted(damaged.iterdir())[case % len(list(damaged.iterdir()))]
+    content = bytearray(path.read_bytes())
+    if case % 3 == 0:
+        content[rng.integers(len(content))] ^= 1 << int(rng.integers(8))
+    else:
+        content = content[: rng.integers(len(content))]
+    path.write_bytes(content)
+    assert_same(load("small", raw.parent, cache), small)
+    assert "is damaged and is made again" in caplog.text
+    caplog.clear()
+    assert_same(load("small", raw.parent, cache), small)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("part", ["train_targets.indptr.npy", "train_targets.indices.npy", "labels.offsets.npy"])
+def test_structure_is_checked_even_where_digests_fit(raw: Path, cache: Path, part: str) -> None:
+    load("small", raw.parent, cache)
+    (copy,) = copies(cache)
+    np.save(copy / part, np.load(copy / part)[::-1] + 100)
+    write_manifest(copy)
+    with pytest.raises(DamagedFolder):
+        open_copy(copy)
+
+
+def test_what_a_killed_process_left_is_removed(raw: Path, cache: Path) -> None:
+    load("small", raw.parent, cache)
+    (copy,) = copies(cache)
+    partial = copy.with_name(f".{copy.name}.abc")
+    copy.rename(partial)
+    load("small", raw.parent, cache)
+    assert copies(cache) == [copy]
 
 
 def test_an_unknown_name_suggests_names_and_folders(raw: Path, cache: Path) -> None:
@@ -189,17 +223,17 @@ def test_an_own_card_may_name_the_fields_of_a_text(json_folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "untrained", "labels_a_query"),
+    ("name", "sizes", "untrained", "labels_per_query"),
     [
         ("lf-tate-titles-16k", (44_694, 14_107, 16_455), 1_674, 6.1),
         ("lf-tibkat-15k", (36_743, 3_123, 14_623), 562, 2.2),
     ],
 )
 def test_the_real_datasets_are_as_documented(
-    shared: Path, cache: Path, name: str, sizes: tuple[int, int, int], untrained: int, labels_a_query: float
+    shared: Path, cache: Path, name: str, sizes: tuple[int, int, int], untrained: int, labels_per_query: float
 ) -> None:
     dataset = load(name, shared / "datasets", cache)
     train, test = dataset.train.targets, dataset.test.targets
     assert (len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)) == sizes
     assert train.shape[1] - len(np.unique(train.indices)) == untrained
-    assert round((train.nnz + test.nnz) / (sizes[0] + sizes[1]), 1) == labels_a_query
+    assert round((train.nnz + test.nnz) / (sizes[0] + sizes[1]), 1) == labels_per_query

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import overload
 
 import numpy as np
+import xxhash
 
 AT_ONCE = 8192  # texts decoded at a time
 
@@ -23,7 +24,8 @@ class PackedTexts(Sequence[str]):
     """
 
     def __init__(self, data: np.ndarray, offsets: np.ndarray) -> None:
-        if offsets.ndim != 1 or len(offsets) < 1 or offsets[0] < 0 or offsets[-1] > len(data):
+        fit = offsets.ndim == 1 and len(offsets) >= 1 and offsets[0] >= 0 and offsets[-1] <= len(data)
+        if not fit or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(f"offsets {offsets.shape} do not fit {len(data)} bytes")
         self.data = data
         self.offsets = offsets
@@ -60,6 +62,16 @@ class PackedTexts(Sequence[str]):
     def lengths(self) -> np.ndarray:
         """Length of each text in bytes, int64 [n]."""
         return np.diff(self.offsets)
+
+    def hashes(self) -> np.ndarray:
+        """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
+        hashes = np.empty(len(self), np.uint64)
+        for start in range(0, len(self), AT_ONCE):
+            offsets = self.offsets[start : start + AT_ONCE + 1]
+            block = self.data[offsets[0] : offsets[-1]].tobytes()
+            places = pairwise((offsets - offsets[0]).tolist())
+            hashes[start : start + AT_ONCE] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
+        return hashes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -27,8 +27,8 @@ def text_hash(texts: Sequence[str], identity: str) -> str:
     """32 hexadecimal digits (XXH3, 128 bits) of `identity` and `texts`: the key of what `identity` makes of them."""
     packed = PackedTexts.of(texts)
     digest = xxhash.xxh3_128(identity.encode())
-    digest.update(np.ascontiguousarray(packed.lengths, "<i8"))
-    digest.update(np.ascontiguousarray(packed.data[packed.offsets[0] : packed.offsets[-1]]))
+    digest.update(np.ascontiguousarray(packed.lengths, "<i8").data)
+    digest.update(np.ascontiguousarray(packed.data[packed.offsets[0] : packed.offsets[-1]]).data)
     return digest.hexdigest()
 
 
