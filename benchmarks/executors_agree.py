@@ -1,7 +1,6 @@
 """Whether every method of a suite ends the same with one local worker and with several in Ray: figures, keys, ledger.
 
-Each trial is run twice, for a few steps, in stores of its own. Where a method draws dropout, its workers draw other
-masks than one worker does, so its figures differ by chance: such settings are best turned off.
+Each trial is run twice, for a few steps, in stores of its own.
 
     python benchmarks/executors_agree.py suites/methods.yaml --steps 16 --workers 2
 """

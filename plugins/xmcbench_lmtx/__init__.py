@@ -22,6 +22,7 @@ from xmcbench import (
     Budget,
     EmbeddingMethod,
     Judge,
+    Method,
     MethodInfo,
     Predictions,
     Progress,
@@ -32,6 +33,7 @@ from xmcbench import (
     XMCBenchError,
     hookimpl,
     losses,
+    registry,
     sampling,
     search,
 )
@@ -102,6 +104,12 @@ class LMTX(EmbeddingMethod):
             return super().unused() | ({"rejected_per_query"} if self.negatives == "in-batch" else set())
 
     config: LMTX.Config
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        assert isinstance(config, LMTX.Config)
+        name = config.teacher.name
+        return {**super().versions(config), f"teacher {name}": registry().version("teacher", name)}
 
     def fit(self, train: TrainingData, run: Run) -> None:
         material, cycles = self._material(train, run), Cycles(run)

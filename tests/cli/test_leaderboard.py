@@ -184,7 +184,7 @@ def test_a_record_that_cannot_be_read_is_named_and_the_others_are_ranked(
     assert "good" in text
     assert "bad" not in text
     (line,) = caplog.messages
-    assert line == f"warning: {bad}: its digest is not that of its content: edited after it was written; left out"
+    assert line == f"warning: {bad}: its digest does not match its content: edited after it was written; left out"
 
 
 def test_a_page_is_a_folder_with_every_dataset(store: Path, tmp_path: Path) -> None:

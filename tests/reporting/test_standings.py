@@ -9,6 +9,7 @@ from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection
+from xmcbench.trial.versions import ENGINE_VERSION
 
 from .made import failed, record
 
@@ -89,10 +90,30 @@ def test_one_label_with_several_configurations_is_several_rows_told_apart() -> N
             (4, "tfidf"),
         ]
     ]
-    versions = [record("a", version="1"), record("a", 0.4, version="2", selection=Selection(queries=9))]
-    methods = [row.label for row in leaderboard(versions).groups[0].rows]
-    assert methods[0] == "a (selection.evaluations=None, selection.metric=None, selection.queries=None, version=1)"
-    assert methods[1].endswith("selection.queries=9, version=2)")
+    selections = [record("a"), record("a", 0.4, selection=Selection(queries=9))]
+    methods = [row.label for row in leaderboard(selections).groups[0].rows]
+    assert methods[0] == "a (selection.evaluations=None, selection.metric=None, selection.queries=None)"
+    assert methods[1].endswith("selection.queries=9)")
+
+
+def test_results_of_older_code_are_marked() -> None:
+    records = [
+        record("new", 0.5, versions={"method": 2, "engine": ENGINE_VERSION}),
+        record("old", 0.4, versions={"method": 1, "engine": ENGINE_VERSION}),
+        record("other", 0.3, method="other", versions={"method": 1, "engine": ENGINE_VERSION - 1}),
+        record("early", 0.2, method="another", key_version=2),
+        record("sole", 0.1, method="sole", versions={"method": 1}),
+    ]
+    table = leaderboard(records)
+    marked = ["old (older version)", "other (older version)", "early (older version)"]
+    assert [row.label for row in table.groups[0].rows] == ["new", *marked, "sole"]
+    reasons = f"engine {ENGINE_VERSION - 1}, now {ENGINE_VERSION}; from before versions were recorded; method 1, now 2"
+    assert f"older version: a result of older code ({reasons}); `xmcbench run` trains it again." in table.notes
+
+
+def test_releases_that_change_no_result_are_averaged() -> None:
+    (row,) = leaderboard([record("a", version="1"), record("a", seed=1, version="2")]).groups[0].rows
+    assert (row.seeds, row.label) == ((0, 1), "a")
 
 
 @pytest.mark.parametrize("status", [s for s in Status if s not in (Status.OK, Status.OVER_BUDGET)])

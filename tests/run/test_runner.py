@@ -10,6 +10,7 @@ from fakes.bench import Bench
 
 from xmcbench.data import load
 from xmcbench.evaluation import truth_hash
+from xmcbench.plugins.registry import registry
 from xmcbench.run.outcome import exit_code
 from xmcbench.trial.record import Status
 
@@ -65,6 +66,14 @@ def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
     # --retry runs what failed, and only that.
     bench.run(suite, only="o*", retry=True)
     assert bench.heard.begun == ["oom", "overspender"]
+
+
+def test_a_raised_version_runs_a_trial_again_and_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite = bench.suite(["fake-ok"])
+    bench.run(suite)
+    method = registry().method("fake-ok").thing
+    monkeypatch.setattr(method, "info", replace(method.info, version=2))
+    assert bench.plan(suite) == {"ok": ("run", "again: method 1, now 2")}
 
 
 def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:

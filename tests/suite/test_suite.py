@@ -142,7 +142,7 @@ def test_order_and_labels_leave_keys_unchanged(bench: Bench) -> None:
 CHANGES: dict[str, Any] = {
     "method": "other",
     "distribution": "other",
-    "version": "2.0",
+    "versions": {"method": 2},
     "config": {"width": 5},
     "dataset_hash": "other",
     "seed": 1,
@@ -160,7 +160,7 @@ def test_any_one_field_makes_another_key(bench: Bench, field: str) -> None:
 
 def test_names_for_people_are_not_in_the_key(bench: Bench) -> None:
     (trial,) = trials(bench, ["fake-ok"])
-    assert trial.model_copy(update={"label": "x", "dataset": "y"}).key == trial.key
+    assert trial.changed(label="x", dataset="y", version="2.0").key == trial.key
 
 
 MISTAKES = [

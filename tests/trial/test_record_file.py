@@ -71,9 +71,9 @@ def changed(**fields: Any) -> bytes:
         (changed(), "edited after it was written"),  # laid out anew: whether more was done cannot be told
         (changed(digest=None), "found no digest, expected one"),
         (record().model_dump_json().encode(), "found no digest, expected one"),
-        (changed(schema_version=99), "found schema version 99, expected at most 2: a newer xmcbench wrote it"),
-        (changed(schema_version=0), "found schema version 0, expected 1 to 2"),
-        (changed(schema_version="2"), "found schema version '2'"),
+        (changed(schema_version=99), "found schema version 99, expected at most 3: a newer xmcbench wrote it"),
+        (changed(schema_version=0), "found schema version 0, expected 1 to 3"),
+        (changed(schema_version="3"), "found schema version '3'"),
         (changed(schema_version=True), "found schema version True"),
         (b"[]", "found schema version None"),
         (encode(record().model_copy(update={"metrics": {"P@1": 52.0}})), r"metrics\.P@1: Input should be less than"),
@@ -93,6 +93,33 @@ def test_a_record_of_version_1_is_brought_up_to_date() -> None:
     assert new.trial.config == old["trial"]["config"]
     assert new.trial.track == "supervised"
     assert decode(encode(new)) == new
+
+
+def test_a_record_of_schema_2_opens_and_is_a_result_of_older_code() -> None:
+    old = json.loads((GOLDEN.parent / "version-2.json").read_bytes())
+    new = decode((GOLDEN.parent / "version-2.json").read_bytes())
+    assert (new.key, new.key_version, new.schema_version) == (old["key"], 2, SCHEMA_VERSION)
+    assert (new.metrics, new.trial.versions, new.trial.version) == (old["metrics"], {}, "0.1.0")
+    assert new.older_than({}) == "from before versions were recorded"
+    assert decode(encode(new)) == new
+
+
+def test_what_older_code_made_is_recognised() -> None:
+    made = record()
+    assert made.older_than({"method": 3}) == ""
+    trial = made.trial.changed(versions={"method": 1, "engine": 2, "teacher t": 1})
+    made = record(trial=trial, key=trial.key)
+    assert made.older_than({"method": 1, "engine": 2}) == ""
+    assert made.older_than({"method": 2, "engine": 2, "teacher t": 4}) == "method 1, now 2; teacher t 1, now 4"
+
+
+def test_every_version_but_the_release_is_in_the_key() -> None:
+    trial = record().trial
+    assert trial.changed(version="9").key == trial.key
+    raised = trial.changed(versions={"engine": 2})
+    assert raised.key != trial.key
+    assert raised.key_of_any_version == trial.key_of_any_version
+    assert trial.changed(seed=1).key_of_any_version != trial.key_of_any_version
 
 
 @pytest.mark.parametrize(
@@ -121,7 +148,7 @@ def test_a_store_reads_what_can_be_read(tmp_path: Path, caplog: pytest.LogCaptur
         old: GOLDEN.read_bytes(),
         "cut": WRITTEN[:-40],
         "empty": b"",
-        "new": changed(schema_version=3),
+        "new": changed(schema_version=4),
     }.items():
         store.directory(key).mkdir(parents=True)
         (store.directory(key) / "record.json").write_bytes(content)

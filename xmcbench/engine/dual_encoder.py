@@ -34,6 +34,7 @@ from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run, derive_seed
+from xmcbench.trial.versions import ENGINE_VERSION
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 GROUPS = "label_groups.npy"  # beside the checkpoints
@@ -61,7 +62,7 @@ class DualEncoder(Method):
         micro_batch_tokens: int | None = Field(
             None,
             gt=0,
-            description="padded tokens in the encoder at once; null is 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
+            description="padded tokens in the encoder at once; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
         )
 
         @property
@@ -72,9 +73,13 @@ class DualEncoder(Method):
         def micro_batch_on(self, kind: str) -> int:
             """Padded tokens through the encoder at once, on a device of that kind.
 
-            A GPU wants to be filled. On a CPU small micro-batches waste the least on padding; but products in bf16 are
-            prepared anew for each shape, and so fewer of them are quicker.
+            Results depend on it only by rounding, so the default is the fastest: large on a GPU, small on a CPU, where
+            small micro-batches hold the least padding. In bf16 a CPU prepares its products anew for each shape, so
+            larger micro-batches are faster. The dropout of a compiled encoder does depend on its micro-batches, so
+            their size is the same on all devices.
             """
+            if self.encoder.compile:
+                return self.micro_batch_tokens or 8_192
             on_cpu = 8_192 if self.precision == "bf16" else 2_048
             return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)
 
@@ -85,6 +90,10 @@ class DualEncoder(Method):
     query_length: int
     shard: Shard  # which labels this worker holds, while it trains
     table_values: int = 0  # numbers in the label tables of all workers
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        return {**super().versions(config), "engine": ENGINE_VERSION}
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings; trained with the encoder. None by default."""

@@ -10,6 +10,7 @@ from xmcbench.evaluation import metrics
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.metrics import Hits, MetricTerms
 from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.trial.record import METRIC_VERSION
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,7 @@ class RatioMetric:
     name: str
     summary: str
     terms: Callable[[Hits, int], MetricTerms]
+    version: int = METRIC_VERSION
 
     def compute(self, hits: Hits, k: int) -> float:
         return self.terms(hits, k).value

@@ -55,6 +55,12 @@ class Registered:
     thing: Any
     origin: Origin
 
+    @property
+    def version(self) -> int:
+        """The version of the thing's results: its attribute `version`, or 1."""
+        version: int = getattr(self.thing, "version", 1)
+        return version
+
 
 class Registry:
     """The things that plugins registered, by kind and name."""
@@ -73,6 +79,10 @@ class Registry:
         if distribution is not None:
             self._load_plugins(distribution)
         return self._find("method", name)
+
+    def version(self, kind: str, name: str) -> int:
+        """The version of the sampler, evaluator or teacher called `name`."""
+        return self._find(kind, name).version
 
     def sampler(self, name: str) -> Any:
         """The `Recipe` or the subclass of `Sampler` called `name`."""

@@ -74,6 +74,7 @@ def _trial(record: Record) -> Iterable[tuple[str, str]]:
     yield "key", record.key
     yield "label", trial.label
     yield "method", f"{trial.method} ({trial.distribution} {trial.version})"
+    yield "versions", ", ".join(f"{part} {version}" for part, version in trial.versions.items()) or "not recorded"
     yield "dataset", f"{trial.dataset}, content {trial.dataset_hash}"
     yield "track", trial.track
     yield "seed", str(trial.seed)
@@ -83,7 +84,8 @@ def _trial(record: Record) -> Iterable[tuple[str, str]]:
         yield "selection", f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
     yield "suite", record.suite
     if record.key_version != SCHEMA_VERSION:
-        yield "schema", f"written by version {record.key_version}, which had no digest: edits cannot be detected"
+        digest = ", which had no digest: edits cannot be detected" if record.key_version == 1 else ""
+        yield "schema", f"written by version {record.key_version}{digest}"
 
 
 def _outcome(record: Record) -> Iterable[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -12,6 +12,7 @@ from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.versions import ENGINE_VERSION, Versions, newest
 
 FACTS = (str, int, float)  # types that a column can hold; bool is an int
 CONFIG_FACTS = ("batch_size", "negatives", "loss", "dimension")
@@ -23,18 +24,30 @@ def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for record in records if record.status in SCORED for name in record.metrics))
 
 
-def measured_rows(records: Sequence[Record]) -> list[tuple[Record, Row]]:
-    """The rows of comparable records, each with the record of its first seed."""
+def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
+    """By method: the newest version of each part of the code that `records` depend on."""
+    versions: dict[str, Versions] = defaultdict(lambda: {"engine": ENGINE_VERSION})
+    for record in records:
+        versions[record.trial.method] = newest(versions[record.trial.method], record.trial.versions)
+    return versions
+
+
+def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -> list[tuple[Record, Row]]:
+    """The rows of comparable records, each with the record of its first seed.
+
+    `versions` are the newest by method, which tell results of older code.
+    """
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        alike = record.trial.model_dump_json(exclude={"seed"})
+        alike = record.trial.model_dump_json(exclude={"seed", "version"})
         seeds[f"{alike} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
     variants = _variants([group[0] for group in groups])
-    return [(group[0], _row(group, variant)) for group, variant in zip(groups, variants, strict=True)]
+    older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
+    return [(group[0], _row(group, *texts)) for group, *texts in zip(groups, variants, older, strict=True)]
 
 
-def _row(records: list[Record], variant: str) -> Row:
+def _row(records: list[Record], variant: str, older: str) -> Row:
     """Average records that differ in their seed alone."""
     first = records[0]
     scored = first.status in SCORED
@@ -57,6 +70,7 @@ def _row(records: list[Record], variant: str) -> Row:
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,
+        older=older,
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
 
@@ -127,7 +141,7 @@ def _settings(record: Record) -> dict[str, str]:
     trial = record.trial
     tree = {
         **trial.config,
-        **trial.model_dump(include={"method", "distribution", "version"}),
+        **trial.model_dump(include={"method", "distribution", "versions"}),
         "selection": trial.selection.model_dump() if trial.selection else {},
     }
     return {name: str(value) for name, value in flatten(tree) if value != {}}

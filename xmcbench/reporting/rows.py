@@ -56,6 +56,7 @@ class Row:
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
+    older: str = ""  # measured: why it is a result of older code; empty if it is not
     place: str = ""  # published: file and line, of each table
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""
@@ -66,8 +67,9 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Method and variant."""
-        return f"{self.method} ({self.variant})" if self.variant else self.method
+        """Method and variant, and whether it is a result of older code."""
+        label = f"{self.method} ({self.variant})" if self.variant else self.method
+        return f"{label} (older version)" if self.older else label
 
     def value(self, column: str) -> Value | None:
         """The value in the column of a metric or fact, to sort by; None where there is none."""

@@ -13,7 +13,7 @@ from typing import Any
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.columns import cell, column_name
 from xmcbench.reporting.differences import with_difference
-from xmcbench.reporting.measured import measured_rows
+from xmcbench.reporting.measured import measured_rows, newest_versions
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import results
@@ -117,11 +117,11 @@ def _measured_groups(records: list[Record], published: list[PublishedRow], view:
     for record in records:
         trial = record.trial
         comparable[trial.dataset, trial.dataset_hash, trial.track, trial.budget].append(record)
-    groups = []
+    groups, versions = [], newest_versions(records)
     for where in sorted(comparable, key=lambda where: json.dumps([*where[:3], sorted(where[3].limits().items())])):
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
-        rows = measured_rows(comparable[where])
+        rows = measured_rows(comparable[where], versions)
         shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
@@ -305,4 +305,6 @@ def _measured_notes(rows: list[Row]) -> list[str]:
             f"Rows scored with other metric definitions (version {versions}, now {METRIC_VERSION}) are not ranked; "
             "`xmcbench rescore` updates them."
         )
+    if reasons := sorted({row.older for row in rows if row.older}):
+        notes.append(f"older version: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
     return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

@@ -111,7 +111,15 @@ class Runner:
             return PlannedTrial(trial, Action.RUN, f"again after {ended.status}", record)
         if self.store.in_flight(trial.key):
             return PlannedTrial(trial, Action.RESUME, "started before", record)
-        return PlannedTrial(trial, Action.RUN, "", record)
+        older = self._records_of_any_version.get(trial.key_of_any_version)
+        reason = older.older_than(trial.versions) if older else ""
+        return PlannedTrial(trial, Action.RUN, f"again: {reason}" if reason else "", record)
+
+    @cached_property
+    def _records_of_any_version(self) -> dict[str, Record]:
+        """The newest record of each trial of the store, whatever version of the code it was run with."""
+        records = sorted(self.store.records(), key=lambda record: record.ended)
+        return {record.trial.key_of_any_version: record for record in records}
 
     def _too_large(self, trial: Trial) -> str | None:
         """Why a worker of this trial would need more memory than its budget allows, or None."""

@@ -31,6 +31,7 @@ class Variant:
     method: str
     distribution: str
     version: str
+    versions: dict[str, int]  # of the code that its results depend on
     config: dict[str, Any]
     budget: Budget
 
@@ -100,6 +101,7 @@ class Expansion:
                 method=method.name,
                 distribution=method.origin.distribution,
                 version=method.origin.version,
+                versions=method.thing.versions(config),
                 config=config.model_dump(mode="json"),
                 budget=budget,
             )

@@ -61,6 +61,7 @@ class Teacher(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    version: ClassVar[int] = 1  # to be raised by every change that moves its answers
     simulated: ClassVar[bool] = False
     """Whether the answers come from annotations: it is shown the training data (`attend`), in a process of its own
     that no method can look into, and records say so."""
@@ -110,7 +111,8 @@ class Teacher(ABC):
     def identity(self) -> dict[str, Any]:
         """All that determines its answers, beside template and texts; no secret."""
         settings = self.config.model_dump(mode="json", exclude=set(self.config.indifferent))
-        return {"teacher": self.name, **settings}
+        name = self.name if self.version == 1 else f"{self.name} version {self.version}"
+        return {"teacher": name, **settings}
 
     def attend(self, train: TrainingData) -> None:  # noqa: B027
         """Called once before it is asked, of a simulated teacher only, with the whole training split."""

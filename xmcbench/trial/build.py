@@ -11,9 +11,11 @@ from xmcbench.trial.trial import Trial
 def build_method(trial: Trial) -> Method:
     """The trial's method with its settings, not fitted. Raises XMCBenchError if another version is installed."""
     found = registry().method(trial.method, trial.distribution)
-    if (found.origin.distribution, found.origin.version) != (trial.distribution, trial.version):
-        raise XMCBenchError(
-            f"method {trial.method!r} is of {found.origin}, expected {trial.distribution} {trial.version}"
-        )
-    method: Method = found.thing(found.thing.Config.model_validate(trial.config))
+    if found.origin.distribution != trial.distribution:
+        raise XMCBenchError(f"method {trial.method!r} is of {found.origin}, expected {trial.distribution}")
+    config = found.thing.Config.model_validate(trial.config)
+    for part, version in found.thing.versions(config).items():
+        if (wanted := trial.versions.get(part, version)) != version:
+            raise XMCBenchError(f"method {trial.method!r}: found version {version} of {part}, expected {wanted}")
+    method: Method = found.thing(config)
     return method

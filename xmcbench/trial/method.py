@@ -22,6 +22,7 @@ class MethodInfo:
     summary: str
     citation: str = ""
     needs: tuple[str, ...] = ()  # "label texts", "gpu", a package: shown by `xmcbench methods`
+    version: int = 1  # to be raised by every change that moves the method's results
 
 
 class Method(ABC):
@@ -43,6 +44,14 @@ class Method(ABC):
 
     def __init__(self, config: Config) -> None:
         self.config = config
+
+    @classmethod
+    def versions(cls, config: Config) -> dict[str, int]:  # noqa: ARG003
+        """The versions of all code that the result under `config` depends on, by part.
+
+        A method that looks up a registered sampler or teacher by name adds its version, as `"sampler NAME"`.
+        """
+        return {"method": cls.info.version}
 
     def skip(self, card: DatasetCard) -> str | None:  # noqa: ARG002
         """Why this method cannot run on this dataset, or None."""

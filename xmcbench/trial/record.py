@@ -1,4 +1,4 @@
-"""What came of a trial. `record_file.py` says how it is written down."""
+"""The outcome of a trial. `record_file.py` defines the file format."""
 
 from __future__ import annotations
 
@@ -8,25 +8,26 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
+from xmcbench.trial.versions import FIRST_SCHEMA, Versions, raised
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
-METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; figures of different versions are not comparable
+METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
 
 
 class Status(StrEnum):
-    """How a trial ended. A failure is a record too."""
+    """How a trial ended. Failures are recorded too."""
 
     OK = "ok"
-    OVER_BUDGET = "over_budget"  # finished, but spent more than one step past its budget: shown, never ranked
+    OVER_BUDGET = "over_budget"  # finished, but exceeded its budget by more than one step: shown, never ranked
     TOO_LARGE = "too_large"  # a worker needs more memory than the budget allows: predicted, or measured
     OOM = "oom"
     TIMEOUT = "timeout"
     ERROR = "error"
-    INVALID = "invalid"  # its predictions break a rule, so they have no score
-    SKIPPED = "skipped"  # the method says it does not apply to the dataset
+    INVALID = "invalid"  # its predictions break a rule and are not scored
+    SKIPPED = "skipped"  # the method does not apply to the dataset
 
 
-SCORED = frozenset({Status.OK, Status.OVER_BUDGET})  # only these have figures
+SCORED = frozenset({Status.OK, Status.OVER_BUDGET})  # only these have metrics
 Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # a sum of fractions may be a rounding error outside 0..1
 
 
@@ -48,7 +49,7 @@ class Record(BaseModel):
 
     schema_version: int = SCHEMA_VERSION
     key: str
-    key_version: int = SCHEMA_VERSION  # schema whose rule gave the key: a record that was migrated keeps its key
+    key_version: int = SCHEMA_VERSION  # schema that defined the key; a migrated record keeps its key
     suite: str  # name of the suite that ran it
     trial: Trial
     status: Status
@@ -57,14 +58,22 @@ class Record(BaseModel):
     metric_version: int = 0  # of the definitions in `xmcbench.evaluation`
     spent: dict[str, Any] = Field(default_factory=dict)  # the ledger
     curve: list[dict[str, float]] = Field(default_factory=list)  # quality on the selection split along the budget
-    selection_split: str = "none"  # what chose the checkpoint: "none", "train: n queries held out", a method's own way
+    selection_split: str = (
+        "none"  # what chose the checkpoint: "none", "train: n queries held out", or a method's own way
+    )
     chosen: dict[str, Any] = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
     workers: int = 1  # processes that trained it together
-    teacher: str = ""  # what answered in place of annotations, in words
-    simulated_teacher: bool = False  # its answers came from annotations: such a trial is never ranked as zero-shot
+    teacher: str = ""  # what answered in place of annotations, for people
+    simulated_teacher: bool = False  # its answers came from annotations: never ranked as zero-shot
     num_parameters: int = 0  # trainable, of the model that predicts
     failure: Failure | None = None
-    truth_hash: str = ""  # SHA-256 of the test targets and ignored pairs the predictions answer to
+    truth_hash: str = ""  # SHA-256 of the test targets and ignored pairs that were scored against
     provenance: dict[str, Any] = Field(default_factory=dict)  # versions, hardware, git commit, command
     started: str = ""  # UTC, ISO 8601
     ended: str = ""
+
+    def older_than(self, newest: Versions) -> str:
+        """Why this is a result of older code than `newest`, as text; empty if it is not."""
+        if self.key_version < FIRST_SCHEMA:
+            return "from before versions were recorded"
+        return raised(self.trial.versions, newest)

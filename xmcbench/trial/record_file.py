@@ -1,7 +1,7 @@
-"""A record as a file: JSON that ends with a digest of what stands before it.
+"""A record as a file: JSON that ends with a digest of the content before it.
 
-A record that was edited, cut short or damaged after it was written is told from a whole one, one of an older schema is
-brought up to date, and one of a newer schema is refused: a figure is as it was computed, or it is not shown.
+A record that was edited, truncated or damaged after it was written is refused, as is one of a newer schema. A record of
+an older schema is migrated. So a metric is shown as it was computed, or not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _END = b'"\n}\n'
 
 
 class RecordError(XMCBenchError):
-    """The content of a file is no record that can be relied on; the message says why, in a line."""
+    """The content of a file is not a valid record; the message gives the reason in one line."""
 
 
 def encode(record: Record) -> bytes:
@@ -33,20 +33,20 @@ def encode(record: Record) -> bytes:
 
 
 def decode(content: bytes) -> Record:
-    """The record that a file holds. Raises `RecordError` where it is none, newer, or not as it was written."""
+    """The record in a file's content. Raises `RecordError` for other content, a newer schema, or a wrong digest."""
     body, _, end = content.rpartition(_DIGEST)
     try:
         if body.startswith(_START) and end == _digest(body) + _END:
-            return Record.model_validate_json(body + b"\n}")  # whole and of this version: no need to look further
-        return Record.model_validate(_up_to_date(content))
+            return Record.model_validate_json(body + b"\n}")  # unchanged and of this schema
+        return Record.model_validate(_migrated(content))
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise RecordError(f"not a record: {place + ': ' if place else ''}{first['msg']}") from None
 
 
-def _up_to_date(content: bytes) -> dict[str, Any]:
-    """What a record of any version says, in the terms of this one."""
+def _migrated(content: bytes) -> dict[str, Any]:
+    """A record of any schema version as one of the current schema."""
     try:
         data: dict[str, Any] = json.loads(content)
     except (ValueError, RecursionError) as problem:
@@ -70,16 +70,16 @@ def _digest(body: bytes) -> bytes:
 
 
 def _check_digest(content: bytes, data: dict[str, Any]) -> None:
-    """Take the digest out of `data`. Raises `RecordError` where it is not that of the content before it."""
+    """Remove the digest from `data`. Raises `RecordError` unless it matches the content before it."""
     if data.pop("digest", None) is None:
         raise RecordError("found no digest, expected one after the record: edited by hand")
     body, _, end = content.rpartition(_DIGEST)
     if end != _digest(body) + _END:
-        raise RecordError("its digest is not that of its content: edited after it was written")
+        raise RecordError("its digest does not match its content: edited after it was written")
 
 
 def _from_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Version 1 had no digest, no intervals and no track; its keys were hashes of fewer fields."""
+    """Schema 1 had no digest, no intervals and no track; its keys were hashes of fewer fields."""
     trial = data.get("trial")
     if not isinstance(trial, dict):
         raise RecordError("not a record: trial: expected a mapping")
@@ -91,4 +91,10 @@ def _from_1(data: dict[str, Any]) -> dict[str, Any]:
     return {**data, "schema_version": 2, "key_version": 1}
 
 
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1}  # from a version to the next
+def _from_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Schema 2 had no versions of the code in its trials; its keys contained the distribution's release."""
+    return {**data, "schema_version": 3}
+
+
+# From a schema version to the next.
+_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}

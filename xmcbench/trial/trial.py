@@ -12,22 +12,27 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.trial.budget import Budget, UnknownBudget
 
-SCHEMA_VERSION = 2  # of keys, records and stored predictions; a change makes every key a new one
-Track = Literal["supervised", "zero-shot"]  # in the second no method sees a training annotation
+SCHEMA_VERSION = 3  # of keys, records and stored predictions; a new schema makes every key a new one
+Track = Literal["supervised", "zero-shot"]  # zero-shot: no method sees a training annotation
+NOT_IN_KEY = frozenset({"label", "dataset", "version"})
 
 
 class Selection(BaseModel):
-    """Training queries held out to choose among checkpoints. Test targets never choose anything."""
+    """Training queries held out to choose among checkpoints. Test targets are never used for a choice."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    queries: int = Field(1000, gt=0, description="training queries held out; they are not trained on")
-    metric: str = Field("nDCG@5", description="figure the best checkpoint is chosen by")
-    evaluations: int = Field(4, gt=0, description="how often quality is looked at, evenly over the budget")
+    queries: int = Field(1000, gt=0, description="training queries held out of training")
+    metric: str = Field("nDCG@5", description="metric that chooses the checkpoint")
+    evaluations: int = Field(4, gt=0, description="evaluations, evenly spaced over the budget")
 
 
 class Trial(BaseModel):
-    """All that determines a result. `label` and `dataset` are names for people and are not part of the key."""
+    """Everything that determines a result, and so the trial's key.
+
+    `label` and `dataset` are names for people and are not in the key. Neither is `version`, the distribution's release:
+    a release that changes no result keeps every key, and one that does raises some of `versions`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -35,6 +40,7 @@ class Trial(BaseModel):
     method: str
     distribution: str
     version: str
+    versions: dict[str, int] = Field(default_factory=dict)  # of the code that the result depends on, by part
     config: dict[str, Any]
     dataset: str
     dataset_hash: str
@@ -46,15 +52,23 @@ class Trial(BaseModel):
     def matches(self, name: str) -> bool:
         """Whether its label, or `dataset/label`, is `name` or matches it as a shell pattern."""
         names = (self.label, f"{self.dataset}/{self.label}")
-        return name in names or any(fnmatchcase(each, name) for each in names)
+        return name in names or any(fnmatchcase(own, name) for own in names)
 
     def changed(self, **changes: Any) -> Trial:
-        """Another trial, with a key of its own: a copy would keep this one's."""
+        """A trial with these fields changed. Unlike `model_copy` it does not keep this trial's cached key."""
         return Trial.model_validate({**self.model_dump(), **changes})
 
     @cached_property
     def key(self) -> str:
-        """16 hexadecimal digits of a content hash: the same key is never run twice, two keys share no result."""
-        content = self.model_dump(mode="json", exclude={"label", "dataset"})
+        """16 hexadecimal digits of a hash of everything that determines the result. A key is run once."""
+        return self._hash(NOT_IN_KEY)
+
+    @cached_property
+    def key_of_any_version(self) -> str:
+        """As `key`, but the same for all versions of the code."""
+        return self._hash(NOT_IN_KEY | {"versions"})
+
+    def _hash(self, without: frozenset[str]) -> str:
+        content = self.model_dump(mode="json", exclude=set(without))
         text = json.dumps([SCHEMA_VERSION, content], sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]

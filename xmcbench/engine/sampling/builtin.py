@@ -25,6 +25,7 @@ class Recipe:
 
     name: str
     parts: Callable[[], dict[str, Any]]
+    version: int = 1  # to be raised by every change that moves results
 
     def __call__(self, train: TrainingData, *, batch_size: int, seed: int) -> Sampler:
         return Sampler(train, batch_size=batch_size, seed=seed, **self.parts())

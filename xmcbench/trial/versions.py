@@ -1,0 +1,25 @@
+"""Versions of the code that a result depends on, by part: `{"method": 1, "engine": 1, "teacher openai": 2}`.
+
+A change of the code that moves results raises the version of the part it is in. The versions are in a trial's key, so
+that the trial runs again, and in its record, so that a result of older code is recognised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ENGINE_VERSION = 1  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
+FIRST_SCHEMA = 3  # of records that hold versions
+
+Versions = Mapping[str, int]
+
+
+def raised(then: Versions, now: Versions) -> str:
+    """The parts whose version is higher in `now` than in `then`, as text: "engine 1, now 2"; empty if none is."""
+    parts = [part for part in then if then[part] < now.get(part, 0)]
+    return "; ".join(f"{part} {then[part]}, now {now[part]}" for part in parts)
+
+
+def newest(versions: Versions, others: Versions) -> dict[str, int]:
+    """The higher version of each part."""
+    return {part: max(versions.get(part, 0), others.get(part, 0)) for part in {**versions, **others}}
