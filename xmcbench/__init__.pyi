@@ -4,7 +4,7 @@ from .engine import encoders, losses, sampling, search
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .engine.encoders.encoder import EncoderConfig
-from .engine.encoders.label_table import LabelTable, TableConfig
+from .engine.tables.label_table import LabelTable, TableConfig
 from .errors import UnknownNameError, XMCBenchError
 from .evaluation.ranking import rank
 from .files.atomic import atomic_write

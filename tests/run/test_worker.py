@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors import SafetensorError
 
-from xmcbench.engine.training import checkpoint
+from xmcbench.engine import checkpoint
 from xmcbench.engine.workers import ALONE
 from xmcbench.run.worker import disk_fault
 

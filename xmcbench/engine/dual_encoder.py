@@ -19,15 +19,15 @@ from torch import Tensor, nn
 
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.data.tokens import Tokens
+from xmcbench.engine import checkpoint
 from xmcbench.engine.encoders.embedding import Precision, embed_all, evaluating
 from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
-from xmcbench.engine.encoders.label_table import LabelTable
 from xmcbench.engine.encoders.sentence_layout import write_sentence_layout
 from xmcbench.engine.flops import counting
-from xmcbench.engine.sampling.sampler import Embeddings
+from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.search.index import Backend, build_index
-from xmcbench.engine.training import checkpoint
+from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.workers import current_workers
 from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import Ledger

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict
-
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.plugins.checks import check_config, check_subclass
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
+from xmcbench.trial.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -33,14 +32,8 @@ class Method(ABC):
     many_workers: ClassVar[bool] = False
     """Whether several workers can fit the method together; `fit` is then called on each of them."""
 
-    class Config(BaseModel):
-        """Settings of a method: frozen, unknown keys are errors."""
-
-        model_config = ConfigDict(frozen=True, extra="forbid")
-
-        def unused(self) -> frozenset[str]:
-            """Settings that have no effect beside the others: a suite may not set them and does not sweep them."""
-            return frozenset()
+    class Config(Settings):
+        """Settings of a method."""
 
     def __init__(self, config: Config) -> None:
         self.config = config

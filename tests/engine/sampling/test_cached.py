@@ -35,7 +35,7 @@ def filled(part: Cached, seed: int = 3) -> Sampler:
 def full_gradient(batch: Batch, queries_BD: Tensor, labels_LD: Tensor, temperature: float) -> Tensor:
     """[L] lengths of the labels' gradients from the decoupled softmax over all labels."""
     plan = Sampler(DATA, batch_size=8, seed=3, negatives=[Everything()])
-    whole = plan.widened(batch, np.arange(LABELS))
+    whole = plan.with_pool(batch, np.arange(LABELS))
     labels_LD = labels_LD.clone().requires_grad_()
     true = whole.positives
     losses.decoupled_softmax(queries_BD, labels_LD, true, true.every(), temperature=temperature).backward()
@@ -118,6 +118,6 @@ def test_a_label_that_is_true_comes_in_as_a_positive() -> None:
     sampler = filled(Cached(LABELS))
     batch = sampler.batch(0, 0)
     pool = sampler.harder(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids])
-    wide = sampler.widened(batch, pool)
+    wide = sampler.with_pool(batch, pool)
     assert len(wide.positives.rows_P) == DATA.targets[batch.query_ids].nnz > len(batch.positives.rows_P)
     assert replace(wide, label_ids=batch.label_ids, positives=batch.positives) == batch

@@ -254,7 +254,7 @@ def test_a_wider_pool_has_its_true_pairs_and_the_sampled_ones_of_before(seed: in
     sampler = in_batch(seed=seed)
     batch = sampler.batch(0, 0)
     more = np.random.default_rng(seed).permutation(LABELS)[:added]
-    wide = sampler.widened(batch, np.union1d(batch.label_ids, more))
+    wide = sampler.with_pool(batch, np.union1d(batch.label_ids, more))
     marked = np.zeros((len(batch.query_ids), len(wide.label_ids)), int)
     np.add.at(marked, (wide.positives.rows_P.numpy(), wide.positives.columns_P.numpy()), 1)
     assert np.array_equal(marked, DENSE[np.ix_(wide.query_ids, wide.label_ids)])

@@ -11,7 +11,8 @@ from torch import Tensor
 from toy import LABELS, QUERIES, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling.sampler import Batch, Embeddings
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.embeddings import Embeddings
 
 from .method import Toy, toy
 

@@ -12,7 +12,8 @@ from fitting import fit_and_kill
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training import checkpoint, trainer
+from xmcbench.engine import checkpoint
+from xmcbench.engine.training import trainer
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run

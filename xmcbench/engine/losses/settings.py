@@ -9,10 +9,10 @@ from torch import Tensor
 
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.triplet import triplet
-from xmcbench.trial.method import Method
+from xmcbench.trial.settings import Settings
 
 
-class TripletLoss(Method.Config):
+class TripletLoss(Settings):
     """Settings of NGAME's triplet loss, and LMTX's: a base of a method's `Config`, beside `EmbeddingMethod.Config`."""
 
     margin: float = Field(0.3, ge=0, description="by which a positive's score is to exceed a negative's")

@@ -17,7 +17,7 @@ from xmcbench.engine import flops
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.embedding import evaluating
 from xmcbench.engine.planning.workload import Workload
-from xmcbench.engine.sampling.sampler import Embeddings
+from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE, Workers
 

@@ -23,7 +23,9 @@ from xmcbench.engine.losses import Positives
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe
 from xmcbench.engine.planning.workload import Workload
-from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import derive_seed

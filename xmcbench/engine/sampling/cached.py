@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from xmcbench.engine.losses.softmax import decoupled_softmax
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Negatives
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.sampling.training_queries import TrainingQueries
 from xmcbench.engine.workers import current_workers
 from xmcbench.errors import XMCBenchError
 
-if TYPE_CHECKING:
-    from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
-
-Loss = Callable[[Tensor, Tensor, "Batch"], Tensor]
+Loss = Callable[[Tensor, Tensor, Batch], Tensor]
 
 
 class Cached(Negatives):
@@ -51,9 +51,7 @@ class Cached(Negatives):
     def adds(self) -> bool:
         return True
 
-    def attach(self, sampler: Sampler) -> None:
-        from xmcbench.engine.sampling.sharding import Shard  # which knows the batch, whose module knows this one's
-
+    def attach(self, sampler: TrainingQueries) -> None:
         super().attach(sampler)
         self.shard = Shard(sampler.num_labels, current_workers())
 
@@ -80,7 +78,7 @@ class Cached(Negatives):
     def _gradient_lengths(self, batch: Batch, queries_BD: Tensor) -> np.ndarray:
         """[L] how long a gradient each label's cached vector gets from the loss over all labels."""
         assert self.cache_LD is not None  # observe has seen to it
-        everything = self.sampler.widened(batch, np.arange(self.sampler.num_labels))
+        everything = self.sampler.with_pool(batch, np.arange(self.sampler.num_labels))
         mine = self.shard.share(everything)
         mine = replace(mine, positives=mine.positives.to(queries_BD.device))
         with torch.enable_grad():

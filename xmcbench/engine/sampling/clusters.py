@@ -6,17 +6,17 @@ Legend: N training queries, B queries of a batch, Q queries that are drawn, D di
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.clustering import balanced_clusters
+from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Order
-
-if TYPE_CHECKING:
-    from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
+from xmcbench.engine.sampling.training_queries import TrainingQueries
 
 
 class Clusters(Order):
@@ -53,7 +53,7 @@ class Clusters(Order):
     def watches(self) -> bool:
         return self.vectors == "bank"
 
-    def attach(self, sampler: Sampler) -> None:
+    def attach(self, sampler: TrainingQueries) -> None:
         super().attach(sampler)
         self._unclustered_Q = np.arange(len(sampler.query_ids))
 

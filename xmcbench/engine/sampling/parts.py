@@ -6,37 +6,29 @@ Legend: B queries of a batch, K labels of a shortlist, N training queries, L lab
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.sampling.training_queries import TrainingQueries, gather_rows
 from xmcbench.evaluation.propensity import inverse_propensity
-
-if TYPE_CHECKING:
-    from xmcbench.engine.sampling.sampler import Batch, Embeddings, Sampler
-
-
-def gather_rows(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Column ids of the given rows, one row after another, and how many each row has."""
-    counts = matrix.indptr[rows + 1] - matrix.indptr[rows]
-    starts = np.repeat(matrix.indptr[rows] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
-    return matrix.indices[starts + np.arange(counts.sum())], counts
 
 
 class Part:
     """What parts have in common: they know their one sampler, and may follow the model. By default they do not."""
 
-    sampler: Sampler
+    sampler: TrainingQueries
 
     @property
     def watches(self) -> bool:
         """Whether `observe` is to be called."""
         return False
 
-    def attach(self, sampler: Sampler) -> None:
+    def attach(self, sampler: TrainingQueries) -> None:
         """Called once, when the sampler is made. Raises ValueError where the part serves another already."""
         if hasattr(self, "sampler"):
             raise ValueError(f"this {type(self).__name__} is part of a sampler already: make another")
@@ -83,7 +75,7 @@ class Draw(Part):
         self.by = by
         self.weights_L: np.ndarray | None = None
 
-    def attach(self, sampler: Sampler) -> None:
+    def attach(self, sampler: TrainingQueries) -> None:
         super().attach(sampler)
         if self.by == "propensity":
             card = sampler.train.card

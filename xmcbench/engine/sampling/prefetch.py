@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from xmcbench.engine.sampling.sampler import Batch, Sampler
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.sampler import Sampler
 
 
 class Prefetch:

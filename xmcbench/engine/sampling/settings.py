@@ -8,13 +8,13 @@ from pydantic import Field
 
 from xmcbench.engine.sampling.clusters import Clusters
 from xmcbench.engine.sampling.parts import Order, Shuffled
-from xmcbench.trial.method import Method
+from xmcbench.trial.settings import Settings
 
 GROWTH = [10, 20, 25, 50, 75, 100, 125, 150, 200]  # NGAME's
 OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
 
 
-class ClusteredBatches(Method.Config):
+class ClusteredBatches(Settings):
     """Settings of a method whose batches are of `Clusters`: a base of its `Config`, beside `EmbeddingMethod.Config`.
 
     Example:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from xmcbench.engine.losses.positives import Positives
-from xmcbench.engine.sampling.sampler import Batch
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.workers import Workers
 
 

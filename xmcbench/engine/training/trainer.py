@@ -22,13 +22,13 @@ from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
+from xmcbench.engine import checkpoint
 from xmcbench.engine.dual_encoder import default_device
-from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.embedding import autocast, evaluating
 from xmcbench.engine.flops import counting
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.prefetch import Prefetch
-from xmcbench.engine.sampling.sampler import Batch
-from xmcbench.engine.training import checkpoint
+from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
 from xmcbench.engine.training.schedule import warmup_linear
 from xmcbench.engine.training.update import Update
@@ -59,7 +59,7 @@ class NonFiniteLossError(XMCBenchError):
 class Trainer:
     """Trains one method on one training split within one budget, resuming from `run.checkpoint` where it can."""
 
-    def __init__(self, method: EmbeddingMethod, train: TrainingData, queries: Tokens, labels: Tokens, run: Run) -> None:
+    def __init__(self, method: TrainedMethod, train: TrainingData, queries: Tokens, labels: Tokens, run: Run) -> None:
         self.method = method
         self.queries = queries
         self.labels = labels
@@ -157,7 +157,7 @@ class Trainer:
 
     def _widened(self, step: _Embedded, label_ids: np.ndarray) -> _Embedded:
         """The same with the larger pool `label_ids`, whose other labels are embedded."""
-        whole = self.sampler.widened(step.whole, label_ids)
+        whole = self.sampler.with_pool(step.whole, label_ids)
         batch = self.shard.share(whole)
         if not self.method.encodes_labels:
             return replace(step, whole=whole, batch=batch)

@@ -12,9 +12,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from xmcbench.engine.encoders.label_table import LabelTable
-from xmcbench.engine.training import checkpoint
-from xmcbench.engine.training.clipping import clip, global_gradient_norm
+from xmcbench.engine import checkpoint
+from xmcbench.engine.gradient_norm import clip, global_gradient_norm
+from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.workers import Workers
 
 
@@ -41,7 +41,9 @@ class Update:
         """
         parameters = self.parameters
         sum_gradients(parameters, self.workers)
-        norm = global_gradient_norm(parameters, list(self.tables.values()), self.workers)
+        norm = global_gradient_norm(
+            parameters, [table.gradient_norm_squared() for table in self.tables.values()], self.workers
+        )
         if not math.isfinite(norm):
             return norm
         scale = 1.0 if self.clip_norm is None else clip(parameters, norm, self.clip_norm)

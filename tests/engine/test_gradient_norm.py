@@ -8,8 +8,8 @@ import pytest
 import torch
 from many_workers import MOST, on_workers
 
-from xmcbench.engine.encoders.label_table import LabelTable, TableConfig
-from xmcbench.engine.training.clipping import clip, global_gradient_norm, squared_norm
+from xmcbench.engine.gradient_norm import clip, global_gradient_norm, squared_norm
+from xmcbench.engine.tables.label_table import LabelTable, TableConfig
 from xmcbench.engine.workers import ALONE, Workers
 
 
@@ -30,7 +30,7 @@ def norm_of(workers: Workers, broken: int | None, value: float) -> float:
         if workers.rank == broken:
             gradient[0, 1] = value
         table().grad = gradient
-    return global_gradient_norm(parameters, tables, workers)
+    return global_gradient_norm(parameters, [table.gradient_norm_squared() for table in tables], workers)
 
 
 @pytest.mark.parametrize("size", range(1, MOST + 1))

@@ -12,10 +12,9 @@ from many_workers import MOST, on_workers
 from pydantic import ValidationError
 from torch import Generator, Tensor
 
-from xmcbench.engine.encoders import label_table
-from xmcbench.engine.encoders.label_table import LabelTable, TableConfig
-from xmcbench.engine.training import rounding
-from xmcbench.engine.training.clipping import clip, global_gradient_norm
+from xmcbench.engine.gradient_norm import clip, global_gradient_norm
+from xmcbench.engine.tables import label_table, rounding
+from xmcbench.engine.tables.label_table import LabelTable, TableConfig
 from xmcbench.engine.workers import ALONE, Workers
 
 N, D, RATE = 13, 6, 0.05
@@ -348,7 +347,7 @@ def dealt_out(
         replicated.grad = torch.full((4,), 0.5 * step)
         if len(ids) or step % 2:  # a worker without rows may not ask at all
             loss(made(made.rows_of(ids)), ids, step).backward()
-        norms.append(global_gradient_norm([replicated], [made], workers))
+        norms.append(global_gradient_norm([replicated], [made.gradient_norm_squared()], workers))
         made.step(RATE, scale=clip([replicated], norms[-1], limit))
     state = {"ids": made.row_ids, **made.state_dict()}
     return {name: tensor.float().numpy() for name, tensor in state.items()}, norms

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from xmcbench.engine.training.optimizers import MomentumSGD, RowAdam, RowOptimizer
+from xmcbench.engine.tables.row_optimizers import MomentumSGD, RowAdam, RowOptimizer
 
 N, D, STEPS = 7, 5, 40
 OPTIMIZERS = [

@@ -18,9 +18,9 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Generator, Tensor, nn
 
-from xmcbench.engine.training import rounding
-from xmcbench.engine.training.clipping import squared_norm
-from xmcbench.engine.training.optimizers import MomentumSGD, RowAdam, RowOptimizer
+from xmcbench.engine.gradient_norm import squared_norm
+from xmcbench.engine.tables import rounding
+from xmcbench.engine.tables.row_optimizers import MomentumSGD, RowAdam, RowOptimizer
 from xmcbench.trial.run import derive_seed
 
 _CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from xmcbench.engine.training import rounding
+from xmcbench.engine.tables import rounding
 
 ROWS = torch.arange(1000)
 

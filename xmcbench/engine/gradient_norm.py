@@ -1,22 +1,18 @@
-"""The norm of the whole gradient, whichever workers hold its parts: what clipping and the check for NaN go by.
+"""The norm of the whole gradient over all workers, for clipping and for the check that the gradient is finite.
 
-Parameters that all workers hold have the same gradient on each, as it was all-reduced, and count once. A row of a table
-lies with one worker, so the tables' parts are summed. Every worker gets the same number to the last bit: all of them
-clip alike, and all of them see it where it is not finite.
+Parameters that all workers hold have the same all-reduced gradient on each worker and count once. A row of a label
+table is held by one worker, so the tables' squared norms are summed over workers. Every worker gets the same number to
+the last bit: all workers clip alike, and all of them see a norm that is not finite.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from xmcbench.engine.workers import Workers
-
-if TYPE_CHECKING:
-    from xmcbench.engine.encoders.label_table import LabelTable
 
 _PIECE = 2**20  # values summed in float32, which stops growing after some 10^7 equal ones
 
@@ -30,22 +26,23 @@ def squared_norm(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def global_gradient_norm(parameters: Iterable[Tensor], tables: Iterable[LabelTable], workers: Workers) -> float:
-    """The 2-norm of the gradient of replicated `parameters` and of tables dealt out over `workers`.
+def global_gradient_norm(parameters: Iterable[Tensor], tables_squared: Iterable[Tensor], workers: Workers) -> float:
+    """The 2-norm of the gradient of replicated `parameters` and of tables whose rows are spread over `workers`.
 
-    Called by every worker, once a step's gradients are all there.
+    `tables_squared` are the squared gradient norms of this worker's rows, one per table. Every worker calls this once
+    all gradients of the step are computed.
     """
-    # Worker 0's replica counts. The others' are added zero times, which still carries over what is not finite.
+    # Only worker 0's replica counts. The others are multiplied by 0, which still propagates NaN and infinity.
     once = float(workers.rank == 0)
     parts = [squared_norm(parameter.grad) * once for parameter in parameters if parameter.grad is not None]
-    parts += [table.gradient_norm_squared() for table in tables]
+    parts += tables_squared
     return float(workers.sum(torch.stack(parts).sum()).sqrt()) if parts else 0.0
 
 
 def clip(parameters: Iterable[Tensor], norm: float, limit: float) -> float:
     """Scale the parameters' gradients in place so that a global norm of `norm` becomes at most `limit`.
 
-    Returns the factor, which each table's `step` takes as its `scale`.
+    Returns the factor, to be passed to `LabelTable.step` as `scale`.
     """
     if norm <= limit:
         return 1.0

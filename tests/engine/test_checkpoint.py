@@ -10,7 +10,7 @@ import pytest
 import torch
 from many_workers import on_workers
 
-from xmcbench.engine.training import checkpoint
+from xmcbench.engine import checkpoint
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
 

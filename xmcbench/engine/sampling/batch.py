@@ -1,0 +1,35 @@
+"""A batch of training: queries, the labels they are scored against, and the true pairs among them.
+
+Legend: B queries of a batch, S labels of its pool, P true pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from xmcbench.engine.losses.positives import Positives
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`query_ids` [B] and `label_ids` [S] (sorted, each once), and which of the B x S pairs are true."""
+
+    query_ids: np.ndarray
+    label_ids: np.ndarray
+    positives: Positives
+
+    @classmethod
+    def of(
+        cls,
+        query_ids: np.ndarray,
+        label_ids: np.ndarray,
+        rows_P: np.ndarray,
+        columns_P: np.ndarray,
+        sampled_B: np.ndarray,
+    ) -> Batch:
+        """A batch whose pairs are numpy arrays of any integer type; see `Positives` for `sampled_B`."""
+        rows, columns, sampled = (torch.from_numpy(ids.astype(np.int64)) for ids in (rows_P, columns_P, sampled_B))
+        return cls(query_ids, label_ids, Positives(rows, columns, sampled, len(label_ids)))

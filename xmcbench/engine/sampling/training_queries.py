@@ -1,0 +1,59 @@
+"""The training queries that a sampler draws from: what its parts know about it.
+
+Legend: B queries of a batch, S labels of its pool, P true pairs of it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.run import derive_seed
+
+
+class TrainingQueries:
+    """Training data, the ids of the queries that have a label, and seeded random generators.
+
+    Raises XMCBenchError where no query has a label.
+    """
+
+    def __init__(self, train: TrainingData, seed: int) -> None:
+        self.train = train
+        self.num_labels = train.num_labels
+        self.seed = seed
+        self.query_ids = np.flatnonzero(np.diff(train.targets.indptr))
+        if not len(self.query_ids):
+            raise XMCBenchError(f"{train.card.name}: no training query has a label, expected some to learn from")
+
+    def rng(self, *purpose: str | int) -> np.random.Generator:
+        """A generator for one purpose, a function of the seed."""
+        return np.random.default_rng(derive_seed(self.seed, *purpose))
+
+    def true_pairs(self, query_ids: np.ndarray, label_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rows [P] and columns [P] of all true pairs of these queries and labels; `label_ids` is sorted."""
+        labels, counts = gather_rows(self.train.targets, query_ids)
+        rows = np.repeat(np.arange(len(query_ids)), counts)
+        columns = np.minimum(np.searchsorted(label_ids, labels), len(label_ids) - 1)
+        inside = label_ids[columns] == labels
+        return rows[inside], columns[inside]
+
+    def with_pool(self, batch: Batch, label_ids: np.ndarray) -> Batch:
+        """The batch with the larger pool `label_ids`, a superset of its own; the sampled pair of a query stays."""
+        rows, columns = self.true_pairs(batch.query_ids, label_ids)
+        before = batch.positives
+        pairs = before.sampled_B.numpy()
+        label_B = np.where(pairs < 0, -1, batch.label_ids[before.columns_P.numpy()[pairs]])
+        sampled = np.full(len(batch.query_ids), -1)
+        same = np.flatnonzero(label_ids[columns] == label_B[rows])
+        sampled[rows[same]] = same
+        return Batch.of(batch.query_ids, label_ids, rows, columns, sampled)
+
+
+def gather_rows(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Column ids of the given rows, one row after another, and how many each row has."""
+    counts = matrix.indptr[rows + 1] - matrix.indptr[rows]
+    starts = np.repeat(matrix.indptr[rows] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
+    return matrix.indices[starts + np.arange(counts.sum())], counts
