@@ -15,7 +15,7 @@ from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.suite.columns import COLUMNS
-from xmcbench.suite.schema import TableShape
+from xmcbench.suite.table_shape import TableShape
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 

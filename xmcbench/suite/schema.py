@@ -8,19 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.suite.resources import Resources
+from xmcbench.suite.table_shape import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Selection, Track
-
-
-class TableShape(BaseModel):
-    """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
-    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
-    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
 
 
 class SuiteFile(BaseModel):

@@ -15,7 +15,8 @@ from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
 from xmcbench.suite.resources import Resources
-from xmcbench.suite.schema import SuiteFile, TableShape
+from xmcbench.suite.schema import SuiteFile
+from xmcbench.suite.table_shape import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.trial import Selection, Track, Trial
 
