@@ -1,12 +1,13 @@
-"""The papers' qualitative claims beside what was measured: a table of claim, paper, measured, and whether it holds.
+"""The papers' claims beside what was measured: paper, measured difference, its uncertainty and power, and a verdict.
 
-The claims are in `claims.yaml`: pairs of settings, of which the paper says which is better. What a paper prints comes
-from the published rows, what was measured from the trials of suites. Measured figures are compared by a paired
-bootstrap over test queries: a claim holds where the 95 % interval of the difference is above 0, does not where it is
-below, and is open where it holds 0.
+`claims.yaml` lists the claims: pairs of settings, of which a paper says which is better. The papers' numbers come from
+the published rows, the measured ones from the trials of suites, all seeds of a suite together. A claim holds where the
+95 % interval of the difference, over test queries and seeds, is above 0. It does not hold where the interval is below.
+Where the interval contains 0 the claim is not decided, and the verdict says what difference the comparison could have
+seen with 80 % power.
 
     python benchmarks/claims.py --data DIRECTORY --run    # trains first what the store lacks: hours on two cores
-    python benchmarks/claims.py --store results --only 'PRIME*'
+    python benchmarks/claims.py --store leaderboard/measured --only 'PRIME*'
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
@@ -23,8 +25,10 @@ from typing import Any
 import yaml
 from report import report
 
+from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation.comparison import compare_resampled
+from xmcbench.evaluation.bootstrap import Difference, difference
+from xmcbench.evaluation.power import Uncertainty, planned, uncertainty
 from xmcbench.reporting import PublishedRow, published_rows
 from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
@@ -32,30 +36,71 @@ from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
+VERDICTS = ("holds", "does not hold", "not decided", "not run")
+
+
+@dataclass(frozen=True)
+class Side:
+    """The trials of one setting: one record for each seed, None where the trial did not end well or was not run."""
+
+    label: str
+    dataset: str
+    seeds: tuple[int, ...]
+    records: tuple[Record | None, ...]
+
+    @property
+    def ended(self) -> list[Record]:
+        return [record for record in self.records if record is not None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What was measured for a claim."""
+
+    text: str
+    verdict: str  # one of VERDICTS
+    detectable: float  # the difference that is seen with 80 % power, a fraction
+    seeds: int
+    queries: int
 
 
 class Trials:
-    """What the store holds of each suite, by label."""
+    """What the store holds of the suites' trials."""
 
-    def __init__(self, store: Path, data: Path) -> None:
-        self.store, self.data = Store(store), data
-        self.of = cache(self._of)
+    def __init__(self, store: Path, data: Path, suites: Path = SUITES) -> None:
+        self.store, self.data, self.suites = Store(store), data, suites
+        self._sides = cache(self._read)
 
-    def _of(self, suite: str) -> dict[str, Record | None]:
-        settings = Settings(suite=path(suite), data=self.data, store=self.store.root)
-        return {step.trial.label: step.record for step in Runner(settings).plan()}
+    def path(self, suite: str) -> Path:
+        """The file of a suite."""
+        return self.suites / f"{suite}.yaml"
 
-    def find(self, suite: str, label: str) -> Record | None:
-        """The trial's record; None where it has not run to its end."""
-        known = self.of(suite)
-        if label not in known:
-            raise UnknownNameError("trial", label, known, f"in {path(suite)}")
-        record = known[label]
-        return record if record and record.status == Status.OK else None
+    def side(self, suite: str, label: str) -> Side:
+        """The trials of the setting `label` of a suite."""
+        sides = self._sides(suite)
+        if label not in sides:
+            raise UnknownNameError("trial", label, sides, f"in {self.path(suite)}")
+        return sides[label]
 
+    def _read(self, suite: str) -> dict[str, Side]:
+        settings = Settings(suite=self.path(suite), data=self.data, store=self.store.root)
+        found: dict[str, list[tuple[Any, Record | None]]] = {}
+        for step in Runner(settings).plan():
+            ended = step.record if step.record and step.record.status == Status.OK else None
+            found.setdefault(step.trial.label, []).append((step.trial, ended))
+        return {
+            label: Side(label, own[0][0].dataset, tuple(t.seed for t, _ in own), tuple(r for _, r in own))
+            for label, own in found.items()
+        }
 
-def path(suite: str) -> Path:
-    return SUITES / f"{suite}.yaml"
+    def replicates(self, record: Record, metric: str) -> Any:
+        """The metric on the resamples of the test queries, [B]."""
+        if metric not in record.metrics:
+            raise UnknownNameError("metric", metric, record.metrics, f"trial {record.trial.label} ({record.key})")
+        stored = self.store.resampled(record, [metric])
+        if metric not in stored:
+            raise XMCBenchError(f"trial {record.trial.label} ({record.key}): no resamples of {metric} are stored")
+        return stored[metric]
 
 
 def suites_of(claim: dict[str, Any]) -> list[str]:
@@ -63,57 +108,86 @@ def suites_of(claim: dict[str, Any]) -> list[str]:
     return claim["suite"] if isinstance(claim["suite"], list) else [claim["suite"]] * 2
 
 
-def printed(claim: dict[str, Any], rows: tuple[PublishedRow, ...]) -> str:
-    """What the paper says of the two settings, in its own digits."""
+def printed(claim: dict[str, Any], rows: tuple[PublishedRow, ...]) -> tuple[str, float | None]:
+    """What the paper says of the two settings in its own digits, and the difference; None where there is no table."""
     paper = claim["paper"]
     if "text" in paper:
-        return str(paper["text"])
-    tables = paper["table"].split(", ")
+        return str(paper["text"]), None
+    tables, metric = paper["table"].split(", "), claim["metric"]
     near = {row.label: row for row in rows if row.source in tables and row.dataset == paper["dataset"]}
-    figures = []
     for label in (paper["better"], paper["than"]):
         if label not in near:
             raise UnknownNameError("published row", label, near, f"in {paper['table']}, {paper['dataset']}")
-        figures.append(near[label].printed[claim["metric"]])
-    return f"{figures[0]} over {figures[1]} ({paper['table']}, {paper['dataset']})"
+    better, than = near[paper["better"]], near[paper["than"]]
+    text = f"{better.printed[metric]} over {than.printed[metric]} ({paper['table']}, {paper['dataset']})"
+    return text, better.metrics[metric] - than.metrics[metric]
 
 
-def measured(claim: dict[str, Any], trials: Trials) -> tuple[str, str]:
-    """What was measured, and whether the claim holds."""
+def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
+    """What the trials of both settings say of the claim."""
     pairs = zip(suites_of(claim), (claim["better"], claim["than"]), strict=True)
-    better, than = (trials.find(suite, label) for suite, label in pairs)
-    if better is None or than is None:
-        return "not run", "-"
+    better, than = (trials.side(suite, label) for suite, label in pairs)
+    if better.seeds != than.seeds:
+        raise XMCBenchError(
+            f"{claim['claim']}: {better.label} has the seeds {list(better.seeds)}, {than.label} {list(than.seeds)}"
+        )
+    queries, seeds = load(better.dataset, trials.data).card.num_test, len(better.seeds)
+    missing = sum(record is None for record in (*better.records, *than.records))
+    if missing:
+        text = "not run" if missing == 2 * seeds else f"{missing} of {2 * seeds} trials are missing"
+        return Outcome(text, "not run", planned(queries, seeds).detectable(), seeds, queries)
     metric = claim["metric"]
-    kept = trials.store.resampled(better, [metric]), trials.store.resampled(than, [metric])
-    figures = tuple({metric: record.metrics[metric]} for record in (better, than))
-    [found] = compare_resampled((figures[0], figures[1]), kept)
-    difference = found.difference
-    low, high = difference.interval
+    found, spread = compared(better.ended, than.ended, metric, trials)
+    values = [[record.metrics[metric] for record in side.ended] for side in (better, than)]
+    first, second = (100 * sum(own) / len(own) for own in values)
+    low, high = found.interval
     text = (
-        f"{better.trial.dataset}: {metric} {100 * found.first:.2f} over {100 * found.second:.2f}, "
-        f"{100 * difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        f"{better.dataset}: {metric} {first:.2f} over {second:.2f}, "
+        f"{100 * found.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     )
     if "early" in claim:
-        text += "; " + early(claim["early"], metric, better, than)
-    return text, "open" if not difference.significant else "yes" if difference.value > 0 else "no"
+        text += "; " + early(claim["early"], metric, better.ended, than.ended)
+    verdict = "not decided" if not found.significant else "holds" if found.value > 0 else "does not hold"
+    return Outcome(text, verdict, spread.detectable(), seeds, queries)
 
 
-def early(share: float, metric: str, better: Record, than: Record) -> str:
-    """Both on held-out training queries at the first look after that share of the budget."""
-    figures, at = [], 0.0
-    for record in (better, than):
-        point = next(point for point in record.curve if point["fraction"] >= share)
-        figures.append(f"{100 * point[metric]:.2f}")
-        at = point["fraction"]
-    return f"held out, at {at:.0%} of the budget {figures[0]} over {figures[1]}"
+def compared(better: list[Record], than: list[Record], metric: str, trials: Trials) -> tuple[Difference, Uncertainty]:
+    """The difference of two settings over all seeds; of one seed the interval is the percentile bootstrap's."""
+    first, second = ([trials.replicates(record, metric) for record in side] for side in (better, than))
+    values = tuple([record.metrics[metric] for record in side] for side in (better, than))
+    spread = uncertainty(first, second, (values[0], values[1]))
+    mean = (sum(values[0]) - sum(values[1])) / len(better)
+    if len(better) == 1:
+        return difference(mean, first[0], second[0]), spread
+    return spread.difference(mean), spread
 
 
-def rows(claims: list[dict[str, Any]], trials: Trials) -> Iterator[dict[str, Any]]:
-    published = published_rows()
-    for claim in claims:
-        figures, holds = measured(claim, trials)
-        yield {"claim": claim["claim"], "paper": printed(claim, published), "measured": figures, "holds?": holds}
+def early(share: float, metric: str, better: list[Record], than: list[Record]) -> str:
+    """Both on held-out training queries at the first evaluation after that share of the budget, means over seeds."""
+    means, at = [], 0.0
+    for records in (better, than):
+        points = [next(point for point in record.curve if point["fraction"] >= share) for record in records]
+        means.append(f"{100 * sum(point[metric] for point in points) / len(points):.2f}")
+        at = points[0]["fraction"]
+    return f"held out, at {at:.0%} of the budget {means[0]} over {means[1]}"
+
+
+def verdict(outcome: Outcome, papers: float | None) -> str:
+    """The verdict in words, with the power where the claim is not decided."""
+    if outcome.verdict in ("holds", "does not hold"):
+        return outcome.verdict
+    of_paper = "" if papers is None else f", the paper's difference is {100 * abs(papers):.1f}"
+    sees = "sees" if outcome.verdict == "not decided" else "will see"
+    return f"{outcome.verdict}: {sees} {100 * outcome.detectable:.1f} points{of_paper}"
+
+
+def row(claim: dict[str, Any], trials: Trials, published: tuple[PublishedRow, ...]) -> tuple[dict[str, Any], str]:
+    """The claim's line of the table, and its verdict."""
+    paper, papers = printed(claim, published)
+    outcome = measured(claim, trials)
+    cells = {"claim": claim["claim"], "paper": paper, "measured": outcome.text, "seeds": outcome.seeds}
+    cells |= {"queries": outcome.queries, "verdict": verdict(outcome, papers)}
+    return cells, outcome.verdict
 
 
 def main() -> None:
@@ -123,16 +197,28 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="claims that match the pattern")
     parser.add_argument("--run", action="store_true", help="train what is missing first")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
-    claims = [
-        claim for claim in yaml.safe_load((HERE / "claims.yaml").read_text()) if fnmatch(claim["claim"], asked.only)
-    ]
+    options = parser.parse_args()
+    claims = [c for c in yaml.safe_load((HERE / "claims.yaml").read_text()) if fnmatch(c["claim"], options.only)]
+    trials, published = Trials(options.store, options.data), published_rows()
+    rows, verdicts, problems = [], Counter[str](), []
     try:
-        for suite in dict.fromkeys(suite for claim in claims for suite in suites_of(claim)) if asked.run else ():
-            subprocess.run(["xmcbench", "run", path(suite), "--store", asked.store, "--data", asked.data], check=True)
-        report("claims", list(rows(claims, Trials(asked.store, asked.data))), asked.out)
-    except (XMCBenchError, subprocess.CalledProcessError) as error:
+        for suite in dict.fromkeys(suite for claim in claims for suite in suites_of(claim)) if options.run else ():
+            command = ["xmcbench", "run", trials.path(suite), "--store", options.store, "--data", options.data]
+            subprocess.run(command, check=True)
+    except subprocess.CalledProcessError as error:
         sys.exit(str(error))
+    for claim in claims:
+        try:
+            cells, outcome = row(claim, trials, published)
+        except XMCBenchError as problem:
+            problems.append(f"{claim['claim']}: {problem}")
+            continue
+        rows.append(cells)
+        verdicts[outcome] += 1
+    report("claims", rows, options.out)
+    print(", ".join(f"{verdicts[name]} {name}" for name in VERDICTS))
+    if problems:
+        sys.exit("\n".join(problems))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,15 @@
 """How uncertain a difference between two configurations is over test queries and seeds, and what it could have seen.
 
 A configuration has S trials that differ in their seed. Each keeps its metrics on B resamples of the test queries, the
-same resamples for every trial, so that trials are paired by query and, with equal seeds, by seed. Two sources of variance
-are estimated and added:
+same resamples for every trial, so that trials are paired by query and, with equal seeds, by seed. Two sources of
+variance are estimated and added:
 
     queries   the variance over resamples of the difference, averaged over seeds
     seeds     the variance of the seeds' differences, over S
 
 The interaction of both is in either term, so that the sum errs on the safe side. Intervals are Student's, with the
-degrees of freedom of Welch and Satterthwaite (Satterthwaite, 1946): few seeds widen them. With one seed there is only the
-first source, and a statement about that seed's trials alone.
+degrees of freedom of Welch and Satterthwaite (Satterthwaite, 1946): few seeds widen them. With one seed there is only
+the first source, and a statement about that seed's trials alone.
 
 Legend: S seeds, B resamples, R rows.
 """

@@ -1,0 +1,80 @@
+"""The table of claims: verdicts from stored trials, and one line for what cannot be judged."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from fakes.bench import Bench
+
+from xmcbench.errors import XMCBenchError
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+METHODS = {"neighbours": {"method": "tfidf-nn"}, "popular": {"method": "popular"}, "again": {"method": "popular"}}
+
+
+@pytest.fixture(scope="module")
+def claims() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        spec = importlib.util.spec_from_file_location("claims", BENCHMARKS / "claims.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, "claims", module)
+        spec.loader.exec_module(module)
+        yield module
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with suites, and a store with the trials of one of them."""
+    root = tmp_path_factory.mktemp("claims")
+    for name, seeds in (("run", [0, 1]), ("other", [0]), ("later", [0, 1])):
+        suite = {"name": name, "datasets": ["catalog-200"], "budget": {"epochs": 1 + (name == "later")}}
+        suite |= {"methods": METHODS, "seeds": seeds, "metrics": ["P@1"]}
+        (root / f"{name}.yaml").write_text(yaml.safe_dump(suite))
+    Bench(root).run(root / "run.yaml", data=root)
+    return root
+
+
+def outcome(claims: ModuleType, root: Path, suite: Any = "run", **claim: Any) -> Any:
+    trials = claims.Trials(root / "results", root, root)
+    default = {"claim": "a claim", "metric": "P@1", "suite": suite, "better": "neighbours", "than": "popular"}
+    return claims.measured(default | claim, trials)
+
+
+def test_a_claim_holds_or_not_or_is_not_decided(claims: ModuleType, root: Path) -> None:
+    found = outcome(claims, root)
+    assert (found.verdict, found.seeds, found.queries) == ("holds", 2, 120)
+    assert outcome(claims, root, better="popular", than="neighbours").verdict == "does not hold"
+    same = outcome(claims, root, better="popular", than="again")
+    assert same.verdict == "not decided"
+    assert "+0.00 (+0.00 to +0.00)" in same.text
+    assert claims.verdict(same, 0.006) == "not decided: sees 0.0 points, the paper's difference is 0.6"
+
+
+def test_the_power_is_told_before_a_suite_runs(claims: ModuleType, root: Path) -> None:
+    """120 queries: 0.5 / sqrt(120) times the quantiles of 97.5 and 80 %."""
+    found = outcome(claims, root, suite="later")
+    assert (found.text, found.verdict) == ("not run", "not run")
+    assert claims.verdict(found, None) == "not run: will see 12.8 points"
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"better": "neighbors"}, r"unknown trial 'neighbors' \(did you mean 'neighbours'"),
+        ({"metric": "P@3"}, r"trial neighbours \(\w+\): unknown metric 'P@3'"),
+        ({"suite": ["run", "other"]}, r"a claim: neighbours has the seeds \[0, 1\], popular \[0\]"),
+    ],
+)
+def test_what_cannot_be_judged_is_one_line(claims: ModuleType, root: Path, claim: dict[str, Any], message: str) -> None:
+    with pytest.raises(XMCBenchError, match=message) as raised:
+        outcome(claims, root, **claim)
+    assert "\n" not in str(raised.value)
