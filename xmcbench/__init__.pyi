@@ -6,6 +6,7 @@ from .engine.embedding_method import EmbeddingMethod
 from .engine.encoders.encoder import EncoderConfig
 from .engine.tables.label_table import LabelTable, TableConfig
 from .errors import UnknownNameError, XMCBenchError
+from .evaluation.imported.files import read_predictions
 from .evaluation.ranking import rank
 from .files.atomic import atomic_write
 from .plugins.hookspecs import hookimpl
@@ -13,9 +14,11 @@ from .plugins.registry import registry
 from .teachers.teacher import Teacher, TeacherConfig
 from .tracking.tracker import Tracker
 from .trial.budget import Budget, Ledger
+from .trial.environment import Environment
 from .trial.judging import Judge, Judgements
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
+from .trial.program import run_program
 from .trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress
 
 __all__ = [
@@ -25,6 +28,7 @@ __all__ = [
     "DualEncoder",
     "EmbeddingMethod",
     "EncoderConfig",
+    "Environment",
     "HeldOut",
     "Judge",
     "Judgements",
@@ -53,7 +57,9 @@ __all__ = [
     "hookimpl",
     "losses",
     "rank",
+    "read_predictions",
     "registry",
+    "run_program",
     "sampling",
     "search",
     "teachers",

@@ -12,6 +12,7 @@ from xmcbench.cli import (
     analyse,
     compare,
     datasets,
+    environment,
     leaderboard,
     methods,
     plan,
@@ -47,6 +48,7 @@ app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
 app.command("analyse")(analyse.analyse)
 app.command("methods")(methods.methods)
+app.add_typer(environment.app, name="environment")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(teachers.app, name="teachers")
 

@@ -9,6 +9,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.imported.arrays import read_arrays
 from xmcbench.evaluation.imported.entries import Entries, Expected
 from xmcbench.evaluation.imported.parquet import read_parquet
+from xmcbench.trial.predictions import Predictions
 
 FORMATS = "npz (CSR, or indices and scores), sparse text, label:score lines, Parquet"
 
@@ -32,6 +33,11 @@ def read_entries(path: Path, num_queries: int, num_labels: int) -> Entries:
         entries = _text(path, expected)
     entries.check(expected)
     return entries
+
+
+def read_predictions(path: Path, num_queries: int, num_labels: int, k: int) -> Predictions:
+    """The best `k` labels of each query that a file holds, ranked; short rows are padded. Raises as `read_entries`."""
+    return read_entries(path, num_queries, num_labels).ranked(k)
 
 
 def _text(path: Path, expected: Expected) -> Entries:

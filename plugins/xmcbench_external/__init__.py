@@ -1,0 +1,230 @@
+"""Methods in any language: a command line that reads a prepared folder and writes predictions.
+
+Files of the folder are described in README.md. Legend: T queries, L labels, K predicted labels.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, ClassVar
+
+import scipy.sparse as sp
+from pydantic import Field, model_validator
+
+from xmcbench import (
+    DatasetCard,
+    Environment,
+    Ledger,
+    Method,
+    MethodInfo,
+    Predictions,
+    Progress,
+    Run,
+    Texts,
+    TrainingData,
+    XMCBenchError,
+    hookimpl,
+    read_predictions,
+    run_program,
+)
+
+PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python may import
+CHARGED = ("epochs", "steps", "queries", "pool_labels", "encoder_tokens", "encoder_flops", "scoring_flops")
+GRACE = 1.1  # a program may take this many times the seconds of the budget before it is ended
+
+
+class OutsideMethod(Method):
+    """A method that a program carries out: `COMMAND fit FOLDER` trains, `COMMAND predict FOLDER` predicts."""
+
+    _model: Path | None = None
+    _num_labels = 0
+    _num_parameters = 0
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """The words of the command line, before the stage and the folder."""
+
+    def settings(self) -> dict[str, Any]:
+        """Settings that the program reads from task.json."""
+        return self.config.model_dump(mode="json")
+
+    @property
+    def num_parameters(self) -> int:
+        return self._num_parameters
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        """Write the training data, run the program, and charge what it took and what it says that it spent."""
+        folder = run.checkpoint / "program"
+        self._model, self._num_labels = folder / "model", train.num_labels
+        self._model.mkdir(parents=True, exist_ok=True)
+        _write_texts(folder / "train.txt", train.texts)
+        _write_texts(folder / "labels.txt", train.label_texts)
+        sp.save_npz(folder / "targets.npz", train.targets)
+        sp.save_npz(folder / "ignore.npz", train.ignore)
+        budget = run.budget.limits()
+        self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
+        seconds = run.budget.device_seconds
+        with run.ledger.stage("train"):
+            usage = run_program(
+                [*self.command(), "fit", folder],
+                Path.cwd(),
+                _environment(),
+                max_seconds=seconds and GRACE * seconds - run.ledger.device_seconds,
+                max_bytes=run.budget.peak_bytes,
+                poll=_Reader(folder / "progress.jsonl", run.report).poll,
+            )
+        run.ledger.peak_bytes = max(run.ledger.peak_bytes, usage.peak_bytes)
+        self._num_parameters = _charge(folder / "spent.json", run.ledger)
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        """Run the program on the texts and read its predictions [T, K], in any of the formats of `xmcbench score`."""
+        with tempfile.TemporaryDirectory(prefix="xmcbench-") as name:
+            folder = Path(name)
+            (folder / "model").symlink_to(self._fitted().absolute())
+            _write_texts(folder / "queries.txt", texts)
+            self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
+            run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
+            found = sorted(folder.glob("predictions.*"))
+            if len(found) != 1:
+                names = ", ".join(path.name for path in found) or "none"
+                raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
+            return read_predictions(found[0], len(texts), self._num_labels, k)
+
+    def save(self, directory: Path) -> None:
+        shutil.copytree(self._fitted(), directory / "program")
+        facts = {"num_labels": self._num_labels, "num_parameters": self._num_parameters}
+        (directory / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+
+    def load(self, directory: Path) -> None:
+        facts = json.loads((directory / "facts.json").read_bytes())
+        self._model = directory / "program"
+        self._num_labels, self._num_parameters = facts["num_labels"], facts["num_parameters"]
+
+    def _fitted(self) -> Path:
+        if self._model is None:
+            raise XMCBenchError(f"{self.name}: predicts only after fit or load")
+        return self._model
+
+    def _write_task(self, folder: Path, **facts: Any) -> None:
+        task = {"version": 1, "num_labels": self._num_labels, "settings": self.settings(), **facts}
+        (folder / "task.json").write_text(json.dumps(task, indent=1), encoding="utf-8")
+
+
+class PythonProgram(OutsideMethod):
+    """A method whose program is a Python file that runs in an environment of its own."""
+
+    program: ClassVar[Path]
+    environment: ClassVar[Environment]
+
+    def skip(self, card: DatasetCard) -> str | None:  # noqa: ARG002
+        if self.environment.python() is None:
+            return f"no environment: `xmcbench environment make {self.name}` installs {self.environment.name}"
+        return None
+
+    def command(self) -> list[str]:
+        python = self.environment.python()
+        if python is None:
+            raise XMCBenchError(f"{self.name}: no environment: `xmcbench environment make {self.name}` makes it")
+        return [str(python), str(self.program)]
+
+
+class External(OutsideMethod):
+    """A command line of the user's own."""
+
+    name = "external"
+    info = MethodInfo(summary="a program in any language: a command line that reads a folder and writes predictions")
+
+    class Config(Method.Config):
+        command: tuple[str, ...] = Field(min_length=1, description="words of the command line")
+        settings: dict[str, Any] = Field(default={}, description="what the program reads as settings from task.json")
+        program: str = Field(default="", description="SHA-256 of the files that the command names; filled in")
+
+        @model_validator(mode="after")
+        def _hash_program(self) -> External.Config:
+            found = _program_hash(self.command)
+            if self.program not in ("", found):
+                raise XMCBenchError(f"command {' '.join(self.command)}: its files changed since the trial was planned")
+            object.__setattr__(self, "program", found)
+            return self
+
+    config: Config
+
+    def command(self) -> list[str]:
+        return list(self.config.command)
+
+    def settings(self) -> dict[str, Any]:
+        return self.config.settings
+
+
+class _Reader:
+    """Reads the lines that a program adds to progress.jsonl, and reports them."""
+
+    def __init__(self, path: Path, report: Callable[[Progress], None]) -> None:
+        self._path, self._report, self._read = path, report, 0
+
+    def poll(self) -> None:
+        for line in self._new_lines():
+            try:
+                told = json.loads(line)
+                metrics = {str(name): float(value) for name, value in told.get("metrics", {}).items()}
+                progress = Progress("train", float(told["fraction"]), metrics)
+            except (ValueError, TypeError, KeyError, AttributeError):
+                raise XMCBenchError(f'{self._path}: found {line[:80]!r}, expected {{"fraction": 0.5}}') from None
+            self._report(progress)
+
+    def _new_lines(self) -> Iterator[bytes]:
+        if not self._path.exists():
+            return
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(newline)
+        yield from filter(None, whole.split(b"\n"))
+
+
+def _charge(path: Path, ledger: Ledger) -> int:
+    """Charge what the program says that it spent; return the parameters of its model. No file: it says nothing."""
+    if not path.exists():
+        return 0
+    try:
+        spent: Mapping[str, Any] = json.loads(path.read_bytes())
+        numbers = {str(name): float(value) for name, value in spent.items()}
+    except (ValueError, TypeError, AttributeError):
+        raise XMCBenchError(f"{path.name}: expected a JSON object of numbers") from None
+    for name, value in numbers.items():
+        if name not in (*CHARGED, "num_parameters") or value < 0:
+            raise XMCBenchError(f"{path.name}: found {name} = {value:g}, expected amounts of {', '.join(CHARGED)}")
+        if name in CHARGED:
+            setattr(ledger, name, value if name == "epochs" else int(value))
+    return int(numbers.get("num_parameters", 0))
+
+
+def _environment() -> dict[str, str]:
+    return {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
+
+
+def _write_texts(path: Path, texts: Texts) -> None:
+    """One text a line; white space within a text becomes single blanks."""
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(" ".join(text.split()) + "\n" for text in texts)
+
+
+def _program_hash(command: tuple[str, ...]) -> str:
+    """SHA-256 of the content of the files among the words of a command."""
+    digest = sha256()
+    for word in command:
+        path = Path(word)
+        if path.is_file() and path.suffix:  # not an interpreter, whose content is another on every machine
+            digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Method]], None]) -> None:
+    register(External)

@@ -1,0 +1,160 @@
+"""The method `external`: a shell script and a Python program are trained, predicted with, limited and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import psutil
+import pytest
+from fakes.bench import Bench
+from toy import make_run, toy_data
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import ONLY, registry
+from xmcbench.trial.budget import TooLargeError
+from xmcbench.trial.method import Method
+from xmcbench.trial.program import ProgramError
+from xmcbench_external import External
+
+# Answers each query with label 3, then with the number that `fit` wrote, whatever the query says.
+SHELL = """
+    set -eu
+    if [ "$1" = fit ]; then
+        head -n 1 "$2/targets.npz" > /dev/null
+        wc -l < "$2/train.txt" > "$2/model/count"
+        echo '{"fraction": 0.5, "metrics": {"loss": 2}}' >> "$2/progress.jsonl"
+        echo '{"epochs": 2, "num_parameters": 7}' > "$2/spent.json"
+    else
+        second=$(( $(cat "$2/model/count") % 7 + 4 ))
+        while read -r _; do echo "$second:0.25 3:0.5"; done < "$2/queries.txt" > "$2/predictions.txt"
+    fi
+"""
+
+# The labels of the nearest training query by shared words: imports the helper module, which needs scipy and numpy.
+PYTHON = """
+    import numpy as np, scipy.sparse as sp
+    from xmcbench_task import Task
+    task = Task()
+    if task.stage == "fit":
+        (task.model / "texts.txt").write_text("\\n".join(task.texts("train")))
+        sp.save_npz(task.model / "targets.npz", task.matrix())
+        task.progress(1.0)
+        task.spend(epochs=1)
+    else:
+        train = [set(line.split()) for line in (task.model / "texts.txt").read_text().split("\\n")]
+        shared = [[len(set(text.split()) & words) for words in train] for text in task.texts("queries")]
+        task.predict(sp.csr_matrix(np.array(shared, np.float32)) @ sp.load_npz(task.model / "targets.npz"))
+"""
+
+
+def external(tmp_path: Path, content: str, name: str = "program.sh", interpreter: str = "sh") -> Method:
+    path = tmp_path / name
+    path.write_text(dedent(content))
+    return External(External.Config(command=(interpreter, str(path))))
+
+
+def run(tmp_path: Path, **budget: Any) -> Any:
+    made = make_run(tmp_path, budget or {"device_seconds": 60})
+    made.checkpoint.mkdir(parents=True)
+    return made
+
+
+def test_a_shell_script_trains_reports_spends_and_predicts(tmp_path: Path) -> None:
+    method, data, given, heard = external(tmp_path, SHELL), toy_data(), run(tmp_path), []
+    object.__setattr__(given, "report", heard.append)
+    method.fit(data, given)
+    assert [(progress.fraction, dict(progress.metrics)) for progress in heard] == [(0.5, {"loss": 2.0})]
+    assert given.ledger.epochs == 2
+    assert given.ledger.stage_seconds["train"] > 0
+    assert method.num_parameters == 7
+    predictions = method.predict(["one", "two\nlines", ""], 4)
+    assert predictions.indices.tolist() == [[3, 60 % 7 + 4, -1, -1]] * 3
+    method.save(tmp_path / "saved")
+    loaded = External(method.config)
+    loaded.load(tmp_path / "saved")
+    assert (loaded.predict(["one"], 4).indices == predictions.indices[:1]).all()
+
+
+def test_a_program_of_another_python_needs_nothing_of_xmcbench(tmp_path: Path) -> None:
+    """With -S -E nothing is on its path but the folder that it is given, and numpy and scipy where they lie."""
+    method = external(tmp_path, PYTHON, "program.py", sys.executable)
+    data = toy_data()
+    method.fit(data, run(tmp_path))
+    best = method.predict(data.texts[:6], 5)
+    own = [data.targets[[query]].indices for query in range(6)]
+    assert all(labels[0] in row for labels, row in zip(own, best.indices.tolist(), strict=True) if len(labels))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("exit 3", r"sh program\.sh fit ended with code 3"),
+        ('echo "{}" >> $2/progress.jsonl', r'progress\.jsonl: found .* expected \{"fraction": 0\.5\}'),
+        ('echo "{\\"gold\\": 1}" > $2/spent.json', r"spent\.json: found gold = 1, expected amounts of epochs"),
+    ],
+)
+def test_a_program_that_breaks_the_contract_is_told(content: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(XMCBenchError, match=message):
+        external(tmp_path, content).fit(toy_data(), run(tmp_path))
+
+
+def test_predictions_that_are_missing_or_wrong_are_told(tmp_path: Path) -> None:
+    method = external(tmp_path, '[ "$1" = fit ] || [ -z "$(cat $2/queries.txt)" ] || echo "99:1" > $2/predictions.txt')
+    method.fit(toy_data(), run(tmp_path))
+    with pytest.raises(XMCBenchError, match=r"found the files none, expected one predictions\.\*"):
+        method.predict([""], 3)
+    with pytest.raises(XMCBenchError, match=r"predictions\.txt: line 1: found label 99, expected 0 to 39"):
+        method.predict(["a"], 3)
+
+
+def runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_time_is_enforced_and_no_child_is_left(tmp_path: Path) -> None:
+    """Also a child that left the process group and whose parent has ended."""
+    away = f'(setsid sh -c "echo \\$\\$ > {tmp_path}/pid; exec sleep 60" &) ; sleep 60'
+    start = time.monotonic()
+    with pytest.raises(ProgramError, match=r"was ended after .* seconds of wall clock"):
+        external(tmp_path, away).fit(toy_data(), run(tmp_path, device_seconds=1))
+    assert time.monotonic() - start < 20
+    assert not runs(int((tmp_path / "pid").read_text()))
+
+
+def test_memory_of_all_its_processes_is_enforced(tmp_path: Path) -> None:
+    hog = f"{sys.executable} -c \"import time; x = b'1' * 300_000_000; time.sleep(60)\""
+    with pytest.raises(TooLargeError, match=r"took 0\..* GB of memory, allowed 0\.20 GB"):
+        external(tmp_path, hog).fit(toy_data(), run(tmp_path, peak_bytes=2e8, steps=1))
+
+
+def test_another_program_is_another_configuration(tmp_path: Path) -> None:
+    before = external(tmp_path, SHELL).config
+    assert External.Config.model_validate(before.model_dump()) == before
+    assert external(tmp_path, SHELL + "# changed\n").config != before
+    with pytest.raises(XMCBenchError, match="its files changed since the trial was planned"):
+        External.Config.model_validate(before.model_dump())
+
+
+def test_a_trial_ends_ok_and_keeps_the_model(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ONLY, "xmcbench")
+    registry.cache_clear()
+    program = bench.root / "program.sh"
+    program.write_text(dedent(SHELL))
+    method = {"method": "external", "command": ["sh", str(program)]}
+    record = bench.run(bench.suite({"shell": method}, datasets=["catalog-100"]))["shell"]
+    assert record.status == "ok", record.failure
+    assert record.num_parameters == 7
+    assert record.spent["epochs"] == 2
+    task = json.loads((bench.store.directory(record.key) / "trial.json").read_bytes())
+    assert task["trial"]["config"]["program"]
+    assert not (bench.store.directory(record.key) / "checkpoint").exists()
+    assert os.listdir(bench.store.directory(record.key) / "model" / "program") == ["count"]  # noqa: PTH208

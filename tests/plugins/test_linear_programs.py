@@ -1,0 +1,62 @@
+"""Methods that run in environments of their own: made, pointed at, or skipped; and each where it is installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from toy import make_run, toy_data
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import Registry
+from xmcbench.trial.environment import Environment
+from xmcbench_external import PythonProgram
+
+METHODS = [each.thing for each in Registry().all("method") if issubclass(each.thing, PythonProgram)]
+IDS = [method.name for method in METHODS]
+INSTALLED = "XMCBENCH_TEST_ENVIRONMENTS"  # a cache in which `xmcbench environment` made or named environments
+
+
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_without_an_environment_a_trial_is_skipped_and_told_how(
+    method: type[PythonProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path))
+    reason = method(method.Config()).skip(toy_data().card)
+    assert reason is not None
+    assert f"`xmcbench environment make {method.name}`" in reason
+
+
+def test_an_environment_is_pointed_at_or_made(tmp_path: Path) -> None:
+    environment = Environment("mine", requirements=())
+    assert environment.python(tmp_path) is None
+    environment.use(Path(sys.executable), tmp_path)
+    assert environment.python(tmp_path) == Path(sys.executable)
+    assert Environment("mine", requirements=("more",)).python(tmp_path) is None
+    with pytest.raises(XMCBenchError, match="cannot be run, expected a Python interpreter"):
+        environment.use(tmp_path / "absent", tmp_path)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=IDS)
+def test_it_finds_the_labels_of_what_it_was_trained_on(
+    method: type[PythonProgram], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not os.environ.get(INSTALLED):
+        pytest.skip(f"needs ${INSTALLED}, a cache with the environments of outside methods")
+    monkeypatch.setenv("XMCBENCH_CACHE", os.environ[INSTALLED])
+    data, fitted = toy_data(), method(method.Config())
+    assert fitted.skip(data.card) is None
+    given = make_run(tmp_path, {"device_seconds": 300})
+    given.checkpoint.mkdir(parents=True)
+    fitted.fit(data, given)
+    best = fitted.predict(data.texts, 5)
+    labelled = np.flatnonzero(np.diff(data.targets.indptr))
+    hits = [data.targets[[query]].indices.tolist().count(best.indices[query, 0]) for query in labelled]
+    assert np.mean(hits) > 0.5  # by chance 0.06
+    fitted.save(tmp_path / "saved")
+    loaded = method(method.Config())
+    loaded.load(tmp_path / "saved")
+    assert (loaded.predict(data.texts, 5).indices == best.indices).all()

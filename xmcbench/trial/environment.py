@@ -1,0 +1,69 @@
+"""Python environments of methods whose packages do not go together with those of xmcbench."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from xmcbench.data.prepared import default_cache_dir
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_write
+
+MAKE_SECONDS = 1800
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A Python with the packages that a method's program needs: made on request, or one that is pointed at."""
+
+    name: str
+    requirements: tuple[str, ...]  # of pip; changed ones are another environment
+    no_dependencies: tuple[str, ...] = ()  # installed without what they ask for
+
+    def directory(self, cache: Path | None = None) -> Path:
+        """Where the environment lies."""
+        asked = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
+        folder = f"{self.name}-{sha256(asked.encode()).hexdigest()[:12]}"
+        return (cache or default_cache_dir()) / "environments" / folder
+
+    def python(self, cache: Path | None = None) -> Path | None:
+        """The interpreter, or None where the environment was neither made nor pointed at."""
+        directory = self.directory(cache)
+        link = directory.with_suffix(".python")
+        if link.is_file():
+            return Path(link.read_text(encoding="utf-8"))
+        return directory / "bin" / "python" if (directory / "ready").is_file() else None
+
+    def make(self, cache: Path | None = None) -> Path:
+        """Create the environment with venv and pip; return its interpreter. Needs a package index."""
+        directory = self.directory(cache)
+        if (directory / "ready").is_file():
+            return directory / "bin" / "python"
+        python = directory / "bin" / "python"
+        _call([sys.executable, "-m", "venv", "--clear", str(directory)])
+        if self.no_dependencies:
+            _call([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *self.no_dependencies])
+        _call([str(python), "-m", "pip", "install", "--quiet", *self.requirements])
+        with atomic_write(directory / "ready") as file:
+            file.write(b"")
+        return python
+
+    def use(self, python: Path, cache: Path | None = None) -> None:
+        """Point at the interpreter of another environment that has the packages."""
+        if not os.access(python, os.X_OK):
+            raise XMCBenchError(f"{python}: cannot be run, expected a Python interpreter")
+        with atomic_write(self.directory(cache).with_suffix(".python")) as file:
+            file.write(str(python.absolute()).encode())
+
+
+def _call(command: list[str]) -> None:
+    try:
+        subprocess.run(command, check=True, capture_output=True, text=True, timeout=MAKE_SECONDS)
+    except (OSError, subprocess.SubprocessError) as problem:
+        said = str(getattr(problem, "stderr", "") or problem).strip().splitlines()
+        reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "")
+        raise XMCBenchError(f"{' '.join(command[1:5])} ...: failed: {reason}") from problem

@@ -1,0 +1,143 @@
+"""A program outside this process, whose time, memory and child processes are limited from here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import TooLargeError
+
+MARK = "XMCBENCH_PROCESS"  # an environment variable that child processes inherit: a token for each owner
+POLL_SECONDS = 0.1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ProgramError(XMCBenchError):
+    """A program failed, or took longer than it may."""
+
+
+@dataclass(frozen=True)
+class ProgramUsage:
+    """What a program took: wall-clock seconds, and the largest sum of resident bytes of its processes."""
+
+    seconds: float
+    peak_bytes: int
+
+
+def run_program(
+    command: Sequence[str | Path],
+    directory: Path,
+    environment: Mapping[str, str] | None = None,
+    max_seconds: float | None = None,
+    max_bytes: float | None = None,
+    poll: Callable[[], None] = lambda: None,
+) -> ProgramUsage:
+    """Run `command` in `directory` until it ends; `poll` is called ten times a second. No process of it is left.
+
+    Raises `ProgramError` for an exit code other than 0 and for more than `max_seconds` of wall clock, `TooLargeError`
+    for more than `max_bytes` of resident memory in all its processes together.
+    """
+    mark, start, peak = uuid4().hex, time.monotonic(), 0
+    words = [str(word) for word in command]
+    variables = {**os.environ, **(environment or {}), MARK: _marks(mark)}
+    try:
+        process = subprocess.Popen(words, cwd=directory, env=variables, stdin=subprocess.DEVNULL)
+    except OSError as problem:
+        raise ProgramError(f"{words[0]}: cannot be started: {problem.strerror}") from problem
+    try:
+        while process.poll() is None:
+            peak = max(peak, resident_bytes(process.pid))
+            if max_bytes is not None and peak > max_bytes:
+                raise TooLargeError(
+                    f"{_name(words)} took {peak / 1e9:.2f} GB of memory, allowed {max_bytes / 1e9:.2f} GB"
+                )
+            if max_seconds is not None and time.monotonic() - start > max_seconds:
+                raise ProgramError(f"{_name(words)} was ended after {max_seconds:g} seconds of wall clock")
+            poll()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(POLL_SECONDS)
+    finally:
+        end_processes(process.pid, mark)
+        process.wait()
+    poll()
+    if process.returncode:
+        raise ProgramError(f"{_name(words)} ended with code {process.returncode}, expected 0; its output is in the log")
+    return ProgramUsage(time.monotonic() - start, peak)
+
+
+def new_mark() -> tuple[str, dict[str, str]]:
+    """A token for the child processes that are started next, and the variable that marks them."""
+    mark = uuid4().hex
+    return mark, {MARK: _marks(mark)}
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent ends, so that none leaves its tree (Linux)."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and its descendants."""
+    total = 0
+    for process in _tree(pid):
+        with suppress(psutil.Error):
+            total += process.memory_info().rss
+    return total
+
+
+def end_processes(pid: int, mark: str) -> None:
+    """Kill a process, its descendants, and every process that carries `mark`: also those in a session of their own."""
+    for _ in range(20):  # a process may start another between the listing and its end
+        left = {*_tree(pid), *_marked(mark)}
+        left = {process for process in left if process.pid != os.getpid() and _alive(process)}
+        if not left:
+            return
+        for process in left:
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=0.5)
+
+
+def _marks(mark: str) -> str:
+    """The value of the variable: a program within a program carries the marks of both."""
+    return f"{os.environ.get(MARK, '')} {mark}".strip()
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    try:
+        root = psutil.Process(pid)
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def _marked(mark: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if mark in process.environ().get(MARK, ""):
+                found.append(process)
+    return found
+
+
+def _alive(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    return False
+
+
+def _name(words: Sequence[str]) -> str:
+    return " ".join(Path(word).name for word in words[:3])
