@@ -12,7 +12,7 @@ import pytest
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting import FORMATS, Group, Leaderboard, Row, View, leaderboard, published_rows, render
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget
 
 from .made import cited, record

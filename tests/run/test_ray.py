@@ -22,7 +22,8 @@ from processes import MAIN, gone, until
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.run.plan import PlannedTrial
-from xmcbench.run.ray import SETTINGS, RayExecutor
+from xmcbench.run.ray import SETTINGS, RayExecutor, _RayTrial
+from xmcbench.run.running_trial import RunningTrial, Task
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import Progress
@@ -194,7 +195,7 @@ class Impatient(Heard):
 
     def progress(self, planned: PlannedTrial, progress: Progress) -> None:
         if progress.stage == "train" and planned.trial.label == "slow":
-            self.executor._running[planned.trial.key][0].start -= 3600
+            self.executor._running[planned.trial.key].running.start -= 3600
 
 
 def test_what_becomes_of_trials_that_do_not_end_well(bench: Bench) -> None:
@@ -274,7 +275,7 @@ def test_there_is_room_for_as_many_as_fit() -> None:
     executor = RayExecutor()
     executor._total = {"CPU": 4.0, "GPU": 1.0}
     assert executor.has_room(Needs(workers=4))
-    executor._running["a"] = (type("W", (), {"task": type("T", (), {"needs": Needs(workers=2)})}), None)
+    executor._running["a"] = _RayTrial(RunningTrial(Task(None, Needs(workers=2), 1.0, print)), None)
     assert executor.has_room(Needs(workers=2))
     assert not executor.has_room(Needs(workers=3))
     assert executor.has_room(Needs(workers=1, gpus=1.0))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xmcbench.reporting.numbers import format_value
 from xmcbench.reporting.rows import Row
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 
 
 def column_name(word: str) -> str | None:

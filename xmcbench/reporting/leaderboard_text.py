@@ -26,7 +26,7 @@ from xmcbench.reporting.text_table import (
     render_notes,
     render_tables,
 )
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import SCORED, Status
 
 FORMATS = (*TABLE_FORMATS, "json")

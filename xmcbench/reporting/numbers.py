@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unicodedata import normalize
 
-from xmcbench.suite.columns import Kind
+from xmcbench.suite.tables import Kind
 
 Value = str | int | float | bool
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.published import COSTS, PublishedRow
 from xmcbench.reporting.rows import Row
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 
 ROUNDING = 1.01e-4  # two values, fractions, that may be one value rounded twice
 KINDS = ("encoder", "classifier", "encoder + classifier")  # variants that only name the kind

@@ -19,7 +19,7 @@ from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import results
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View
 from xmcbench.reporting.ties import Resampled, with_ties
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 

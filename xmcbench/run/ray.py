@@ -6,7 +6,8 @@ import logging
 import os
 import shutil
 import tempfile
-from dataclasses import asdict
+import time
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +22,7 @@ from xmcbench.trial.record import Record, Status
 
 LOCAL = "local"  # address: start a cluster on this machine for the run
 POLL_SECONDS = 0.2
+ABORT_SECONDS = 30.0  # between interrupting a trial's task and killing it
 OBJECT_STORE_BYTES = 100 * 2**20  # of a cluster started here: nothing large goes through it
 FORWARDED = ("XMCBENCH_", "HF_")  # prefixes of the environment variables that are passed to workers
 # Environment of a cluster started here and of this process.
@@ -35,6 +37,15 @@ SETTINGS = {
 }
 
 
+@dataclass
+class _RayTrial:
+    """A running trial and its task in the cluster."""
+
+    running: RunningTrial
+    reference: Any  # of the task
+    aborted: float | None = None  # when its task was interrupted, as `time.monotonic`
+
+
 class RayExecutor:
     """Each trial is a Ray Train run. The driver starts those that fit and receives their events.
 
@@ -44,7 +55,7 @@ class RayExecutor:
     def __init__(self, address: str = LOCAL, storage: str | None = None) -> None:
         self._address = address
         self._storage = storage  # a URL that workers and driver reach, if they share no store
-        self._running: dict[str, tuple[RunningTrial, Any]] = {}
+        self._running: dict[str, _RayTrial] = {}  # by key
 
     def __enter__(self) -> Self:
         for name, value in SETTINGS.items():
@@ -61,8 +72,12 @@ class RayExecutor:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        for _, reference in self._running.values():
-            self._stop(reference)
+        for trial in self._running.values():
+            self._abort(trial)
+        if references := self._references():
+            self._ray.wait(references, num_returns=len(references), timeout=ABORT_SECONDS)
+        for trial in self._running.values():
+            self._ray.cancel(trial.reference, force=True)
         self._running.clear()
         self._ray.kill(self._mailbox)
 
@@ -79,29 +94,42 @@ class RayExecutor:
         environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
         job = task.job.model_dump_json()
         reference = self._train.remote(job, asdict(task.needs), self._storage, environment, self._mailbox)
-        self._running[task.job.trial.key] = RunningTrial(task), reference
+        self._running[task.job.trial.key] = _RayTrial(RunningTrial(task), reference)
 
     def finished(self) -> list[Record]:
-        done, _ = self._ray.wait([reference for _, reference in self._running.values()], timeout=POLL_SECONDS)
+        done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
         for key, event in self._ray.get(self._mailbox.take.remote()):
             if key in self._running:
-                self._running[key][0].receive(event)
+                self._running[key].running.receive(event)
         records = []
-        for key, (running, reference) in list(self._running.items()):
-            if reference in done:
-                self._download(running, reference)
-                records.append(running.outcome(partial(self._death, reference)))
-            elif running.overdue:
-                self._stop(reference)
-                records.append(running.outcome(running.timed_out))
-            elif running.disk_fault or running.failed:
-                self._stop(reference)  # before Ray Train starts its workers again
-                records.append(running.outcome(running.timed_out))
-            else:
+        for key, trial in list(self._running.items()):
+            running = trial.running
+            if trial.reference not in done:
+                if running.overdue or running.disk_fault or running.failed:
+                    self._abort(trial)
                 continue
+            self._download(running, trial.reference)
+            death = running.timed_out if running.overdue else partial(self._death, trial.reference)
+            records.append(running.outcome(death))
             del self._running[key]
             shutil.rmtree(running.directory / FOLDER, ignore_errors=True)
         return records
+
+    def _references(self) -> list[Any]:
+        return [trial.reference for trial in self._running.values()]
+
+    def _abort(self, trial: _RayTrial) -> None:
+        """Interrupt a trial's task, which makes Ray Train end the workers; kill the task if that takes too long.
+
+        A task that is killed while Ray Train restarts the workers leaves the CPUs that it reserved for them reserved
+        until the driver ends: the placement group is registered for cleaning only after the workers have started.
+        """
+        now = time.monotonic()
+        if trial.aborted is None:
+            trial.aborted = now
+            self._ray.cancel(trial.reference, force=False, recursive=False)
+        elif now > trial.aborted + ABORT_SECONDS:
+            self._ray.cancel(trial.reference, force=True)
 
     def _connect(self) -> None:
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
@@ -122,17 +150,12 @@ class RayExecutor:
     def _free(self) -> dict[str, float]:
         """The resources of the cluster that no running trial uses."""
         free = dict(self._total)
-        for running, _ in self._running.values():
-            needs = running.task.needs
+        for trial in self._running.values():
+            needs = trial.running.task.needs
             workers = self._fitting(needs, self._total)
             free["CPU"] = free.get("CPU", 0) - workers * needs.cpus
             free["GPU"] = free.get("GPU", 0) - workers * needs.gpus
         return free
-
-    def _stop(self, reference: Any) -> None:
-        """Kill a trial's task, and with it the workers that it owns."""
-        self._ray.cancel(reference, force=True)
-        self._ray.wait([reference], timeout=POLL_SECONDS)
 
     def _download(self, running: RunningTrial, reference: Any) -> None:
         """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""

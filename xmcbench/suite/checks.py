@@ -12,9 +12,9 @@ from xmcbench.evaluation import parse_metric
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import KeyPath
 from xmcbench.plugins.registry import Registered, registry
-from xmcbench.suite.columns import COLUMNS
 from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
 from xmcbench.suite.schema import SuiteFile
+from xmcbench.suite.tables import COLUMNS
 from xmcbench.suite.tuning import Range
 from xmcbench.trial.budget import CAPS, Budget
 

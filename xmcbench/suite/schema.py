@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.suite.resources import Resources
-from xmcbench.suite.table_shape import TableShape
+from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Selection, Track

@@ -10,13 +10,12 @@ from typing import Any
 from xmcbench.data import dataset_name
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import YamlDocument, read
-from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
 from xmcbench.suite.resources import Resources
 from xmcbench.suite.schema import SuiteFile
-from xmcbench.suite.table_shape import TableShape
+from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.trial import Selection, Track, Trial
 
@@ -46,7 +45,6 @@ class Suite:
                 method=variant.method,
                 distribution=variant.distribution,
                 version=variant.version,
-                versions={**variant.versions, **self._selection_versions()},
                 config=variant.config,
                 dataset=dataset,
                 dataset_hash=hashes[dataset],
@@ -59,13 +57,6 @@ class Suite:
             for variant in self.variants
             for seed in self.seeds
         ]
-
-    def _selection_versions(self) -> dict[str, int]:
-        """The version of the evaluator that chooses checkpoints, where one does."""
-        if self.selection is None:
-            return {}
-        name = self.selection.metric.partition("@")[0]
-        return {f"evaluator {name}": registry().version("evaluator", name)}
 
 
 def load_suite(

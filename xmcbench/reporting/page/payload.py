@@ -11,7 +11,7 @@ from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
-from xmcbench.suite.columns import COLUMNS
+from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
 HIDDEN = ("trial", "paper")  # the page has links in their place

@@ -1,9 +1,11 @@
-"""The columns, beside metrics and settings, that a leaderboard and a suite's tables can show."""
+"""The tables that a suite can ask for, and the columns that they and leaderboards can show."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
 
@@ -67,3 +69,13 @@ COLUMNS = {
         Column("trial", "trial", "text", "key of the trial (of the first seed)"),
     )
 }
+
+
+class TableShape(BaseModel):
+    """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
+    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
+    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
