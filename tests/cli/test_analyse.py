@@ -65,7 +65,7 @@ def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
     ok = next(record for record in records if record.trial.label == "ok")
     gone = ran.store.directory(ok.key) / "predictions.npz"
     gone.unlink()
-    found = analyses(ran.store, records, ran.root / "data", missed=told.append)
+    found = analyses(ran.store, records, ran.root / "data", on_problem=told.append)
     assert [record.trial.label for record in records if record.key in found] == ["rare"]
     (line,) = told
     assert "predictions.npz" in line

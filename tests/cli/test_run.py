@@ -9,6 +9,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import registry
 
 
 def call(*arguments: str | Path) -> int:
@@ -94,6 +95,7 @@ def test_another_version_of_a_method_is_another_trial(bench: Bench) -> None:
     assert bench.plan(suite)["ok"][0] == "hit"
     metadata = bench.root / "site" / "xmcbench_fakes-1.0.dist-info"
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: xmcbench-fakes\nVersion: 2.0\n")
+    registry.cache_clear()
     assert bench.plan(suite)["ok"][0] == "run"
 
 
