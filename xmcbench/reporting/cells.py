@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xmcbench.reporting.columns import cell, heading
-from xmcbench.reporting.measured import measured_rows
+from xmcbench.reporting.measured import measured_rows, newest_versions
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
@@ -60,7 +60,7 @@ def _cell(
     trial = alike[0][0]
     statuses = [str(record.status) if record else "not run" for _, record in alike]
     scored = [record for _, record in alike if record and record.status in SCORED]
-    rows = [row for _, row in measured_rows(scored)]
+    rows = [row for _, row in measured_rows(scored, newest_versions(scored))]
     unused = idle(trial)
     return SweepCell(
         entry=entries.get(trial.label, trial.label),

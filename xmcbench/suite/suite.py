@@ -10,6 +10,7 @@ from typing import Any
 from xmcbench.data import dataset_name
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import YamlDocument, read
+from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
@@ -45,6 +46,7 @@ class Suite:
                 method=variant.method,
                 distribution=variant.distribution,
                 version=variant.version,
+                versions={**variant.versions, **self._selection_versions()},
                 config=variant.config,
                 dataset=dataset,
                 dataset_hash=hashes[dataset],
@@ -57,6 +59,13 @@ class Suite:
             for variant in self.variants
             for seed in self.seeds
         ]
+
+    def _selection_versions(self) -> dict[str, int]:
+        """The version of the evaluator that chooses checkpoints, where one does."""
+        if self.selection is None:
+            return {}
+        name = self.selection.metric.partition("@")[0]
+        return {f"evaluator {name}": registry().version("evaluator", name)}
 
 
 def load_suite(
