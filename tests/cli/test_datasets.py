@@ -8,6 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from xmcbench.cli.datasets import app
+from xmcbench.data.product_catalog import ProductCatalog
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.encoders import tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -45,9 +48,27 @@ def test_show_counts_what_the_generator_made(tmp_path: Path) -> None:
     rows = dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
     told = {key: value.strip() for key, value in rows.items()}
     assert told["labels"] == "5,000"
-    assert told["labels a training query"] == "mean 1.40, median 1, 1 to 5"
-    assert told["words a query"] == "mean 16.00, median 16, 16 to 16"
+    assert told["labels per training query"] == "mean 1.40, median 1, 1 to 5"
+    assert told["words per query"] == "mean 16.00, median 16, 16 to 16"
     assert told["head labels (>= 50 training queries)"] == "5"
     assert told["ignored pairs, test"] == "0"
     assert len(told["content hash"]) == 64
     assert Path(told["prepared copy"]).is_dir()
+
+
+def test_show_gives_sample_rows_and_a_figure(tmp_path: Path) -> None:
+    text = output("show", "catalog-100", "--samples", "1", "--figures", str(tmp_path / "figures"))
+    assert "training query 0: " in text
+    assert "  label " in text
+    assert "training query 1: " not in text
+    assert (tmp_path / "figures" / "catalog-100-labels.svg").is_file()
+
+
+def test_a_prepared_dataset_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "240 training queries" in output("prepare", "catalog-100", "--encoder", "tiny")
+    monkeypatch.setattr(ProductCatalog, "read", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(Tokens, "of", lambda *_: pytest.fail("tokenised again"))
+    monkeypatch.setattr(tokenizer, "train_tokenizer", lambda *_: pytest.fail("trained again"))
+    output("prepare", "catalog-100", "--encoder", "tiny")
+    rows = [line for line in output("show", "catalog-100").splitlines() if line.startswith("tokens per ")]
+    assert [row.split("  ")[0] for row in rows] == ["tokens per query (tiny)", "tokens per label (tiny)"]

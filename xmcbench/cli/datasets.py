@@ -1,17 +1,22 @@
-"""`xmcbench datasets`: what can be loaded, and what a dataset is like."""
+"""`xmcbench datasets`: list, prepare and show datasets."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.source import Source
-    from xmcbench.data.statistics import Spread
+    from xmcbench.data.statistics import Spread, Statistics
 
-app = typer.Typer(help="List datasets, or show one.", invoke_without_command=True)
+SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
+
+app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command=True)
 
 DataDir = Annotated[
     Path | None, typer.Option("--data", help="Folder that datasets lie in. [default: $XMCBENCH_DATA or data]")
@@ -20,7 +25,7 @@ DataDir = Annotated[
 
 @app.callback()
 def main(context: typer.Context, data: DataDir = None) -> None:
-    """List datasets, or show one."""
+    """List, prepare or show datasets."""
     context.obj = data
     if context.invoked_subcommand is None:
         list_datasets(context, data)
@@ -53,44 +58,127 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
 
 
 @app.command()
-def show(
-    context: typer.Context, name: Annotated[str, typer.Argument(help="Name of a dataset.")], data: DataDir = None
+def prepare(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    encoder: Annotated[
+        str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model as a suite names it.")
+    ] = None,
+    data: DataDir = None,
 ) -> None:
-    """Show sizes, counts, head/torso/tail and content hash of a dataset."""
+    """Read a dataset into its prepared copy, and tokenise it, before a trial has to.
+
+    Parts that are there already are checked and used. A killed or failed run continues with the part it was at.
+    """
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
+
+    data_dir, cache = data or context.obj or default_data_dir(), default_cache_dir()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns) as bars:
+        tasks = {"copy": bars.add_task("prepared copy", total=1)}
+
+        def progress(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done)
+
+        dataset = load(name, data_dir)
+        bars.update(tasks["copy"], completed=1)
+        directory = prepared_directory(find_source(name, data_dir), data_dir, cache)
+        if encoder is not None:
+            from xmcbench.engine.encoders.prepared_tokens import prepare_tokens
+            from xmcbench.files.atomic import atomic_write
+
+            lengths = prepare_tokens(dataset, encoder, cache, progress)
+            content = {kind: spread.model_dump() for kind, spread in lengths.items()}
+            with atomic_write(_token_lengths(directory) / f"{encoder.replace('/', '--')}.json") as file:
+                file.write(json.dumps(content, indent=1).encode())
+    card = dataset.card
+    typer.echo(
+        f"{name}: {card.num_train:,} training queries, {card.num_test:,} test queries, {card.num_labels:,} labels"
+    )
+    typer.echo(f"prepared copy: {directory}")
+
+
+@app.command()
+def show(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    data: DataDir = None,
+    samples: Annotated[int, typer.Option(help="Training queries to show with their labels.", min=0)] = 3,
+    figures: Annotated[Path | None, typer.Option(help="Folder for a figure of the label distribution.")] = None,
+) -> None:
+    """Show sizes, statistics, sample rows and content hash of a dataset."""
     from tabulate import tabulate
 
     from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
-    from xmcbench.data.statistics import statistics
+    from xmcbench.data.prepared_copy import read_statistics
 
     data_dir = data or context.obj or default_data_dir()
-    dataset = load(name, data_dir)
-    card, counts = dataset.card, statistics(dataset)
-    source = find_source(name, data_dir)
-    rows = [
-        ("training queries", f"{card.num_train:,}"),
-        ("test queries", f"{card.num_test:,}"),
-        ("labels", f"{card.num_labels:,}"),
-        ("labels a training query", _spread(counts.labels_per_train_query)),
-        ("labels a test query", _spread(counts.labels_per_test_query)),
-        ("training queries a label", _spread(counts.train_queries_per_label)),
-        ("words a query", _spread(counts.query_words)),
-        ("words a label", _spread(counts.label_words)),
-        (f"head labels (>= {card.head_at_least} training queries)", f"{counts.head:,}"),
-        ("torso labels", f"{counts.torso:,}"),
-        (f"tail labels (<= {card.tail_at_most} training queries)", f"{counts.tail:,}"),
-        ("labels without a training query", f"{counts.labels_without_training:,}"),
-        ("training queries without a label", f"{counts.train_queries_without_labels:,}"),
-        ("test queries without a label", f"{counts.test_queries_without_labels:,}"),
-        ("ignored pairs, train", f"{counts.ignored_train:,}"),
-        ("ignored pairs, test", f"{counts.ignored_test:,}"),
-        ("propensity A, B", f"{card.propensity_a:g}, {card.propensity_b:g}"),
-        ("maximum tokens, query and label", f"{card.max_length}, {card.max_label_length}"),
-        ("licence", card.licence or "not stated"),
-        ("source", card.source),
-        ("content hash", card.content_hash),
-        ("prepared copy", str(prepared_directory(source, data_dir, default_cache_dir()))),
-    ]
-    typer.echo(tabulate(rows, [card.name, ""], disable_numparse=True))
+    dataset, source = load(name, data_dir), find_source(name, data_dir)
+    directory = prepared_directory(source, data_dir, default_cache_dir())
+    rows = [*_statistics(dataset.card, read_statistics(directory)), *_tokens(directory)]
+    rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
+    typer.echo(tabulate(rows, [dataset.card.name, ""], disable_numparse=True))
+    for query in range(min(samples, dataset.card.num_train)):
+        typer.echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
+        targets = dataset.train.targets
+        labels = targets.indices[targets.indptr[query] : targets.indptr[query + 1]]
+        for label in labels[:SHOWN_LABELS]:
+            typer.echo(f"  label {label}: {_short(dataset.label_texts[int(label)])}")
+        if len(labels) > SHOWN_LABELS:
+            typer.echo(f"  and {len(labels) - SHOWN_LABELS:,} more labels")
+    if figures is not None:
+        from xmcbench.reporting.plots.of_datasets import label_distribution
+
+        path = figures / f"{name}-labels.svg"
+        label_distribution(dataset, path)
+        typer.echo(f"\n{path}")
+
+
+def _statistics(card: DatasetCard, counts: Statistics) -> Iterator[tuple[str, str]]:
+    yield "training queries", f"{card.num_train:,}"
+    yield "test queries", f"{card.num_test:,}"
+    yield "labels", f"{card.num_labels:,}"
+    yield "labels per training query", _spread(counts.labels_per_train_query)
+    yield "labels per test query", _spread(counts.labels_per_test_query)
+    yield "training queries per label", _spread(counts.train_queries_per_label)
+    yield "words per query", _spread(counts.query_words)
+    yield "words per label", _spread(counts.label_words)
+    yield f"head labels (>= {card.head_at_least} training queries)", f"{counts.head:,}"
+    yield "torso labels", f"{counts.torso:,}"
+    yield f"tail labels (<= {card.tail_at_most} training queries)", f"{counts.tail:,}"
+    yield "labels without a training query", f"{counts.labels_without_training:,}"
+    yield "of these in the test split", f"{counts.test_labels_without_training:,}"
+    yield "training queries without a label", f"{counts.train_queries_without_labels:,}"
+    yield "test queries without a label", f"{counts.test_queries_without_labels:,}"
+    yield "training queries with a repeated text", f"{counts.repeated_train_texts:,}"
+    yield "test queries with a text of the training split", f"{counts.test_texts_in_train:,}"
+    yield "ignored pairs, train", f"{counts.ignored_train:,}"
+    yield "ignored pairs, test", f"{counts.ignored_test:,}"
+    yield "propensity A, B", f"{card.propensity_a:g}, {card.propensity_b:g}"
+    yield "maximum tokens, query and label", f"{card.max_length}, {card.max_label_length}"
+    yield "licence", card.licence or "not stated"
+    yield "source", card.source
+
+
+def _token_lengths(directory: Path) -> Path:
+    """Where lengths in tokens are kept, a file per encoder."""
+    return directory.with_name(f"{directory.name}.tokens")
+
+
+def _tokens(directory: Path) -> Iterator[tuple[str, str]]:
+    from xmcbench.data.statistics import Spread
+
+    for path in sorted(_token_lengths(directory).glob("*.json")):
+        for kind, spread in json.loads(path.read_bytes()).items():
+            yield f"tokens per {kind} ({path.stem})", _spread(Spread(**spread))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
 def _row(source: Source, data_dir: Path) -> list[str]:

@@ -15,7 +15,8 @@ import numpy as np
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
-BLOCK_BYTES = 1 << 24  # enough for numpy to be fast, little enough for any machine
+BLOCK_BYTES = 1 << 22  # enough for numpy to be fast, little enough for a processor's cache
+MAX_LINE_BYTES = 1 << 24  # a longer line is an error: no dataset has one, a damaged or hostile file may
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,9 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | 
                     line, offset, rest = line + len(block.newlines), offset + len(data), tail
                 else:
                     rest += chunk
+                if len(rest) > MAX_LINE_BYTES:
+                    found = f"found a line of more than {MAX_LINE_BYTES:,} bytes"
+                    raise XMCBenchError(f"{path}: line {line}: {found}, expected a shorter one")
     except EOFError as error:
         raise XMCBenchError(f"{path}: found a file that ends early (truncated), expected a whole one") from error
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:

@@ -21,19 +21,19 @@ Texts = Sequence[str]
 
 
 class Facts(BaseModel):
-    """What figures depend on beside the data themselves. Metrics read it here and guess nothing from a name."""
+    """What metrics depend on beside the data. Metrics read it here; nothing is guessed from a dataset's name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    propensity_a: float = Field(default=0.55, description="A of the propensity model (Jain et al., 2016)")
-    propensity_b: float = Field(default=1.5, description="B of the propensity model")
-    max_length: int = Field(default=32, ge=1, description="tokens a query is cut at")
-    max_label_length: int = Field(default=32, ge=1, description="tokens a label is cut at")
+    propensity_a: float = Field(default=0.55, allow_inf_nan=False, description="A of the propensity model (Jain et al., 2016)")
+    propensity_b: float = Field(default=1.5, gt=-1, allow_inf_nan=False, description="B of the propensity model")
+    max_length: int = Field(default=32, ge=1, description="maximum length of a query in tokens")
+    max_label_length: int = Field(default=32, ge=1, description="maximum length of a label in tokens")
     tail_at_most: int = Field(default=5, ge=0, description="a tail label has at most this many training queries")
     head_at_least: int = Field(default=50, ge=1, description="a head label has at least this many training queries")
-    source: str = Field(default="", description="where it comes from")
-    licence: str = Field(default="", description="under which terms")
+    source: str = Field(default="", description="where the dataset comes from")
+    licence: str = Field(default="", description="terms of use")
 
 
 class DatasetCard(Facts):
@@ -42,7 +42,7 @@ class DatasetCard(Facts):
     num_train: int = Field(ge=1, description="training queries")
     num_test: int = Field(ge=1, description="test queries")
     num_labels: int = Field(ge=1)
-    content_hash: str = Field(default="", description="SHA-256 of all that training sees; filled in on load")
+    content_hash: str = Field(default="", description="SHA-256 of texts, targets and ignored pairs; filled in on load")
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Split:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """All that a method may see: the training split, the label texts, and no test target.
+    """All that a method may see: the training split and the label texts, but no test target.
 
-    `ignore` [N, L] marks training pairs that evaluation would drop (reciprocal pairs): no hard negative is one of them.
+    `ignore` [N, L] marks training pairs that evaluation would drop (reciprocal pairs): they must not be hard negatives.
     """
 
     card: DatasetCard
@@ -75,20 +75,20 @@ class TrainingData:
         return replace(self, texts=take(self.texts, ids), targets=self.targets[ids], ignore=self.ignore[ids])
 
     def with_targets(self, targets: sp.csr_array) -> TrainingData:
-        """The same queries with the pairs `targets` [N, L] for true, whatever these are: a teacher's answers, say."""
+        """The same queries with `targets` [N, L] as true pairs, for example a teacher's answers."""
         return TrainingData(self.card, self.texts, targets, self.label_texts, self.ignore)
 
     def unannotated(self, reader: str) -> TrainingData:
-        """The same without its targets, for the method named `reader`; see `Unannotated`."""
+        """The same data without targets, for the method named `reader`; see `Unannotated`."""
         shape = (len(self.texts), self.num_labels)
         return Unannotated(self.card, self.texts, no_pairs(shape), self.label_texts, self.ignore, reader)
 
 
 @dataclass(frozen=True)
 class Unannotated(TrainingData):
-    """Training data of the zero-shot track: the annotations are not in it, and asking for `targets` is an error.
+    """Training data of the zero-shot track: it holds no annotations, and reading `targets` is an error.
 
-    What may have them instead is a judgement of one's own: `with_targets`.
+    A method may supply targets of its own, such as a teacher's judgements, through `with_targets`.
     """
 
     reader: str = ""
@@ -96,7 +96,7 @@ class Unannotated(TrainingData):
     def __getattribute__(self, name: str) -> Any:
         if name == "targets":
             raise XMCBenchError(
-                f"method {self.reader!r} asks for training annotations, of which the zero-shot track shows none: "
+                f"method {self.reader!r} asks for training annotations, which the zero-shot track does not have: "
                 "run it in a suite with track: supervised"
             )
         return super().__getattribute__(name)

@@ -1,4 +1,4 @@
-"""Where a dataset comes from: a `Source` has a name and reads one dataset, a `Family` makes sources from a pattern."""
+"""Sources of datasets: a `Source` has a name and reads one dataset, a `Family` makes sources from a name pattern."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pydantic import Field
 from xmcbench.data.dataset import Dataset, DatasetCard, Facts
 from xmcbench.errors import XMCBenchError
 
+FEWEST_TRAIN = 3
 SIZES = ("num_train", "num_test", "num_labels")
 
 
 class Draft(Facts):
-    """A card before the data are read. A size that is set must be the one found; one that is None is taken as found."""
+    """A card before the data are read. A size that is set must match the data; a size of None is taken from the data."""
 
     num_train: int | None = Field(default=None, ge=1, description="training queries")
     num_test: int | None = Field(default=None, ge=1, description="test queries")
@@ -26,7 +27,7 @@ class Draft(Facts):
     text: Literal["title", "title content"] = Field(default="title content", description="JSON fields that make a text")
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
-        """The card of data of these sizes, found at `where`."""
+        """The card of data with these sizes, read from `where`. Raises XMCBenchError where a size is not as expected."""
         found = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
         for size, value in found.items():
             expected = getattr(self, size)
@@ -35,6 +36,8 @@ class Draft(Facts):
                     f"{where}: found {size} = {value}, expected {expected} by the card of {self.name}; "
                     "other data belong under another name"
                 )
+        if num_train < FEWEST_TRAIN:  # propensities are not defined below
+            raise XMCBenchError(f"{where}: found {num_train} training queries, expected at least {FEWEST_TRAIN}")
         return DatasetCard(**(self.model_dump(exclude={"text"}) | found))
 
 
@@ -49,15 +52,15 @@ class Source(ABC):
 
     @abstractmethod
     def missing(self, data_dir: Path) -> str | None:
-        """None when it can be read; otherwise the one message: where to get it and which files go where."""
+        """None if the data can be read; otherwise a message that says where to get them and which files go where."""
 
     @abstractmethod
     def fingerprint(self, data_dir: Path) -> str:
-        """What changes when the data may have changed: paths, sizes and times, or a generator's parameters. Quick."""
+        """Text that changes when the data may have changed: paths, sizes and times, or a generator's parameters. Quick."""
 
     @abstractmethod
     def read(self, data_dir: Path) -> Dataset:
-        """Read or make the data. The card's `content_hash` is left to `load`."""
+        """Read or make the data. `load` fills in the card's `content_hash`."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class Family:
 
 
 def stamp(paths: list[Path]) -> str:
-    """Where these files are, how large, and when they were last written."""
+    """Path, size and modification time of each file."""
     lines = []
     for path in paths:
         state = path.stat()

@@ -16,6 +16,7 @@ from xmcbench.data.blocks import Block, read_blocks
 from xmcbench.errors import XMCBenchError
 
 MAX_DIGITS = 18  # any integer of so many digits fits int64
+MAX_VALUE = 64  # characters of a value
 ENTRY = "label:value"
 
 
@@ -159,6 +160,9 @@ def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The numbers between `starts` and `ends`, float64; one string that all values share is read once."""
     lengths = ends - starts
     width = int(lengths.max(initial=1))
+    if width > MAX_VALUE:
+        position = int(starts[np.argmax(lengths)])
+        raise block.error(position, f"a value of {width:,} characters", f"{ENTRY} with at most {MAX_VALUE}")
     columns = np.arange(width)
     live = columns < lengths[:, None]
     # A zero byte fills up short values: fixed-width strings compare as if it were not there.

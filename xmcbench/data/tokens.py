@@ -21,6 +21,7 @@ from xmcbench.data.texts import PackedTexts, batches
 CHUNK = 8192  # texts passed to the tokenizer at once
 GROUP_SHARE = 32  # beside its tokens a micro-batch costs about this share of a full one (measured on a CPU)
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
+Progress = Callable[[int], object]  # called with the number of texts that are tokenised
 
 
 def text_hash(texts: Sequence[str], identity: str) -> str:
@@ -59,26 +60,30 @@ class Tokens:
         return len(self.lengths)
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenize: Tokenize) -> Tokens:
+    def of(cls, texts: Sequence[str], tokenize: Tokenize, progress: Progress = int) -> Tokens:
         """Tokenise `texts` in memory. A thread tokenises the next chunk while this one packs the last."""
         parts = [np.empty(0, np.int32)]
         lengths = [np.zeros(1, np.int64)]
         with ThreadPoolExecutor(1) as tokenizer:
-            pending = None
+            pending, finished = None, 0
             for rows in chain(batches(texts, CHUNK), [None]):
                 done, pending = pending, rows and tokenizer.submit(tokenize, rows)
                 if done:
                     made = done.result()
                     lengths.append(np.fromiter(map(len, made), np.int64, len(made)))
                     parts.append(np.fromiter(chain.from_iterable(made), np.int32, int(lengths[-1].sum())))
+                    finished += len(made)
+                    progress(finished)
         return cls(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
 
     @classmethod
-    def cached(cls, texts: Sequence[str], tokenize: Tokenize, identity: str, cache: Path) -> Tokens:
+    def cached(
+        cls, texts: Sequence[str], tokenize: Tokenize, identity: str, cache: Path, progress: Progress = int
+    ) -> Tokens:
         """As `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
         directory = cache / "tokens" / text_hash(texts, identity)
         if not directory.is_dir():
-            tokens = cls.of(texts, tokenize)
+            tokens = cls.of(texts, tokenize, progress)
             with made_once(directory) as partial:
                 np.save(partial / "ids.npy", tokens.ids)
                 np.save(partial / "offsets.npy", tokens.offsets)

@@ -12,7 +12,7 @@ import numpy as np
 
 from xmcbench.data.synthetic import Draws
 from xmcbench.data.texts import batches, take
-from xmcbench.data.tokens import Tokenize, Tokens, made_once, text_hash
+from xmcbench.data.tokens import Progress, Tokenize, Tokens, made_once, text_hash
 
 TINY_VOCABULARY = 6000
 TINY_SAMPLE = 200_000  # texts that the tokenizer of `tiny` is trained on, at most
@@ -109,11 +109,13 @@ class TextTokenizer:
         backend.no_padding()
         return lambda texts: [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
 
-    def tokens(self, texts: Sequence[str], max_length: int, cache: Path | None = None) -> Tokens:
+    def tokens(
+        self, texts: Sequence[str], max_length: int, cache: Path | None = None, progress: Progress = int
+    ) -> Tokens:
         """`texts` tokenised; read from and written to the folder `cache` where one is given."""
         if cache is None:
-            return Tokens.of(texts, self.at(max_length))
-        return Tokens.cached(texts, self.at(max_length), f"{self.identity}:{max_length}", cache)
+            return Tokens.of(texts, self.at(max_length), progress)
+        return Tokens.cached(texts, self.at(max_length), f"{self.identity}:{max_length}", cache, progress)
 
     def save(self, directory: Path) -> None:
         self.tokenizer.save_pretrained(directory)
