@@ -46,7 +46,7 @@ def test_every_card_is_registered_and_complete(card: Draft) -> None:
 
 def test_the_documentation_tells_of_every_dataset_and_card_field() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    things = [registered.thing for registered in Registry(found=()).all("dataset")]
+    things = [registered.thing for registered in Registry(installed=()).all("dataset")]
     assert any(isinstance(thing, Family) for thing in things)
     for name in [*(thing.name for thing in things), *Draft.model_fields, "content_hash"]:
         assert f"`{name}`" in text, name

@@ -11,7 +11,7 @@ from toy import LABELS, QUERIES, toy_data
 from xmcbench.data.dataset import TrainingData
 from xmcbench.errors import XMCBenchError
 
-ASKED = "method 'curious' asks for training annotations, of which the zero-shot track shows none"
+ASKED = "method 'curious' asks for training annotations, which the zero-shot track does not have"
 
 
 @pytest.fixture

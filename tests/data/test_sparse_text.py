@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import blocks
 from xmcbench.data.blocks import read_blocks, read_texts
-from xmcbench.data.sparse_text import read_pairs, read_targets
+from xmcbench.data.sparse_text import read_pairs, read_rows, read_targets
 from xmcbench.errors import XMCBenchError
 
 # A row is labels with the words written for their values; "0" and "-0.0e9" are stored zeros, which are no labels.
@@ -131,3 +132,48 @@ def test_a_missing_file_is_one_line(file: Path) -> None:
 
 def test_block_size_is_a_default_that_tests_may_lower() -> None:
     assert read_blocks.__defaults__ == (blocks.BLOCK_BYTES,)
+
+
+@pytest.mark.parametrize("digits", range(1, 19))
+def test_numbers_of_every_length_are_read(tmp_path: Path, digits: int) -> None:
+    rng = np.random.default_rng(digits)
+    wanted = sorted({int("".join(map(str, rng.integers(0, 10, digits)))) for _ in range(20)})
+    path = tmp_path / "rows.txt"
+    path.write_text(" ".join(f"{label:0{digits}d}:1" for label in wanted) + "\n")
+    assert read_rows(path, num_labels=10**18).labels.tolist() == wanted
+
+
+@pytest.mark.parametrize("byte", [b"/", b";", b"x", b"\xff", b"\x00", b"-"])
+@pytest.mark.parametrize("place", range(9))
+def test_a_byte_that_is_no_digit_is_found_at_every_place(tmp_path: Path, byte: bytes, place: int) -> None:
+    path = tmp_path / "rows.txt"
+    number = bytearray(b"123456789")
+    number[place : place + 1] = byte
+    path.write_bytes(b"1:1 2:1\n3:1 " + bytes(number) + b":1\n")
+    with pytest.raises(XMCBenchError, match=r"line 2: found .*digits alone"):
+        read_rows(path, num_labels=10**18)
+
+
+HOSTILE = {
+    "a value of three million digits": b"1:" + b"1" * 3_000_000 + b"\n",
+    "a label of three million digits": b"1" * 3_000_000 + b":1\n",
+    "a line of 20 MB": b"1:1 " * 5_000_000,
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+def test_hostile_lines_are_named(tmp_path: Path, case: str) -> None:
+    path = tmp_path / "rows.txt"
+    path.write_bytes(HOSTILE[case])
+    with pytest.raises(XMCBenchError, match="line 1: found") as caught:
+        read_rows(path, num_labels=9)
+    assert len(str(caught.value)) < 300
+
+
+def test_a_gzip_of_nuls_is_not_unpacked_whole(tmp_path: Path) -> None:
+    path = tmp_path / "trn_X.txt.gz"
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        for _ in range(200):
+            file.write(bytes(1 << 20))
+    with pytest.raises(XMCBenchError, match="line 1: found a line of more than 16,777,216 bytes"):
+        read_texts(path)

@@ -26,7 +26,7 @@ class Facts(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    propensity_a: float = Field(default=0.55, allow_inf_nan=False, description="A of the propensity model (Jain et al., 2016)")
+    propensity_a: float = Field(default=0.55, allow_inf_nan=False, description="A of the propensity model")
     propensity_b: float = Field(default=1.5, gt=-1, allow_inf_nan=False, description="B of the propensity model")
     max_length: int = Field(default=32, ge=1, description="maximum length of a query in tokens")
     max_label_length: int = Field(default=32, ge=1, description="maximum length of a label in tokens")

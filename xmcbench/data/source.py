@@ -19,7 +19,7 @@ SIZES = ("num_train", "num_test", "num_labels")
 
 
 class Draft(Facts):
-    """A card before the data are read. A size that is set must match the data; a size of None is taken from the data."""
+    """A card before the data are read. A size must match the data where it is set, and is taken from them otherwise."""
 
     num_train: int | None = Field(default=None, ge=1, description="training queries")
     num_test: int | None = Field(default=None, ge=1, description="test queries")
@@ -27,7 +27,7 @@ class Draft(Facts):
     text: Literal["title", "title content"] = Field(default="title content", description="JSON fields that make a text")
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
-        """The card of data with these sizes, read from `where`. Raises XMCBenchError where a size is not as expected."""
+        """The card of data with these sizes, read from `where`. Raises XMCBenchError where a size is unexpected."""
         found = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
         for size, value in found.items():
             expected = getattr(self, size)
@@ -56,7 +56,7 @@ class Source(ABC):
 
     @abstractmethod
     def fingerprint(self, data_dir: Path) -> str:
-        """Text that changes when the data may have changed: paths, sizes and times, or a generator's parameters. Quick."""
+        """Text that changes when the data may have changed: sizes and times, or a generator's parameters. Quick."""
 
     @abstractmethod
     def read(self, data_dir: Path) -> Dataset:

@@ -1,7 +1,7 @@
 """The repository's sparse text: `label:value` rows and `row label` pairs, parsed as arrays of bytes.
 
-A file is walked in blocks of whole lines. Inside a block nothing loops over entries: entries begin after white space,
-their digits are read a decimal place at a time over all entries at once, and all values in one conversion.
+A file is read in blocks of whole lines. Inside a block nothing loops over entries: the digits of all labels are read
+eight at a time as one integer, and all values in one conversion.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ ENTRY = "label:value"
 
 def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_labels: int) -> sp.csr_array:
     """The matrix [len(indptr) - 1, num_labels] of ones where a value is not zero, indices sorted and unique."""
-    rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-    kept = values != 0
-    counts = np.bincount(rows[kept], minlength=len(indptr) - 1)
-    starts = np.concatenate([[0], np.cumsum(counts)])
-    parts = (np.ones(kept.sum(), np.float32), np.asarray(indices)[kept], starts)
+    indices, starts = np.asarray(indices), np.asarray(indptr)
+    if not (nonzero := values != 0).all():
+        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
+        counts = np.bincount(rows[nonzero], minlength=len(indptr) - 1)
+        indices, starts = indices[nonzero], np.concatenate([[0], np.cumsum(counts)])
+    parts = (np.ones(len(indices), np.float32), indices, starts)
     matrix = sp.csr_array(parts, shape=(len(indptr) - 1, num_labels))
     matrix.sum_duplicates()
     matrix.data[:] = 1.0
@@ -95,8 +96,8 @@ def read_pairs(path: Path, shape: tuple[int, int]) -> sp.csr_array:
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
     labels: list[np.ndarray] = [np.zeros(0, np.int64)]
     for block in read_blocks(path):
-        starts, ends, line = _tokens(block)
-        wrong = np.flatnonzero(np.bincount(line, minlength=len(block.newlines)) != 2)
+        starts, ends, counts = _tokens(block)
+        wrong = np.flatnonzero(counts != 2)
         if len(wrong):
             position = int(np.concatenate([[0], block.newlines + 1])[wrong[0]])
             raise block.error(position, _line(block, position), "two integers 'row label'")
@@ -117,49 +118,84 @@ def _header(block: Block) -> tuple[int, int]:
 
 
 def _entries(block: Block, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Entries a row, and the label and value of each entry."""
-    starts, ends, line = _tokens(block)
+    """Number of entries per row, and the label and value of each entry."""
+    starts, ends, counts = _tokens(block)
     colons = np.flatnonzero(block.data == ord(":"))
-    inside = np.searchsorted(colons, starts)  # the first colon at or after each entry
-    padded = np.append(colons, len(block.data))
-    colon = padded[inside]
-    wrong = np.flatnonzero((colon >= ends) | (padded[np.minimum(inside + 1, len(colons))] < ends))
-    if len(wrong):
-        first = wrong[0]
-        raise block.error(int(starts[first]), _text(block, starts[first], ends[first]), ENTRY)
-    labels = _integers(block, starts, colon, ENTRY)
+    # One colon inside each token: both are in ascending order, so the two lists fit place by place.
+    if len(colons) != len(starts) or bool(((colons <= starts) | (colons >= ends)).any()):
+        raise _entry_error(block, starts, ends, colons)
+    labels = _integers(block, starts, colons, ENTRY)
     _check_range(block, starts, labels, "label", num_labels)
-    return np.bincount(line, minlength=len(block.newlines)), labels, _values(block, colon + 1, ends)
+    return counts, labels, _values(block, colons + 1, ends)
+
+
+def _entry_error(block: Block, starts: np.ndarray, ends: np.ndarray, colons: np.ndarray) -> XMCBenchError:
+    """The first token without exactly one colon, or with an empty label or value."""
+    first, after = np.searchsorted(colons, starts), np.searchsorted(colons, ends)
+    place = np.append(colons, len(block.data))[first]
+    wrong = int(np.argmax((after - first != 1) | (place <= starts) | (place >= ends)))
+    return block.error(int(starts[wrong]), _text(block, starts[wrong], ends[wrong]), ENTRY)
 
 
 def _tokens(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each run of non-blank bytes starts and ends, and the index within the block of the line it lies in."""
-    blank = np.isin(block.data, np.frombuffer(b" \t\r\n", np.uint8))
-    edges = np.flatnonzero(np.diff(np.concatenate([[True], blank, [True]])))
-    starts, ends = edges[0::2], edges[1::2]
-    return starts, ends, np.searchsorted(block.newlines, starts)
+    """Where each run of non-blank bytes starts and ends, and the number of runs in each line."""
+    data = block.data
+    blank = np.empty(len(data) + 2, bool)
+    blank[0] = blank[-1] = True
+    blank[1:-1] = (data == ord(" ")) | (data == ord("\n")) | (data == ord("\t")) | (data == ord("\r"))
+    edges = np.flatnonzero(blank[1:] != blank[:-1])
+    starts = edges[0::2]
+    return starts, edges[1::2], np.diff(np.searchsorted(starts, block.newlines), prepend=0)
 
 
 def _integers(block: Block, starts: np.ndarray, ends: np.ndarray, expected: str) -> np.ndarray:
     """The integers whose digits lie between `starts` and `ends`, int64."""
     lengths = ends - starts
-    numbers = np.zeros(len(starts), np.int64)
     wrong = (lengths < 1) | (lengths > MAX_DIGITS)
-    for place in range(min(int(lengths.max(initial=0)), MAX_DIGITS)):
-        live = place < lengths
-        digits = block.data[np.where(live, starts + place, 0)].astype(np.int64) - ord("0")
-        wrong |= live & ((digits < 0) | (digits > 9))
-        numbers = np.where(live, numbers * 10 + digits, numbers)
+    # The last eight digits of each number, then the eight before these, and so on.
+    padded = np.concatenate([np.zeros(_WORD, np.uint8), block.data])
+    numbers = np.zeros(len(starts), np.int64)
+    for place in range(0, min(int(lengths.max(initial=0)), MAX_DIGITS), _WORD):
+        words, bad = _eight_digits(padded, ends - place, np.clip(lengths - place, 0, _WORD))
+        numbers += words * 10**place
+        wrong |= bad
     if wrong.any():
         first = int(np.argmax(wrong))
         raise block.error(int(starts[first]), _text(block, starts[first], ends[first]), f"{expected}, digits alone")
     return numbers
 
 
+_WORD = 8  # digits read at a time
+
+
+def _eight_digits(padded: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The numbers of `counts` (at most eight) digits that end before `ends`, int64, and where a byte is no digit.
+
+    `padded` is the text after eight more bytes. Eight bytes are read as one integer, whose digits are added up in three
+    steps: pairs of digits, fours, eights (Lemire, "Quickly parsing eight digits", 2018).
+    """
+    windows = np.ndarray(len(padded) - _WORD + 1, "<u8", padded, strides=(1,))
+    words = windows[np.maximum(ends, 0)] ^ np.uint64(0x3030303030303030)
+    unused = ((_WORD - np.maximum(counts, 1)) * 8).astype(np.uint64)
+    words = np.where(counts > 0, words >> unused << unused, np.uint64(0))  # the first character is the lowest byte
+    bad = ((words + np.uint64(0x7676767676767676)) | words) & np.uint64(0x8080808080808080) != 0
+    words = words * np.uint64(10 * 2**8 + 1) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
+    words = words * np.uint64(100 * 2**16 + 1) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
+    words = words * np.uint64(10000 * 2**32 + 1) >> np.uint64(32)
+    return words.astype(np.int64), bad
+
+
 def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The numbers between `starts` and `ends`, float64; one string that all values share is read once."""
+    count = len(starts)
     lengths = ends - starts
     width = int(lengths.max(initial=1))
+    if len(starts) and width <= _WORD and bool((lengths == width).all()):
+        padded = np.concatenate([block.data, np.zeros(_WORD, np.uint8)])
+        unused = np.uint64((_WORD - width) * 8)
+        words = np.ndarray(len(block.data) + 1, "<u8", padded, strides=(1,))[starts] << unused
+        if bool((words == words[0]).all()):
+            starts, ends, lengths = starts[:1], ends[:1], lengths[:1]
     if width > MAX_VALUE:
         position = int(starts[np.argmax(lengths)])
         raise block.error(position, f"a value of {width:,} characters", f"{ENTRY} with at most {MAX_VALUE}")
@@ -168,8 +204,6 @@ def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     # A zero byte fills up short values: fixed-width strings compare as if it were not there.
     letters = np.where(live, block.data[np.where(live, starts[:, None] + columns, 0)], 0).astype(np.uint8)
     strings = np.ascontiguousarray(letters).view(f"S{width}").ravel()
-    if len(strings) and (strings == strings[0]).all():
-        strings = strings[:1]
     try:
         numbers = strings.astype(np.float64)
     except ValueError:
@@ -178,7 +212,7 @@ def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         first = int(np.argmin(finite))
         found = repr(strings[first].decode(errors="replace"))
         raise block.error(int(starts[first]), found, f"{ENTRY} with a finite number as value")
-    return np.broadcast_to(numbers, len(starts)) if len(strings) == 1 else numbers
+    return np.broadcast_to(numbers, count) if len(strings) == 1 else numbers
 
 
 def _number(string: bytes) -> float:
