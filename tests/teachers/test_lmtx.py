@@ -50,7 +50,7 @@ def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(
     server.log.unlink()
 
     server.start(last=100)
-    with pytest.raises(TeacherError, match="what it answered before is kept"):
+    with pytest.raises(TeacherError, match="its earlier answers are cached"):
         run(bench, server.url, small_encoder)
     assert server.answered().total() >= 100
     server.start("429")

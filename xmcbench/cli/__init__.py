@@ -81,8 +81,10 @@ def main(arguments: list[str] | None = None) -> None:
     except XMCBenchError as problem:
         if "--debug" in arguments:
             raise
+        from xmcbench.files.secrets import redact
+
         for line in str(problem).splitlines():
-            print(f"error: {line}", file=sys.stderr)
+            print(f"error: {redact(line)}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does

@@ -16,6 +16,7 @@ import yaml
 
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.regular import read_regular
+from xmcbench.files.secrets import is_secret, redact
 
 KeyPath = tuple[str | int, ...]  # the keys that lead from the top of a file to a value: ("methods", "dexml", "lr")
 
@@ -97,7 +98,7 @@ def parse_value(text: str, where: str) -> Any:
         return _Reader("", text, _Loader).value()
     except XMCBenchError as problem:
         reason = re.sub(r"^:\d+: ", "", str(problem))
-        raise XMCBenchError(f"{where}: {shown(text)} is not a YAML value: {reason}") from None
+        raise XMCBenchError(redact(f"{where}: {shown(text)} is not a YAML value: {reason}")) from None
 
 
 class _Reader:
@@ -106,6 +107,7 @@ class _Reader:
     def __init__(self, name: str, text: str, loader: type[_Loader]) -> None:
         self.places: dict[KeyPath, str] = {}
         self._name, self._text, self._loader = name, text, loader
+        self._has_secret = redact(text) != text  # for the whole text at once: most have none
 
     def value(self) -> Any:
         """The value of the text; None for an empty one."""
@@ -191,6 +193,8 @@ class _Reader:
             raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number")
         if isinstance(value, int) and abs(value) >= MAX_INTEGER:
             raise XMCBenchError(f"{start}found {shown(node.value)}, expected a whole number of at most 64 bits")
+        if self._has_secret and is_secret(str(path[-1]) if path else "", value):
+            raise XMCBenchError(f"{start}found a secret, expected it in an environment variable and not in a file")
         return value
 
     def _check_keys(self, node: yaml.Node, path: KeyPath, checked: set[yaml.Node]) -> None:

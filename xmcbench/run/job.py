@@ -57,4 +57,4 @@ class Job(BaseModel):
             started=started,
             ended=now(),
             **outcome,
-        )
+        ).without_secrets()

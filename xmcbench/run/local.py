@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+from xmcbench.files.secrets import redact_file
 from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.worker import MEETING
 from xmcbench.suite.resources import Needs
@@ -82,17 +83,18 @@ class _WorkerGroup:
 
     def __init__(self, directory: Path, size: int) -> None:
         self._rest = b""
+        self._log = directory / "log.txt"
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
         self._workers: list[subprocess.Popen[bytes]] = []
         try:
             (directory / MEETING).unlink(missing_ok=True)
-            with (directory / "log.txt").open("ab") as log:
+            with self._log.open("ab") as log:
                 for rank in range(size):
                     self._workers.append(_worker(directory, events, parent, rank, size, log))
         except OSError as problem:
             self.end()
-            raise StoreError(f"{directory / 'log.txt'}: cannot write: {problem.strerror}") from problem
+            raise StoreError(f"{self._log}: cannot write: {problem.strerror}") from problem
         finally:
             os.close(events)
             os.close(parent)
@@ -133,6 +135,7 @@ class _WorkerGroup:
             worker.wait()
         os.close(self._events)
         os.close(self._alive)
+        redact_file(self._log)  # also what children of a worker printed
 
 
 def _worker(directory: Path, events: int, parent: int, rank: int, size: int, log: Any) -> subprocess.Popen[bytes]:

@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.secrets import redact_output
 from xmcbench.plugins.extras import import_extra
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
@@ -110,6 +111,7 @@ def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record |
     if store.record(key):  # the trial failed, and this group was started in place of the failed one
         return None
     _redirect_output(store.directory(key) / "log.txt")
+    redact_output()
     attempt = Attempt(job, worker=WorkerRank(context.get_world_rank(), context.get_world_size()), exchange=exchange)
     attempt.watch = lambda progress: mailbox.put.remote(key, as_event(progress))
     try:

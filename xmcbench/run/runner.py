@@ -10,6 +10,7 @@ from typing import Any
 
 from xmcbench.data import DatasetCard, load
 from xmcbench.data.prepared import default_cache_dir
+from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import registry
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.display import Display
@@ -163,5 +164,5 @@ class Runner:
             cache=self.settings.cache.absolute(),
             store=self.store.root,
             chosen=self.chosen.get(trial.key, {}),
-            command=list(self.settings.command),
+            command=redacted(self.settings.command),
         )

@@ -23,6 +23,7 @@ from filelock import FileLock
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import InvalidPredictions
+from xmcbench.files.secrets import redact_output
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
@@ -42,6 +43,7 @@ class PeerLostError(XMCBenchError):
 
 def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
     """Run the trial in `directory` and write its record there; the exit code says whether it succeeded."""
+    redact_output()
     threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
     with os.fdopen(events, "w", buffering=1) as pipe:
         worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)

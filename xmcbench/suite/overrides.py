@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench.files.secrets import is_secret, redact
 from xmcbench.files.yaml_lines import KeyPath, YamlDocument, dotted, parse_value, read
 
 
@@ -39,7 +40,7 @@ def put_encoder(document: YamlDocument, name: str) -> None:
 def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:
     """Apply `key=value` of a `--set`. Raises XMCBenchError if a file with these top-level `keys` cannot hold it."""
     key, equals, text = setting.partition("=")
-    where = f"--set {shown(setting, quote=False)}"
+    where = f"--set {redact(shown(setting, quote=False))}"
     if not equals or not key:
         raise XMCBenchError(f"{where}: expected key=value")
     key_path = _split(key, document.data)
@@ -49,7 +50,10 @@ def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:
     labels = _entries(document.data, "methods")
     if key_path[0] == "methods" and (len(key_path) < 3 or key_path[1] not in labels):
         raise UnknownNameError("method label", key_path[1] if len(key_path) > 1 else "", map(str, labels), where)
-    put(document, key_path, parse_value(text, where), where)
+    value = parse_value(text, where)
+    if is_secret(key_path[-1], value):
+        raise XMCBenchError(f"{where}: found a secret, expected it in an environment variable")
+    put(document, key_path, value, where)
 
 
 def _entries(data: dict[str, Any], key: str) -> dict[str, Any]:

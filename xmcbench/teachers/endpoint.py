@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
+from xmcbench.files.secrets import redact, remember
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers import reading
 from xmcbench.teachers.prompts import Prompt, takes_several, template
@@ -132,6 +133,8 @@ class Endpoint(Teacher):
         if self._client is None:
             settings, openai = self.config, import_extra("openai", "openai", "the teacher 'openai'")
             key = os.environ.get(settings.key_variable)
+            if key:
+                remember(key)
             hosted = settings.base_url is None and "OPENAI_BASE_URL" not in os.environ
             if key is None and hosted:
                 raise TeacherError(
@@ -197,13 +200,13 @@ class Endpoint(Teacher):
         """What went wrong, in a line that holds no key."""
         status = getattr(problem, "status_code", None)
         text = " ".join(str(problem).split())[:300] or type(problem).__name__
-        key = os.environ.get(self.config.key_variable)
-        text = text.replace(key, "***") if key else text
         kind = type(problem).__name__ + (f" {status}" if status else "")
         where = urlsplit(str(self._client.base_url))._replace(query="").geturl()
         return TeacherError(
-            f"teacher {self.title} at {where} does not answer after {self.config.retries + 1} tries ({kind}: {text}); "
-            "what it answered before is kept"
+            redact(
+                f"teacher {self.title} at {where} does not answer after {self.config.retries + 1} tries "
+                f"({kind}: {text}); its earlier answers are cached"
+            )
         )
 
 

@@ -8,6 +8,7 @@ from queue import Empty, Full, Queue
 from threading import Thread
 from typing import Any
 
+from xmcbench.files.secrets import redact
 from xmcbench.tracking.tracker import Tracker
 
 QUEUE_SIZE = 10_000  # events that may wait for a tracker; further events are lost
@@ -15,7 +16,7 @@ CLOSE_SECONDS = 30.0  # time that a tracker has to finish after the last trial
 
 
 def _warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr, flush=True)
+    print(f"warning: {redact(message)}", file=sys.stderr, flush=True)
 
 
 class Listener:

@@ -14,6 +14,8 @@ from typing import Any
 
 import psutil
 
+from xmcbench.files.secrets import redacted
+
 DISTRIBUTIONS = (
     "xmcbench", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn", "faiss-cpu", "faiss-gpu"
 )  # fmt: skip
@@ -22,7 +24,8 @@ DISTRIBUTIONS = (
 def provenance(command: list[str] | None = None) -> dict[str, Any]:
     """The facts a reader needs to judge or repeat a result, as a record keeps them."""
     program, *arguments = command or sys.argv
-    return {**_fixed(), **_torch(), "command": [Path(program).name, *arguments]}  # where it is installed is private
+    # The folder that the program is installed in is private.
+    return {**_fixed(), **_torch(), "command": redacted([Path(program).name, *arguments])}
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from xmcbench.files.secrets import redacted
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import FIRST_SCHEMA, Versions, raised
 
@@ -77,3 +78,9 @@ class Record(BaseModel):
         if self.key_version < FIRST_SCHEMA:
             return "from before versions were recorded"
         return raised(self.trial.versions, newest)
+
+    def without_secrets(self) -> Record:
+        """The record with its texts stripped of secrets. Settings hold none: a suite with a secret is refused."""
+        texts = self.model_dump(mode="json", include={"failure", "provenance", "teacher", "chosen"})
+        clean = redacted(texts)
+        return self if clean == texts else self.model_validate({**self.model_dump(), **clean})

@@ -81,7 +81,7 @@ class Store:
         return record
 
     def write_record(self, record: Record) -> None:
-        self._write(record.key, "record.json", encode(record))
+        self._write(record.key, "record.json", encode(record.without_secrets()))
 
     def write_json(self, key: str, name: str, content: BaseModel) -> None:
         """Write one of the JSON files of a trial."""

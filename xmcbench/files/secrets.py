@@ -1,0 +1,131 @@
+"""What a secret is, and how text is stripped of it: the one place for messages, records, logs, provenance, trackers.
+
+A secret is the user and password of a URL, the value of an environment variable or setting with a name such as
+`API_KEY` or `TOKEN`, a header `Authorization`, a private key, or text of the form of a well-known token.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any, TextIO, cast
+from urllib.parse import unquote, urlsplit
+
+from xmcbench.files.atomic import atomic_write
+
+MASK = "***"
+SHORTEST = 8  # characters of the value of a variable; a shorter one may be any word
+
+_NAME = (
+    r"(?:(?:api|access|private|secret)[_-]?key|secret|passw(?:or)?d|(?:[a-z]+[_-])?token|authorization)"  # of a setting
+)
+_VARIABLE = re.compile(r"(?:^|_)(?:KEY|APIKEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)(?:_ID)?$", re.IGNORECASE)
+_SETTING = re.compile(rf"(?:.*[_-])?{_NAME}", re.IGNORECASE)
+_PATTERNS = (
+    (re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL), MASK),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]{0,20}://)[^\s/?#@'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (re.compile(r"(authorization[\"']?\s*[=:]\s*[\"']?(?:Basic|Bearer|Token)\s+)[^\s\"']+", re.IGNORECASE),
+     rf"\1{MASK}"),
+    (re.compile(r"\bBearer\s+[A-Za-z0-9+/=._~-]{6,}"), f"Bearer {MASK}"),
+    (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}|\bhf_[A-Za-z0-9]{12,}|\b(?:gh[opsur]|glpat|github_pat|xox[abprs])[_-]"
+                r"[A-Za-z0-9_-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{20,}"
+                r"|(?<![\w-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}"), MASK),
+    (re.compile(rf"((?<![a-z0-9]){_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)(?!(?:Bearer|Basic|Token)\s)[^\s\"'&,;{{}}]{{4,}}",
+                re.IGNORECASE), rf"\1{MASK}"),
+)  # fmt: skip
+_remembered: set[str] = set()
+
+
+def remember(secret: str) -> None:
+    """Strip `secret` too from now on, in this process: a key from a variable whose name says nothing."""
+    _remembered.add(secret)
+
+
+def redact(text: str) -> str:
+    """`text` with `***` in place of every secret.
+
+    >>> redact("POST http://me:pass@host/v1?api_key=1234 failed, Authorization: Bearer abcdef")
+    'POST http://***@host/v1?api_key=*** failed, Authorization: Bearer ***'
+    >>> redact("encoder_tokens: 4000, found token 'x'")
+    "encoder_tokens: 4000, found token 'x'"
+    """
+    for secret in sorted(_values(), key=len, reverse=True):
+        text = text.replace(secret, MASK)
+    for pattern, replacement in _PATTERNS:
+        text = pattern.sub(replacement, text)
+    return text
+
+
+def redacted(value: Any) -> Any:
+    """A copy of nested lists and mappings of which every text is stripped of secrets."""
+    if isinstance(value, str):
+        return redact(value)
+    if isinstance(value, dict):
+        return {
+            redact(str(key)): MASK if _is_named_secret(key, item) else redacted(item) for key, item in value.items()
+        }
+    return [redacted(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def is_secret(name: str, value: Any) -> bool:
+    """Whether `value` is the secret of a setting called `name`, or a text that holds a secret.
+
+    >>> is_secret("api_key", "1234"), is_secret("key_variable", "OPENAI_API_KEY"), is_secret("x", "http://a:b@c")
+    (True, False, True)
+    """
+    return _is_named_secret(name, value) or (isinstance(value, str) and redact(value) != value)
+
+
+def _is_named_secret(name: Any, value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and bool(_SETTING.fullmatch(str(name)))
+
+
+def _values() -> set[str]:
+    """The secrets in this process's environment, and those that were remembered."""
+    found = set(_remembered)
+    for name, value in os.environ.items():
+        if _VARIABLE.search(name):
+            found.add(value)
+        elif "://" in value and "@" in value:
+            found.add(unquote(_password(value)))
+    return {secret for secret in found if len(secret) >= SHORTEST}
+
+
+def _password(url: str) -> str:
+    try:
+        return urlsplit(url).password or ""
+    except ValueError:
+        return ""
+
+
+class RedactingStream:
+    """A text stream that strips what is written of secrets, line by line. A secret must not be split over writes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write(redact(text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def redact_output() -> None:
+    """Strip what this process prints of secrets, as long as it prints through `sys.stdout` and `sys.stderr`."""
+    sys.stdout = cast("TextIO", RedactingStream(sys.stdout))
+    sys.stderr = cast("TextIO", RedactingStream(sys.stderr))
+
+
+def redact_file(path: Path) -> None:
+    """Strip a text file of secrets. It is rewritten only where it holds one."""
+    if not path.is_file():
+        return
+    content = path.read_bytes()
+    clean = redact(content.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+    if clean != content:
+        with atomic_write(path) as file:
+            file.write(clean)
