@@ -98,3 +98,24 @@ def test_each_storey_says_what_it_is_for() -> None:
         if (PACKAGE / name).is_dir():
             said = ast.get_docstring(ast.parse((PACKAGE / name / "__init__.py").read_text(encoding="utf-8")))
             assert said, f"xmcbench/{name}/__init__.py says nothing"
+
+
+def lower_storeys(arrows: set[tuple[str, str]], start: str) -> set[str]:
+    """Every package that can be reached from `start` along the arrows."""
+    direct = {lower for upper, lower in arrows if upper == start}
+    return direct.union(*(lower_storeys(arrows, lower) for lower in direct))
+
+
+def test_the_picture_in_the_documentation_shows_the_packages() -> None:
+    """Its arrows are those of the imports, without those that follow from others."""
+    arrows = {(storey(module), storey(other)) for module, others in graph().items() for other in others}
+    arrows = {(upper, lower) for upper, lower in arrows if upper != lower}
+    direct = {
+        (upper, lower)
+        for upper, lower in arrows
+        if not any(lower in lower_storeys(arrows, other) for up, other in arrows if up == upper and other != lower)
+    }
+    page = (PACKAGE.parent / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = page.partition("```mermaid")[2].partition("```")[0]
+    shown = {tuple(line.split(" --> ")) for line in map(str.strip, drawn.splitlines()) if " --> " in line}
+    assert shown == direct
