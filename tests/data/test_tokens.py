@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data import tokens as tokens_module
-from xmcbench.data.tokens import GROUP_SHARE, Tokens, made_once, micro_batches, text_hash
+from xmcbench.data.tokens import GROUP_SHARE, Tokens, micro_batches, text_hash
+from xmcbench.files.atomic import atomic_directory
 
 TEXTS = ["one two", "", "drei vier fünf sechs", "x", "\x00 y"] * 3
 
@@ -85,7 +86,7 @@ def test_two_writers_at_once_leave_one_whole_result(tmp_path: Path) -> None:
 
 def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path) -> None:
     def fail() -> None:
-        with made_once(tmp_path / "made") as partial:
+        with atomic_directory(tmp_path / "made") as partial:
             (partial / "half").write_text("x")
             raise OSError("no space left on device")
 

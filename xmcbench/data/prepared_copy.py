@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.statistics import Statistics, statistics
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_directory
 from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
 
 PREPARED_VERSION = 3  # of the files below; a change makes every copy a new one
@@ -61,8 +61,7 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
     if (free := shutil.disk_usage(directory.parent).free) < needed:
         raise XMCBenchError(f"{directory}: found {free:,} bytes of free disk space, expected {needed:,} or more")
     card = dataset.card.model_copy(update={"content_hash": content_hash(dataset)})
-    made = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    try:
+    with atomic_directory(directory) as made:
         for name, part in zip(TEXTS, texts, strict=True):
             part.save(made / name)
         for name, matrix in zip(MATRICES, matrices, strict=True):
@@ -71,10 +70,6 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
         (made / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
         (made / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
         write_manifest(made)
-        made.replace(directory)
-    except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
-        raise
 
 
 def open_copy(directory: Path) -> Dataset:

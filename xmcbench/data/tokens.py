@@ -5,18 +5,16 @@ Legend: N texts, M texts of a micro-batch, W its longest text in tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import chain, pairwise
 from pathlib import Path
-from shutil import rmtree
-from tempfile import mkdtemp
 
 import numpy as np
 import xxhash
 
 from xmcbench.data.texts import PackedTexts, batches
+from xmcbench.files.atomic import atomic_directory
 
 CHUNK = 8192  # texts passed to the tokenizer at once
 GROUP_SHARE = 32  # beside its tokens a micro-batch costs about this share of a full one (measured on a CPU)
@@ -31,21 +29,6 @@ def text_hash(texts: Sequence[str], identity: str) -> str:
     digest.update(np.ascontiguousarray(packed.lengths, "<i8").data)
     digest.update(np.ascontiguousarray(packed.data[packed.offsets[0] : packed.offsets[-1]]).data)
     return digest.hexdigest()
-
-
-@contextmanager
-def made_once(directory: Path) -> Iterator[Path]:
-    """A folder to fill, which then becomes `directory`. If another process was faster, its folder stays."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    partial = Path(mkdtemp(dir=directory.parent, prefix=".partial-"))
-    try:
-        yield partial
-        partial.rename(directory)
-    except OSError:
-        if not directory.is_dir():
-            raise
-    finally:
-        rmtree(partial, ignore_errors=True)
 
 
 class Tokens:
@@ -84,7 +67,7 @@ class Tokens:
         directory = cache / "tokens" / text_hash(texts, identity)
         if not directory.is_dir():
             tokens = cls.of(texts, tokenize, progress)
-            with made_once(directory) as partial:
+            with atomic_directory(directory) as partial:
                 np.save(partial / "ids.npy", tokens.ids)
                 np.save(partial / "offsets.npy", tokens.offsets)
         arrays = (np.load(directory / name, mmap_mode="r", allow_pickle=False) for name in ("ids.npy", "offsets.npy"))

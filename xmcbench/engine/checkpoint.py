@@ -7,8 +7,8 @@ workers that hold their rows, with the rows' ids, so that another number of work
 from __future__ import annotations
 
 import json
-import os
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from xmcbench.engine.workers import Workers
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_directory
 
 NOTE = "note.json"
 IDS = "ids"  # of a table's rows, in the group of the table
@@ -33,23 +34,13 @@ def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers
     """
     makes = workers.rank == 0 or not shared
     partial = directory.with_name(f".{directory.name}.partial")
-    if makes:
-        shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir(parents=True)
-    workers.barrier()
-    try:
+    with atomic_directory(directory, partial) if makes else nullcontext():
+        workers.barrier()
         _write(partial / _file(workers.rank), groups)
         workers.barrier()
         if makes:
             (partial / NOTE).write_text(json.dumps({"workers": workers.size, "note": note}))
-            _flush(partial / NOTE)
-            if directory.exists():
-                shutil.rmtree(directory)
-            partial.rename(directory)
-            _flush(directory.parent)
-    finally:
-        if makes:
-            shutil.rmtree(partial, ignore_errors=True)  # a disk that filled up needs the room
+            shutil.rmtree(directory, ignore_errors=True)  # an older checkpoint of the same step
     workers.barrier()
 
 
@@ -103,7 +94,6 @@ def _write(path: Path, groups: Groups) -> None:
         for name, tensor in tensors.items()
     }
     save_file(flat, path)
-    _flush(path)
 
 
 def _read(path: Path) -> Groups:
@@ -113,15 +103,6 @@ def _read(path: Path) -> Groups:
             group, _, name = key.partition("/")
             groups.setdefault(group, {})[name] = file.get_tensor(key)
     return groups
-
-
-def _flush(path: Path) -> None:
-    """Have the system write a file or folder to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

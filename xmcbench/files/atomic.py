@@ -1,9 +1,10 @@
-"""Files that are whole or absent: written beside their place, synced, then moved into it."""
+"""Files and folders that are complete or absent: written beside their place, synced, then moved into it."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +14,16 @@ from typing import BinaryIO
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that takes the place of `path` when the block ends well, and leaves no trace when it does not.
+    """Open a file that replaces `path` when the block succeeds, and that is removed when the block raises.
 
-    Once the block has ended the content outlives a power cut: both the file and its directory are synced.
+    When the block has ended the content survives a power cut: the file and its folder are synced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    except OSError as problem:  # which names a file that nobody asked for
+    except OSError as problem:  # it names the temporary file, which means nothing to the user
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
     partial = Path(name)
     try:
@@ -34,11 +35,39 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    _sync_directory(path.parent)
+    _sync(path.parent)
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
+@contextmanager
+def atomic_directory(path: Path, partial: Path | None = None) -> Iterator[Path]:
+    """A new folder that becomes `path` when the block succeeds, and that is removed when the block raises.
+
+    If another process has made `path` in the meantime, its folder stays. The new folder is `partial` where several
+    processes write to it, otherwise a folder of this process beside `path`. Its files are synced.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if partial is None:
+        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    else:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+    try:
+        yield partial
+        for file in (*partial.rglob("*"), partial):
+            _sync(file)
+        try:
+            partial.rename(path)
+        except OSError:
+            if not path.is_dir():
+                raise
+        _sync(path.parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Write a file or folder from the system's cache to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,4 +1,4 @@
-"""A simulated teacher: the training annotations, with mistakes of a chosen rate.
+"""A simulated teacher: the training annotations, with errors at a chosen rate.
 
 Legend: N pairs, D documents, L labels.
 """
@@ -16,23 +16,25 @@ from pydantic import Field
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.pairs import binary, contains
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher
+from xmcbench.trial.splitmix64 import mix
 
 
 class Annotated(Teacher):
-    """Says yes to a share `recall` of the annotated pairs and to a share `false_accepts` of the others.
+    """Accepts a share `recall` of the annotated pairs and a share `false_accepts` of the other pairs.
 
-    What it says of a pair hangs on the texts and the seed alone: of two teachers with one seed, the better one errs
-    on a subset of the pairs the other errs on. Documents with the same text share their annotations, and so do labels.
+    The answer about a pair depends on its texts and the seed alone. Of two teachers with the same seed, the better one
+    errs on a subset of the pairs that the other errs on. Documents with the same text share their annotations, and so
+    do labels.
     """
 
     name = "annotated"
-    summary = "simulated: the training annotations, with mistakes at a chosen rate"
+    summary = "simulated: the training annotations, with errors at a chosen rate"
     simulated = True
 
     class Config(Teacher.Config):
-        recall: float = Field(1.0, ge=0, le=1, description="share of the annotated pairs it accepts")
-        false_accepts: float = Field(0.0, ge=0, le=1, description="share of the other pairs it accepts")
-        seed: int = Field(0, ge=0, description="another seed errs on other pairs")
+        recall: float = Field(1.0, ge=0, le=1, description="share of the annotated pairs that it accepts")
+        false_accepts: float = Field(0.0, ge=0, le=1, description="share of the other pairs that it accepts")
+        seed: int = Field(0, ge=0, description="chooses the pairs it errs on")
 
     config: Config
     annotations: sp.csr_array  # [distinct documents, distinct labels]
@@ -43,7 +45,7 @@ class Annotated(Teacher):
 
     @property
     def at_once(self) -> int:
-        return 65_536  # it costs nothing to ask it in vain
+        return 65_536  # an unused answer costs nothing
 
     def attend(self, train: TrainingData) -> None:
         self._document_D, documents = _distinct(train.texts)
@@ -55,25 +57,21 @@ class Annotated(Teacher):
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         rows, columns = self._document_D[pairs.document_ids], self._label_L[pairs.label_ids]
         true_N = contains(self.annotations[rows], columns[:, None])[:, 0]
-        lot_N = _lots(pairs.documents, pairs.labels, self.config.seed)
-        accepted_N = lot_N < np.where(true_N, self.config.recall, self.config.false_accepts)
-        nothing = np.zeros(len(pairs), np.int64)
-        sure = np.ones(len(pairs), np.float32)
-        yield Answers(np.arange(len(pairs)), accepted_N.astype(np.int8), sure, nothing, nothing)
+        uniform_N = _uniform(pairs.documents, pairs.labels, self.config.seed)
+        accepted_N = uniform_N < np.where(true_N, self.config.recall, self.config.false_accepts)
+        tokens = np.zeros(len(pairs), np.int64)
+        confidence = np.ones(len(pairs), np.float32)
+        yield Answers(np.arange(len(pairs)), accepted_N.astype(np.int8), confidence, tokens, tokens)
 
 
-def _lots(documents: Sequence[str], labels: Sequence[str], seed: int) -> np.ndarray:
-    """[N] numbers in [0, 1), each a hash of the texts of its pair and the seed."""
-    mixed = _hashes(documents, f"document {seed}") ^ _hashes(labels, f"label {seed}")
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):  # splitmix64's finish
-        mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
-    mixed ^= mixed >> np.uint64(31)
-    lots: np.ndarray = (mixed >> np.uint64(11)).astype(np.float64) / 2**53
-    return lots
+def _uniform(documents: Sequence[str], labels: Sequence[str], seed: int) -> np.ndarray:
+    """[N] numbers in [0, 1), each a hash of the texts of a pair and the seed."""
+    hashes_N = mix((_hashes(documents, f"document {seed}") ^ _hashes(labels, f"label {seed}")).view(np.int64))
+    return np.asarray((hashes_N.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2**53)
 
 
 def _hashes(texts: Sequence[str], purpose: str) -> np.ndarray:
-    """uint64 [N]"""
+    """uint64 [N]: a hash of each text for one purpose."""
     known: dict[str, int] = {}
     person = blake2b(purpose.encode(), digest_size=16).digest()
     for text in texts:
@@ -83,7 +81,7 @@ def _hashes(texts: Sequence[str], purpose: str) -> np.ndarray:
 
 
 def _distinct(texts: Sequence[Any]) -> tuple[np.ndarray, int]:
-    """The number of each text among the distinct ones, and how many these are."""
+    """int64 [N]: the number of each text among the distinct texts; and how many distinct texts there are."""
     known: dict[bytes, int] = {}
     digests = (blake2b(texts[i].encode(), digest_size=16).digest() for i in range(len(texts)))
     numbers = np.fromiter((known.setdefault(digest, len(known)) for digest in digests), np.int64, len(texts))

@@ -22,6 +22,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from xmcbench.trial.run import derive_seed
+from xmcbench.trial.splitmix64 import splitmix64
 
 LEVELS = 2**16
 FACTORS = 0xD6E8FEB86659FD93, 0xBF58476D1CE4E5B9  # odd, with bits that look random
@@ -102,12 +103,9 @@ def text_seeds(seed: int, kind: str, ids_M: np.ndarray) -> np.ndarray:
 
 
 def mixed(numbers: np.ndarray) -> np.ndarray:
-    """Hashes of uint64 numbers: SplitMix64 (Steele, Lea & Flood, 2014)."""
-    numbers = numbers * np.uint64(0x9E3779B97F4A7C15)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)
-    hashed: np.ndarray = numbers ^ (numbers >> np.uint64(31))
-    return hashed
+    """SplitMix64 of uint64 numbers."""
+    hashes: np.ndarray = splitmix64(numbers.view(np.int64)).view(np.uint64)
+    return hashes
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,8 @@ import numpy as np
 
 from xmcbench.data.synthetic import Draws
 from xmcbench.data.texts import batches, take
-from xmcbench.data.tokens import Progress, Tokenize, Tokens, made_once, text_hash
+from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
+from xmcbench.files.atomic import atomic_directory
 
 TINY_VOCABULARY = 6000
 TINY_SAMPLE = 200_000  # texts that the tokenizer of `tiny` is trained on, at most
@@ -74,7 +75,7 @@ def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
 
     directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}:{TINY_SAMPLE}")
     if not directory.is_dir():
-        with made_once(directory) as partial:
+        with atomic_directory(directory) as partial:
             train_tokenizer(texts).save_pretrained(partial)
     return PreTrainedTokenizerFast.from_pretrained(directory)
 

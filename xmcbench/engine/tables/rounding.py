@@ -16,6 +16,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from xmcbench.trial.splitmix64 import splitmix64
+
 _LOW_BITS = 16  # of a float32, which a bfloat16 lacks
 
 
@@ -55,14 +57,6 @@ def noise(row_ids_M: Tensor, num_columns: int, key: int) -> Tensor:
 
 
 def _mixed(numbers: Tensor) -> Tensor:
-    """Int32 hashes of int64 numbers: SplitMix64 (Steele, Lea & Flood, 2014), of which the lower half is kept."""
-    mixed = numbers * (0x9E3779B97F4A7C15 - 2**64)
-    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
-        mixed = (mixed ^ _shifted(mixed, shift)) * (factor - 2**64)
-    mixed = (mixed ^ _shifted(mixed, 31)) & 0xFFFFFFFF
+    """Int32 hashes of int64 numbers: the lower half of SplitMix64."""
+    mixed = splitmix64(numbers) & 0xFFFFFFFF
     return torch.where(mixed >= 2**31, mixed - 2**32, mixed).to(torch.int32)
-
-
-def _shifted(numbers: Tensor, places: int) -> Tensor:
-    """Shifted right, zeros coming in."""
-    return (numbers >> places) & ((1 << (64 - places)) - 1)
