@@ -14,6 +14,7 @@ from xmcbench.errors import UnknownNameError
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.reporting.standings import notes_of
 from xmcbench.reporting.text_table import (
     REQUIRED,
     SLIP,
@@ -50,6 +51,8 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
         return _csv(board)
     hashes = {(group.dataset, group.dataset_hash) for group in board.groups if group.dataset_hash}
     ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
+    if format == "latex":
+        return render_tables([_paper_table(group, ambiguous) for group in board.groups], format)
     tables = [group_table(group, show_hash=ambiguous) for group in board.groups]
     notes = render_notes([printable(note) for note in board.notes], format, width)
     return "\n\n".join([render_tables(tables, format, width), notes])
@@ -60,6 +63,13 @@ def group_table(group: Group, show_hash: bool = False) -> TextTable:
     columns = _columns(group)
     rows = zip(*(cells for _, cells in columns), strict=True)
     return TextTable(title(group, show_hash), tuple(head for head, _ in columns), tuple(rows))
+
+
+def _paper_table(group: Group, show_hash: bool) -> TextTable:
+    """The table of a group without the column of ranks, its notes below it."""
+    table = group_table(group, show_hash)
+    rows = tuple(row[1:] for row in table.rows)
+    return TextTable(table.title, table.headings[1:], rows, tuple(map(printable, notes_of([group]))))
 
 
 def title(group: Group, show_hash: bool = False) -> str:
@@ -104,7 +114,7 @@ def _fact_column(group: Group, name: str, importance: int) -> Column:
     text = COLUMNS[name].kind == "text"
     head = Heading(heading(name), left=text, importance=importance, shortest=SHORTEST.get(name, 8))
     cited = name == "paper"
-    return head, [Cell(cell(row, name) or "-", cite=row.papers if cited else ()) for row in group.rows]
+    return head, [Cell(cell(row, name) or "-", cite=row.papers[:1] if cited else ()) for row in group.rows]
 
 
 def _name(row: Row) -> str:

@@ -53,7 +53,7 @@ def leaderboard(
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = [_ranked(group, view, resampled) for group in groups]
-    return Leaderboard(tuple(ranked), _notes(ranked))
+    return Leaderboard(tuple(ranked), notes_of(ranked))
 
 
 def _entered(records: list[Record]) -> list[Record]:
@@ -249,14 +249,16 @@ def _competes(row: Row, sort: str, track: str) -> bool:
     return row.source == "published" or row.metric_version == METRIC_VERSION
 
 
-def _notes(groups: Sequence[Group]) -> tuple[str, ...]:
+def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
+    """What a reader of the groups has to know: units, ranks, signs, misprints, disagreements."""
     rows = [row for group in groups for row in group.rows]
     measured = [row for row in rows if row.source != "published"]
     published = [row for row in rows if row.source == "published"]
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
     notes = [f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."]
     if published:
-        notes += _published_notes(published, list(dict.fromkeys(name for group in groups for name in group.metrics)))
+        metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
+        notes += _published_notes(published, metrics, [name for group in groups for name in group.columns])
     if any(row.source == "imported" for row in rows):
         notes.append("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
     if any(row.intervals for row in measured):
@@ -274,9 +276,9 @@ def _notes(groups: Sequence[Group]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(notes)) if rows else ()
 
 
-def _published_notes(rows: Sequence[Row], metrics: Sequence[str]) -> Iterator[str]:
+def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
     yield "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
-    if any("variants" in row.facts for row in rows):
+    if "variants" in columns and any("variants" in row.facts for row in rows):
         yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
     for row in rows:
         for metric, text in row.slips.items():

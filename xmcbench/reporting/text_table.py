@@ -190,6 +190,7 @@ LATEX_SPECIAL = {
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
     '"': r"\textquotedbl{}",
+    "\u200b": "{}",
     "±": r"$\pm$",
     "×": r"$\times$",
     "≤": r"$\leq$",
@@ -202,7 +203,8 @@ LATEX_SPECIAL = {
 
 def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
-    return re.sub(r"[\\~^<>|\"±×≤≥Δ≈†&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text)
+    text = text.replace("--", "-\u200b-")  # not a dash
+    return re.sub(r"[\\~^<>|\u200b\"±×≤≥Δ≈†&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text)
 
 
 def _latex(table: TextTable) -> str:
@@ -217,7 +219,7 @@ def _latex(table: TextTable) -> str:
         return _long_latex(columns, caption, head, body, notes)
     lines = [
         r"\begin{table}  % \usepackage{booktabs,threeparttable,natbib}",
-        r"\centering",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
         r"\begin{threeparttable}",
         caption,
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
@@ -235,8 +237,10 @@ def _latex(table: TextTable) -> str:
 
 
 def _long_latex(columns: str, caption: str, head: str, body: list[str], notes: list[str]) -> str:
+    columns = columns.replace("l", r">{\raggedright}p{0.3\textwidth}", 1)  # long names break over lines
     lines = [
-        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{booktabs,longtable,natbib}}",
+        r"{\footnotesize\setlength{\tabcolsep}{3pt}",
+        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{array,booktabs,longtable,natbib}}",
         caption + r"\\",
         r"\toprule",
         head,
@@ -250,9 +254,9 @@ def _long_latex(columns: str, caption: str, head: str, body: list[str], notes: l
         r"\endfoot",
         *body,
         r"\end{longtable}",
+        *(rf"\noindent {note}\par" for note in notes),
+        "}",
     ]
-    if notes:
-        lines += [r"{\footnotesize\noindent", *(rf"{note}\par" for note in notes), "}"]
     return "\n".join(lines)
 
 

@@ -1,0 +1,59 @@
+"""LaTeX tables compile as they are pasted, where a TeX is installed."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xmcbench.reporting import TextTable, View, bibliography, leaderboard, published_rows, render, render_tables
+from xmcbench.reporting.text_table import LONGEST
+
+PAPER = r"""\documentclass{article}
+\usepackage[T1]{fontenc}
+\usepackage[utf8]{inputenc}
+\usepackage{array,booktabs,longtable,threeparttable,natbib}
+\begin{document}
+\input{short} \input{long} \input{special}
+\bibliographystyle{plainnat}
+\bibliography{papers}
+\end{document}
+"""
+SPECIAL = TextTable("50% & $x$ #1", ("a_b", "^~\\"), (("{y} <z> |w|", '"±×≤≥Δ≈†" --all Renée'),), ("a note_1",))
+
+
+@pytest.fixture
+def paper(tmp_path: Path) -> Path:
+    """A paper with a short table, a long one, and one of special characters."""
+    rows = published_rows()
+    short = leaderboard([], rows, View(dataset="lf-amazontitles-1.3m", paper=True))
+    long = leaderboard([], rows, View(dataset="lf-amazontitles-131k", paper=True, variants=True))
+    assert len(short.groups[0].rows) < LONGEST < len(long.groups[0].rows)
+    (tmp_path / "short.tex").write_text(render(short, "latex"))
+    (tmp_path / "long.tex").write_text(render(long, "latex"))
+    (tmp_path / "special.tex").write_text(render_tables([SPECIAL], "latex"))
+    (tmp_path / "papers.bib").write_text(bibliography(long, rows))
+    (tmp_path / "paper.tex").write_text(PAPER)
+    return tmp_path
+
+
+def test_tables_have_caption_label_notes_and_citations(paper: Path) -> None:
+    short = (paper / "short.tex").read_text()
+    for part in (r"\centering", r"\caption{lf-amazontitles-1.3m, published}", r"\label{tab:", r"\citet{dexml}"):
+        assert part in short
+    assert r"\begin{tablenotes}" in short
+    assert r"method & kind & P@1 & P@3 & P@5 & PSP@1 & PSP@3 & PSP@5 & source" in short
+    assert r"\begin{longtable}" in (paper / "long.tex").read_text()
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX (apt-get install texlive-latex-extra)")
+def test_tables_compile_and_fit_the_page(paper: Path) -> None:
+    latex = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper"]
+    for command in (latex, ["bibtex", "paper"], latex, latex):
+        done = subprocess.run(command, cwd=paper, capture_output=True, text=True, errors="replace", check=False)
+        assert done.returncode == 0, done.stdout[-2000:]
+    log = (paper / "paper.log").read_text(errors="replace")
+    assert "undefined" not in log
+    assert (paper / "paper.pdf").stat().st_size > 10_000
