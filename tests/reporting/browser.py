@@ -36,7 +36,7 @@ class Visit:
     def __init__(self, browser: Any, index: Path, **window: Any) -> None:
         self.context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | window))
         self.page = self.context.new_page()
-        self.page.set_default_timeout(90_000)  # a busy machine takes its time over five megabytes of script
+        self.page.set_default_timeout(30_000)
         self.requests: list[str] = []
         self.problems: list[str] = []
         self.page.on("request", lambda request: self.requests.append(request.url))
@@ -49,7 +49,7 @@ class Visit:
         """What the rows of one table show, by heading."""
         found: list[dict[str, str]] = self.page.evaluate(
             """(at) => {
-                const table = document.querySelectorAll("table")[at];
+                const table = document.querySelectorAll("#tables table")[at];
                 const text = (cell) => cell.firstChild?.nodeType === 3 ? cell.firstChild.data : cell.textContent;
                 const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent);
                 return [...table.querySelectorAll("tbody tr")].map((row) =>
@@ -61,14 +61,14 @@ class Visit:
 
     def headings(self) -> list[str]:
         """The heading of each table."""
-        return [heading.inner_text().replace("\n", " ") for heading in self.page.locator(".heading").all()]
+        return [heading.inner_text().replace("\n", " ") for heading in self.page.locator("#tables .heading").all()]
 
     def sorting(self, heading: str, table: int = 0) -> Any:
         """The button that sorts a table by a column."""
-        return self.page.locator("table").nth(table).get_by_role("button", name=heading, exact=True)
+        return self.page.locator("#tables table").nth(table).get_by_role("button", name=heading, exact=True)
 
     def sort(self, heading: str) -> str | None:
         """How the first table is sorted by a column."""
-        cell = self.page.locator("table").nth(0).get_by_role("columnheader", name=heading, exact=True)
+        cell = self.page.locator("#tables table").nth(0).get_by_role("columnheader", name=heading, exact=True)
         found: str | None = cell.get_attribute("aria-sort")
         return found

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from collections.abc import Iterator
-from html import unescape
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from xmcbench.reporting import View, leaderboard
+from xmcbench.reporting import View, leaderboard, published_rows
+from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.page import write_page
 from xmcbench.trial.record import Record
 
@@ -34,7 +37,7 @@ def records() -> dict[str, Record]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records, table = board()
     out: Path = tmp_path_factory.mktemp("site")
-    write_page(table, records, out, analysed(records))
+    write_page(table, records, out, analysed(records), read_claims())
     return out
 
 
@@ -42,6 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def visit(chromium: Any, site: Path) -> Iterator[Visit]:
     """The page, which may not ask for anything, complain, or have its title taken."""
     visit = Visit(chromium, site / "index.html")
+    choice(visit.page, "Dataset").select_option("made")
     yield visit
     assert visit.page.title() == "xmcbench leaderboard"
     assert (visit.requests, visit.problems) == ([visit.uri], [])
@@ -70,7 +74,7 @@ def test_the_figures_shown_are_those_of_the_records(visit: Visit, records: dict[
             assert {name: row[name] for name in METRICS} == figures
     assert [(row["method"], row["P@1"], row["Source"]) for row in visit.rows(2)] == [
         ("DEXML", "58.40", "dexml Table 1"),
-        (f"DEXML ({HOSTILE})", "10.0", "dexml Table 1"),
+        (f"ANCE ({HOSTILE})", "10.0", "dexml Table 1"),
     ]
 
 
@@ -98,14 +102,14 @@ def test_filters_choose_rows_and_are_kept_in_the_address(visit: Visit) -> None:
     assert visit.headings() == [f"made measured {TOKENS}", f"made measured {STEPS}"]
     choice(page, "Budget").select_option(STEPS)
     assert visit.headings() == [f"made measured {STEPS}"]
-    page.get_by_role("searchbox", name="Method").fill("METHOD-3")
+    page.get_by_role("searchbox", name="Search").fill("METHOD-3")
     assert [row["method"] for row in visit.rows()] == ["method-3"]
     assert page.locator("#count").inner_text() == "1 row"
     page.reload()
     assert [row["method"] for row in visit.rows()] == ["method-3"]
-    page.get_by_role("searchbox", name="Method").fill("no such thing")
-    assert page.locator("#tables").inner_text() == "No row is like that. Widen the filters above."
-    page.get_by_role("searchbox", name="Method").fill("")
+    page.get_by_role("searchbox", name="Search").fill("no such thing")
+    assert page.locator("#tables").inner_text() == "No row matches. Widen the filters above."
+    page.get_by_role("searchbox", name="Search").fill("")
     choice(page, "Dataset").select_option("zoo")
     assert visit.headings() == [f"zoo measured {STEPS}"]
     choice(page, "Dataset").select_option("other-set")
@@ -127,7 +131,7 @@ def test_text_of_a_record_is_text(visit: Visit) -> None:
     page = visit.page
     assert HOSTILE in [row["method"] for row in visit.rows(1)]
     assert page.locator("#tables script, #tables img").count() == 0
-    assert page.locator("script").count() == 3  # the data, the page's own, Plotly
+    assert page.locator("script").count() == 2  # the data and the page's own
     links = page.locator("#tables a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
     outside = {link for link in links if not link.startswith("records/")}
     assert outside == {"https://example.org/paper"}
@@ -148,38 +152,84 @@ def test_a_link_leads_to_the_record(visit: Visit, site: Path, records: dict[str,
     assert {path.stat().st_mode & 0o777 for path in files} == {0o644}  # a web server may read them
 
 
-def test_charts_hold_the_figures_of_what_is_shown(visit: Visit, records: dict[str, Record]) -> None:
+def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str, Record]) -> None:
     page = visit.page
     choice(page, "Budget").select_option(STEPS)
     expected = by_label(records, "made", {"steps": 1000})
     choice(page, "Cost").select_option("encoder tokens")
-    points = page.evaluate(
-        """() => document.querySelector("#cost .plot").data.flatMap((trace) =>
-            trace.text.map((name, i) => [name, trace.x[i], trace.y[i]]))"""
-    )
+    points = page.locator("#cost circle title").all_text_contents()
     scored = {label: r for label, r in expected.items() if r.metrics and r.spent["encoder_tokens"]}
-    assert {(unescape(name), x) for name, x, _ in points} == {
-        (label, found.spent["encoder_tokens"]) for label, found in scored.items()
-    }
-    for name, _, y in points:
-        assert y == pytest.approx(100 * scored[unescape(name)].metrics["P@1"], abs=1e-5)
-    curves = page.evaluate("document.querySelector('#curve .plot').data.map(({ name, x, y }) => [name, x, y])")
-    for name, x, y in curves:
-        points = expected[name].curve
-        assert x == [point["encoder_tokens"] for point in points]
-        assert y == pytest.approx([100 * point["P@1"] for point in points])
-    assert len(curves) == 6
-    bars = page.evaluate("document.querySelector('#deciles .plot').data.map((trace) => trace.y)")
-    assert [len(shares) for shares in bars] == [10] * 7
-    assert page.locator(".plot svg.main-svg:first-child:visible").count() == 3
+    assert len(points) == len(scored)
+    for label, record in scored.items():
+        assert any(text.startswith(f"{label}: P@1 {100 * record.metrics['P@1']:.2f}, ") for text in points)
+    assert page.locator("#cost .label").all_text_contents() == ["method-0"]  # the cheapest is the best
+    assert page.locator("#curve polyline").count() == 6
+    assert page.locator("#deciles rect").count() == 7 * 10
     choice(page, "Dataset").select_option("other-set")
-    assert page.locator(".plot svg.main-svg:first-child:visible").count() == 1
+    assert page.locator("figure:visible").count() == 0  # one row has no cost to compare
+
+
+def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: Visit) -> None:
+    page = visit.page
+    page.go_back()
+    assert page.locator("#view").is_hidden()
+    headings = page.locator("#overview h2").all_inner_texts()
+    assert headings == ["Measured results", "Published results", "Claims of the papers"]
+    cell = page.locator("#overview tr", has_text="method-0").first.locator("td").first
+    assert cell.inner_text().startswith("90.00")
+    page.locator("#overview").get_by_role("link", name="zoo").click()
+    assert page.locator("#title").inner_text() == "zoo"
+    page.goto(f"{visit.uri}#dataset=nowhere")
+    assert page.get_by_role("alert").inner_text().startswith("No dataset is called “nowhere”")
+    assert page.locator("#overview").is_visible()
+    page.goto(f"{visit.uri}#dataset=MADE")
+    assert page.locator("#title").inner_text() == "made"
+
+
+def test_what_is_shown_is_downloaded(visit: Visit) -> None:
+    page = visit.page
+    page.get_by_role("radio", name="Published").check(force=True)
+    with page.expect_download() as csv_file:
+        page.get_by_role("button", name="Download CSV").click()
+    lines = list(csv.DictReader(StringIO(Path(csv_file.value.path()).read_text())))
+    assert [(line["method"], line["P@1"]) for line in lines] == [("DEXML", "0.584"), ("ANCE", "0.1")]
+    assert lines[1]["variant"] == HOSTILE
+    with page.expect_download() as json_file:
+        page.get_by_role("button", name="Download JSON").click()
+    assert [row["rank"] for row in json.loads(Path(json_file.value.path()).read_text())] == [1, 2]
+
+
+def test_search_folds_accents_and_splits_words(chromium: Any, tmp_path: Path) -> None:
+    write_page(leaderboard([], published_rows(), View()), {}, tmp_path)
+    visit = Visit(chromium, tmp_path / "index.html")
+    choice(visit.page, "Dataset").select_option("lf-amazontitles-1.3m")
+    for text, names in {"renee": {"Renée"}, "prime lite": {"PRIME-lite"}, "dexa enc": {"DEXA"}}.items():
+        visit.page.get_by_role("searchbox", name="Search").fill(text)
+        assert {row["method"] for row in visit.rows()} == names
+    visit.page.get_by_role("searchbox", name="Search").fill("")
+    visit.page.get_by_role("checkbox", name="every printed row").check()
+    assert visit.page.locator("#count").inner_text() == "101 rows"
+    assert sum(path.stat().st_size for path in tmp_path.rglob("*.*")) < 1_000_000
+    visit.context.close()
+
+
+def test_print_shows_every_row_within_the_page(chromium: Any, tmp_path: Path) -> None:
+    write_page(leaderboard(many(120).values(), (), View()), {}, tmp_path)
+    visit = Visit(chromium, tmp_path / "index.html", viewport={"width": 1000, "height": 700})
+    visit.page.goto(f"{visit.uri}#dataset=made")
+    assert len(visit.rows()) == 50
+    visit.page.emulate_media(media="print")
+    visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert len(visit.rows()) == 120
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= 1000
+    visit.context.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_it_without_scrolling_sideways(chromium: Any, site: Path, scheme: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": scheme}
     visit = Visit(chromium, site / "index.html", **phone)
+    visit.page.goto(f"{visit.uri}#dataset=made")
     assert visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     channels = visit.page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
     assert (min(channels) > 200) if scheme == "light" else (max(channels) < 60)
@@ -193,6 +243,7 @@ def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: P
     write_page(table, {}, tmp_path)
     visit = Visit(chromium, tmp_path / "index.html")
     page = visit.page
+    choice(page, "Dataset").select_option("made")
     assert [row["method"] for row in visit.rows()] == [f"method-{i}" for i in range(9999, 9949, -1)]
     assert page.locator("#count").inner_text() == "10,000 rows"
     page.get_by_role("button", name="Next").click()

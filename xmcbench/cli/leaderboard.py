@@ -81,7 +81,8 @@ def leaderboard(
         if text:
             _write_text(reporting.render(board, format, _width()), output)
         else:
-            _write_folder(board, measured, format, output, data)
+            bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
+            _write_folder(board, measured, format, output, data, bibtex)
 
 
 @dataclass(frozen=True)
@@ -170,13 +171,17 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(board: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path) -> None:
+def _write_folder(
+    board: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path, bibtex: dict[str, str]
+) -> None:
     """Write a page or figures into a folder."""
     analyses = measured.analyses(board, data)
     if format == "html":
+        from xmcbench.reporting.claims import read_claims
         from xmcbench.reporting.page import write_page
 
-        written = write_page(board, measured.records, output or Path("leaderboard-site"), analyses)
+        folder = output or Path("leaderboard-site")
+        written = write_page(board, measured.records, folder, analyses, read_claims(), bibtex)
     else:
         from xmcbench.reporting.plots import write_figures
 

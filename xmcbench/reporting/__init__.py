@@ -1,6 +1,6 @@
 """Views over records: which method did best, and what it spent; and the figures that papers print."""
 
-from xmcbench.reporting.bibliography import bibliography
+from xmcbench.reporting.bibliography import bibliography, bibtex_entry
 from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured import recorded_metrics
@@ -21,6 +21,7 @@ __all__ = [
     "TextTable",
     "View",
     "bibliography",
+    "bibtex_entry",
     "budget_text",
     "cell_table",
     "cells",

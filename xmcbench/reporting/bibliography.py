@@ -13,10 +13,10 @@ def bibliography(board: Leaderboard, published: Iterable[PublishedRow]) -> str:
     """An entry for each paper of the rows shown: that of its file, or one that holds its citation and address."""
     shown = dict.fromkeys(paper for group in board.groups for row in group.rows for paper in row.papers)
     rows = {row.paper: row for row in published}
-    return "\n".join(entry(rows[paper]) for paper in shown)
+    return "\n".join(bibtex_entry(rows[paper]) for paper in shown)
 
 
-def entry(row: PublishedRow) -> str:
+def bibtex_entry(row: PublishedRow) -> str:
     """The BibTeX entry of the row's paper, ending with a line break."""
     if row.bibtex:
         return row.bibtex.strip() + "\n"

@@ -49,6 +49,6 @@ def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tupl
     for row in rows:
         for key, seed in zip(row.keys, row.seeds, strict=True):
             if key in records and records[key].curve:
-                name = row.method if len(row.keys) == 1 else f"{row.method} seed {seed}"
+                name = row.label if len(row.keys) == 1 else f"{row.label} seed {seed}"
                 found[key] = (name, records[key].curve)
     return found

@@ -227,6 +227,11 @@ def _usual_metrics(group: Group, view: View) -> tuple[str, ...]:
     return known or group.metrics
 
 
+def every_printed(group: Group) -> list[Row]:
+    """Every printed row of the group on its own, best first."""
+    return _unfolded(group.rows, group.sort)
+
+
 def _unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
     """Every printed row on its own, best first; the first that prints a ranked result has its rank."""
     unfolded: list[Row] = []

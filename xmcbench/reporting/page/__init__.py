@@ -1,4 +1,4 @@
-"""The leaderboard as a static page: one file that needs no network, and a file for each record beside it."""
+"""The leaderboard as a static page: one file that needs no network, and a page for each record beside it."""
 
 from xmcbench.reporting.page.site import write_page
 

@@ -1,196 +1,197 @@
 "use strict";
-// Charts, drawn by Plotly. It reads markup in texts, so every text that comes from a record is escaped before it gets there.
+// Charts as SVG. Colours come from classes (c0 to c7), so that they follow the colour scheme and print.
 
-const COLOURS = {
-  light: ["#1d5fa8", "#d1531b", "#2a8a57", "#8a4fb0", "#b8860b", "#c2376f", "#3a8fa3", "#6b6f76"],
-  dark: ["#6fb0f2", "#f2935c", "#63c794", "#c295e6", "#e2bd57", "#f080ab", "#72c7d9", "#a5abb3"],
-};
-const LABELLED = 18; // names beside points; more would cover each other
-const LARGEST = 40; // pixels across the largest blob
-const CROWD = 150; // points that are drawn smaller and fainter
-const HEIGHT = 340; // pixels, without the names below
-
-const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const colour = (at) => COLOURS[dark() ? "dark" : "light"][at % COLOURS.dark.length];
-const faded = (hex, alpha) => hex + Math.round(alpha * 255).toString(16).padStart(2, "0");
-// What tells cells of a sweep apart is at the end of their names.
-const cut = (text, length) =>
-  text.length > length ? `${text.slice(0, Math.ceil(length / 2) - 1)}…${text.slice(-Math.floor(length / 2))}` : text;
-const escaped = (text) => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-const NARROW = 500; // pixels: a legend breaks its names
-// What a trial is called beside others: with its budget, where they had several.
-const called = (trial, all) => {
-  const several = all.some(({ budget }) => budget !== trial.budget);
-  const name = escaped(cut(several ? `${trial.budget}: ${trial.method}` : trial.method, 50));
-  return innerWidth < NARROW ? name.replaceAll(",", ",<br>") : name;
-};
+const SERIES = 8; // lines or bars of a chart; more could not be distinguished
+const DRAWN = 400; // points of a chart: the Pareto front and the best others
+const HEIGHT = 360;
+const MARGIN = { left: 58, right: 14, top: 14, bottom: 46 };
 
 // 20400000 -> "20.4M"
 function short(number) {
-  for (const [unit, size] of [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
+  for (const [unit, size] of [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
     if (Math.abs(number) >= size) return `${+(number / size).toPrecision(3)}${unit}`;
   }
   return String(+number.toPrecision(3));
 }
 
-function axis(title, settings) {
-  return { title: { text: title, font: { size: 12.5 }, standoff: 8 }, automargin: true, gridcolor: css("--grid"), linecolor: css("--line"), zeroline: false,
-    fixedrange: true, tickfont: { size: 12, color: css("--soft") }, ...settings };
+// What distinguishes points of a sweep is at the end of their names.
+const cut = (text, length) =>
+  text.length > length ? `${text.slice(0, Math.ceil(length / 2) - 1)}…${text.slice(-Math.floor(length / 2))}` : text;
+
+function svg(name, attributes = {}, ...children) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  made.append(...children);
+  return made;
 }
 
-// The ends of an axis around some values, as Plotly wants them: logarithms on a logarithmic axis.
-function around(values, share, scale = (value) => value) {
-  const [least, most] = [scale(Math.min(...values)), scale(Math.max(...values))];
-  const room = (most - least) * share || Math.abs(least) * 0.1 || 1;
-  return [least - room, most + room];
-}
+const title = (text) => svg("title", {}, text);
 
-// Logarithmic, unless the values lie close together.
-function costAxis(title, values) {
-  const [least, most] = [Math.min(...values), Math.max(...values)];
-  if (most / least < 4) return axis(title, { type: "linear", range: around(values, 0.16), tickformat: "~s", nticks: 7 });
-  const steps = most / least > 1000 ? [1] : [1, 2, 5];
+// Round values between two ends, about `count` of them.
+function roundTicks(least, most, count) {
+  const rough = (most - least) / count || 1;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
   const ticks = [];
-  for (let power = Math.floor(Math.log10(least)) - 1; power <= Math.log10(most) + 1; power += 1) ticks.push(...steps.map((step) => step * 10 ** power));
-  return axis(title, { type: "log", range: around(values, 0.08, Math.log10), tickvals: ticks, ticktext: ticks.map(short) });
+  for (let value = Math.ceil(least / step) * step; value <= most + step * 1e-9; value += step) ticks.push(value);
+  return ticks;
 }
 
-// A chart below which `entries` names stand, as wide as its card.
-function draw(id, traces, layout, description, entries = 0) {
-  const plot = document.querySelector(`#${id} .plot`);
-  plot.setAttribute("aria-label", description);
-  const legend = { orientation: "h", x: 0.5, xanchor: "center", y: 0, yref: "container", yanchor: "bottom", itemclick: false, itemdoubleclick: false };
-  const rows = Math.ceil(entries / Math.max(1, Math.floor(plot.clientWidth / 240)));
-  const whole = {
-    width: plot.clientWidth, height: HEIGHT + 20 * rows, margin: { l: 54, r: 10, t: 12, b: 50 + 20 * rows }, dragmode: false, hovermode: "closest",
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { family: css("--sans"), size: 12.5, color: css("--ink") },
-    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--line"), font: { color: css("--ink"), family: css("--sans"), size: 13 }, align: "left" },
-    showlegend: true, legend, ...layout,
-  };
-  Plotly.react(plot, traces, whole, { displayModeBar: false });
+// A scale from values to pixels: logarithmic where the values span more than a factor of four and `log` allows it.
+function scale(values, pixels, { log = false, room = 0.06, zero = false } = {}) {
+  const logarithmic = log && Math.max(...values) / Math.min(...values) > 4;
+  const of = logarithmic ? Math.log10 : (value) => value;
+  let [least, most] = [of(Math.min(...values)), of(Math.max(...values))];
+  const pad = (most - least) * room || Math.abs(least) * 0.1 || 1;
+  [least, most] = [zero ? 0 : least - pad, most + pad];
+  const place = (value) => pixels[0] + ((of(value) - least) / (most - least)) * (pixels[1] - pixels[0]);
+  if (!logarithmic) return { place, ticks: roundTicks(least, most, 6) };
+  const steps = most - least > 3 ? [1] : [1, 2, 5];
+  const ticks = [];
+  for (let power = Math.floor(least); power <= Math.ceil(most); power += 1) ticks.push(...steps.map((step) => step * 10 ** power));
+  return { place, ticks: ticks.filter((tick) => of(tick) >= least && of(tick) <= most) };
 }
 
-// Shows the charts that there is something for, all of them before the first is drawn: a card is as wide as others let it.
-function drawAll(plans) {
-  for (const [id, plan] of Object.entries(plans)) {
-    const figure = document.getElementById(id);
-    if (plan === null && !figure.hidden) Plotly.purge(figure.querySelector(".plot"));
-    figure.hidden = plan === null;
+// The axes of a chart; `x` and `y` are scales, `names` replace the ticks of a bar chart.
+function frame(width, x, y, labels, names = null) {
+  const root = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" });
+  const [left, right, top, bottom] = [MARGIN.left, width - MARGIN.right, MARGIN.top, HEIGHT - MARGIN.bottom];
+  for (const tick of y.ticks) {
+    const at = y.place(tick);
+    root.append(svg("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }), svg("text", { class: "tick", x: left - 8, y: at + 4, "text-anchor": "end" }, short(tick)));
   }
-  document.getElementById("charts").classList.toggle("three", Object.values(plans).every((plan) => plan !== null));
-  for (const plan of Object.values(plans)) plan?.();
-}
-
-// Names beside points, the best first, where they cover nothing that is there already.
-function names(points, size, x, y, margin) {
-  const place = (range, value, length) => ((value - range[0]) / (range[1] - range[0])) * length;
-  const pen = document.createElement("canvas").getContext("2d");
-  pen.font = `12px ${css("--sans")}`;
-  const [width, height] = [size.width - margin.l - margin.r, size.height - margin.t - margin.b];
-  const spots = points.map((point) => ({
-    ...point, left: place(x.range, x.type === "log" ? Math.log10(point.x) : point.x, width), up: place(y.range, point.y, height), r: point.size / 2,
-  }));
-  const taken = spots.map(({ left, up, r }) => [left - r, up - r, left + r, up + r]);
-  const written = new Map();
-  for (const spot of spots.sort((first, second) => second.y - first.y)) {
-    const named = [...written.values()].some(({ spot: other }) => Math.hypot(other.left - spot.left, other.up - spot.up) < 3);
-    if (written.size >= LABELLED || written.has(spot.name) || named) continue;
-    const text = cut(spot.name, 30);
-    const long = pen.measureText(text).width;
-    for (const [side, left] of [["left", spot.left + spot.r + 4], ["right", spot.left - spot.r - 4 - long]]) {
-      const box = [left, spot.up - 7, left + long, spot.up + 7];
-      const inside = box[0] >= 0 && box[2] <= width;
-      if (!inside || !taken.every((other) => box[2] < other[0] || box[0] > other[2] || box[3] < other[1] || box[1] > other[3])) continue;
-      const shift = (side === "left" ? 1 : -1) * (spot.r + 4);
-      const at = { x: x.type === "log" ? Math.log10(spot.x) : spot.x, y: spot.y, xshift: shift };
-      written.set(spot.name, { spot, note: { ...at, text: escaped(text), xanchor: side, showarrow: false, font: { size: 12 }, borderpad: 0 } });
-      taken.push(box);
-      break;
-    }
+  for (const [at, text] of names ?? x.ticks.map((tick) => [x.place(tick), short(tick)])) {
+    if (!names) root.append(svg("line", { class: "grid", x1: at, x2: at, y1: top, y2: bottom }));
+    root.append(svg("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, text));
   }
-  return [...written.values()].map(({ note }) => note);
+  root.append(
+    svg("text", { class: "axis", x: (left + right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, labels.x),
+    svg("text", { class: "axis", transform: `translate(14 ${(top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, labels.y),
+  );
+  return root;
 }
 
-// PRIME's Figure 1: what a row costs against how good it is; a blob is as large as its batch.
+function show(id, root, description, legend, remarks) {
+  const figure = document.getElementById(id);
+  root.setAttribute("aria-label", description);
+  figure.querySelector(".plot").replaceChildren(root);
+  figure.querySelector(".legend").replaceChildren(...legend.map(([style, text]) => element("li", {}, element("span", { class: `swatch ${style}` }), text)));
+  figure.querySelector(".remark").textContent = remarks.filter(Boolean).join(" ");
+}
+
+const plotWidth = (id) => Math.max(300, document.querySelector(`#${id} .plot`).clientWidth);
+const xPixels = (width) => [MARGIN.left, width - MARGIN.right];
+const yPixels = [HEIGHT - MARGIN.bottom, MARGIN.top];
+
+// The points that no other point beats in both cost and metric, cheapest first.
+function paretoFront(points) {
+  const front = [];
+  for (const point of [...points].sort((a, b) => a.x - b.x || b.y - a.y)) {
+    if (!front.length || point.y > front[front.length - 1].y) front.push(point);
+  }
+  return front;
+}
+
+// Labels beside points: at the first free place around each point, else above it with a line to it.
+function placeLabels(points, width) {
+  const taken = points.map(({ px, py }) => [px - 6, py - 6, px + 6, py + 6]);
+  const overlaps = (box) => taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
+  return points.map((point) => {
+    const text = cut(point.name, 34);
+    const length = 6.6 * text.length;
+    const shifts = [[9, 4], [-9 - length, 4], [-length / 2, -11], [-length / 2, 20]];
+    for (let away = 26; away < 160; away += 13) shifts.push([12, -away], [12, away], [-12 - length, -away], [-12 - length, away]);
+    const boxes = shifts.map(([dx, dy]) => [point.px + dx, point.py + dy - 11, point.px + dx + length, point.py + dy + 3]);
+    const inside = (box) => box[0] > MARGIN.left && box[2] < width - 2 && box[1] > 0 && box[3] < HEIGHT - MARGIN.bottom;
+    const at = Math.max(0, boxes.findIndex((box) => inside(box) && !overlaps(box)));
+    taken.push(boxes[at]);
+    return { text, x: boxes[at][0], y: boxes[at][3] - 3, px: point.px, py: point.py, far: at > 3 };
+  });
+}
+
+// PRIME's Figure 1: what a row costs against how good it is, with the Pareto front of all that is shown.
 function planCost(rows, x, y) {
-  const known = rows.filter((row) => row.costs[x] > 0 && row.figure(y) !== null);
-  // Papers repeat one another's rows: what is the same in all that is drawn is drawn once.
-  const same = (row) => [row.source, row.method, row.costs[x], row.figure(y), row.costs.batch_size].join();
-  const found = [...new Map(known.map((row) => [same(row), row])).values()];
-  if (!found.length) return null;
-  const largest = Math.max(...found.map((row) => row.costs.batch_size ?? 0));
-  const across = (row) => (row.costs.batch_size ? 10 + (LARGEST - 10) * Math.sqrt(row.costs.batch_size / largest) : 10);
-  const points = found.map((row) => ({ x: row.costs[x], y: 100 * row.figure(y), size: across(row), name: row.method, row }));
-  const missing = rows.length - known.length;
-  const notes = [largest ? "A blob’s area grows with the batch size; small: not known." : "", missing ? `${missing} rows do not say what they cost here.` : ""];
+  const known = rows.filter((row) => row.costs[x] > 0 && row.metric(y) !== null && row.rank !== null);
+  if (known.length < 2) return null;
+  const all = known.map((row) => ({ x: row.costs[x], y: 100 * row.metric(y), name: row.kind ? `${row.method}, ${row.kind}` : nameOf(row), source: row.from }));
+  const front = paretoFront(all);
+  const others = all.filter((point) => !front.includes(point)).sort((a, b) => b.y - a.y).slice(0, DRAWN);
   return () => {
-    const xaxis = costAxis(PAGE.costs[x], points.map((point) => point.x));
-    const yaxis = axis(`${y} (%)`, { range: around(points.map((point) => point.y), 0.16) });
-    const margin = { l: 54, r: 10, t: 34, b: 50 };
-    const size = { width: document.querySelector("#cost .plot").clientWidth, height: HEIGHT };
-    const legend = { orientation: "h", x: 1, xanchor: "right", y: 1.02, yanchor: "bottom", itemsizing: "constant", itemclick: false, itemdoubleclick: false };
-    const annotations = names(points, size, xaxis, yaxis, margin);
-    draw("cost", costTraces(points, x, y), { xaxis, yaxis, margin, legend, annotations },
-      `${y} against ${PAGE.costs[x]} of ${found.length} rows; the tables below hold the same figures`);
-    document.querySelector("#cost .remark").textContent = notes.filter(Boolean).join(" ");
+    const width = plotWidth("cost");
+    const points = [...others, ...front];
+    const [across, up] = [scale(points.map((p) => p.x), xPixels(width), { log: true }), scale(points.map((p) => p.y), yPixels)];
+    const root = frame(width, across, up, { x: PAGE.costs[x], y: `${y} (%)` });
+    for (const point of points) Object.assign(point, { px: across.place(point.x), py: up.place(point.y) });
+    root.append(svg("polyline", { class: "front", points: front.map(({ px, py }) => `${px},${py}`).join(" ") }));
+    for (const point of points) {
+      const circle = svg("circle", { class: `point ${point.source}`, cx: point.px, cy: point.py, r: points.length > 100 ? 3 : 5 });
+      circle.append(title(`${point.name}: ${y} ${point.y.toFixed(2)}, ${PAGE.costs[x]} ${short(point.x)}`));
+      root.append(circle);
+    }
+    for (const label of placeLabels(front, width)) {
+      if (label.far) root.append(svg("line", { class: "leader", x1: label.px, y1: label.py, x2: label.x, y2: label.y - 4 }));
+      root.append(svg("text", { class: "label", x: label.x, y: label.y }, label.text));
+    }
+    const sources = unique(points.map((point) => point.source)).sort();
+    show("cost", root, `${y} against ${PAGE.costs[x]} of ${points.length} rows; the table above holds the same values`,
+      [...sources.map((source) => [source, source]), ["front-swatch", "Pareto front: no row is better at the same cost or less"]], [
+      "Names are those of the Pareto front; the other points show theirs on hover.",
+      all.length > points.length ? `${all.length - points.length} of ${all.length} rows below the best are not drawn.` : "",
+      rows.length > known.length ? `${rows.length - known.length} rows without this cost or without a rank are left out.` : "",
+    ]);
   };
 }
 
-function costTraces(points, x, y) {
-  const told = ({ name, row, y: figure, x: cost }) => [
-    `<b>${escaped(cut(name, 80))}</b>`, `${y} ${figure.toFixed(2)}`, `${PAGE.costs[x]} ${short(cost)}`,
-    row.costs.batch_size ? `batch ${short(row.costs.batch_size)}` : "batch not known",
-  ].join("<br>");
-  const traces = ["measured", "published"].map((source, at) => {
-    const own = points.filter(({ row }) => row.source === source);
-    const crowd = own.length > CROWD;
-    const fill = faded(colour(at), (source === "measured" ? 0.5 : 0.12) * (crowd ? 0.3 : 1));
-    const line = { color: faded(colour(at), crowd ? 0.3 : 1), width: crowd ? 0.5 : 1.5 };
-    const marker = { size: own.map(({ size }) => size / (crowd ? 3 : 1)), color: fill, opacity: 1, line };
-    const [xs, ys] = [own.map((point) => point.x), own.map((point) => point.y)];
-    return { type: "scatter", mode: "markers", name: source, x: xs, y: ys, marker, text: own.map(({ name }) => escaped(name)), hovertext: own.map(told), hoverinfo: "text" };
-  });
-  return traces.filter((trace) => trace.x.length);
-}
+const called = (trial, all) => cut(all.some(({ budget }) => budget !== trial.budget) ? `${trial.budget}: ${trial.method}` : trial.method, 60);
 
-// Figures on held-out queries along what was spent, a line a trial.
+// Metrics on held-out queries along what was spent, a line for each trial.
 function planCurve(curves, x, y) {
-  const found = curves.filter((curve) => curve.points.some((point) => x in point && y in point)).slice(0, COLOURS.dark.length);
+  const found = curves.filter((curve) => curve.points.some((point) => x in point && y in point)).slice(0, SERIES);
   if (!found.length) return null;
-  const traces = found.map((curve, at) => {
-    const points = curve.points.filter((point) => x in point && y in point);
-    const name = called(curve, found);
-    const line = { color: colour(at), width: 2 };
-    const hovertext = points.map((point) => `<b>${name}</b><br>${escaped(y)} ${(100 * point[y]).toFixed(2)} at ${short(point[x])}`);
-    return { type: "scatter", mode: "lines+markers", name, x: points.map((point) => point[x]), y: points.map((point) => 100 * point[y]), line, marker: { size: 6 }, hovertext, hoverinfo: "text" };
-  });
-  const layout = { xaxis: axis(PAGE.spent[x], { tickformat: x === "fraction" ? ".0%" : "~s", nticks: 7 }), yaxis: axis(`${escaped(y)} (%)`, {}) };
-  return () => draw("curve", traces, layout, `${y} along ${PAGE.spent[x]} of ${found.length} trials`, found.length);
+  return () => {
+    const width = plotWidth("curve");
+    const lines = found.map((curve) => curve.points.filter((point) => x in point && y in point).map((point) => [point[x], 100 * point[y]]));
+    const [across, up] = [scale(lines.flat().map(([value]) => value), xPixels(width)), scale(lines.flat().map(([, value]) => value), yPixels)];
+    const root = frame(width, across, up, { x: PAGE.spent[x], y: `${y} (%)` });
+    lines.forEach((line, at) => {
+      const places = line.map(([a, b]) => [across.place(a), up.place(b)]);
+      root.append(svg("polyline", { class: `line c${at}`, points: places.map((place) => place.join()).join(" ") }));
+      places.forEach(([px, py], i) => root.append(svg("circle", { class: `dot c${at}`, cx: px, cy: py, r: 3.5 }, title(`${found[at].method}: ${y} ${line[i][1].toFixed(2)} at ${short(line[i][0])}`))));
+    });
+    show("curve", root, `${y} along ${PAGE.spent[x]} of ${found.length} trials`, found.map((curve, at) => [`c${at}`, called(curve, found)]),
+      ["On held-out training queries, while training.", curves.length > found.length ? `The first ${found.length} of ${curves.length} trials.` : ""]);
+  };
 }
 
 // DEXML's Figure 7: what labels of each decile add to P@k; and which share of their true pairs is found.
-const DECILE_FIGURES = {
+const DECILE_VALUES = {
   contribution: (k) => `added to P@${k} (%)`,
   recall: (k) => `true pairs among the best ${k} (%)`,
 };
 
 function planDeciles(analyses, y) {
   if (!analyses.length) return null;
-  const found = analyses.slice(0, COLOURS.dark.length);
-  const title = DECILE_FIGURES[y](found[0].k);
-  const deciles = found[0][y].map((_, at) => String(at + 1));
-  const traces = found.map((each, at) => {
-    const name = called(each, found);
-    const shares = each[y].map((share) => (share === null ? null : 100 * share));
-    const hovertext = shares.map((share, decile) => `<b>${name}</b><br>decile ${decile + 1}: ${share?.toFixed(2)}`);
-    return { type: "bar", name, x: deciles, y: shares, marker: { color: colour(at) }, hovertext, hoverinfo: "text" };
-  });
-  const xaxis = axis("decile of the labels, 1 the most frequent", { type: "category", showgrid: false });
-  const layout = { xaxis, yaxis: axis(title, { rangemode: "tozero" }), bargap: 0.22, bargroupgap: 0.05 };
-  const rest = analyses.length > found.length ? `The best ${found.length} of ${analyses.length} trials. ` : "";
+  const found = analyses.slice(0, SERIES);
+  const label = DECILE_VALUES[y](found[0].k);
   return () => {
-    draw("deciles", traces, layout, `${title} by decile of the labels, for ${found.length} trials`, found.length);
-    document.querySelector("#deciles .remark").textContent = rest + (y === "contribution" ? "The bars of a method add up to its figure." : "");
+    const width = plotWidth("deciles");
+    const up = scale([0, ...found.flatMap((each) => each[y].map((share) => 100 * (share ?? 0)))], yPixels, { zero: true });
+    const slot = (width - MARGIN.left - MARGIN.right) / found[0][y].length;
+    const names = found[0][y].map((_, at) => [MARGIN.left + (at + 0.5) * slot, String(at + 1)]);
+    const root = frame(width, null, up, { x: "decile of the labels, 1 the most frequent", y: label }, names);
+    found.forEach((each, series) => each[y].forEach((share, at) => {
+      const top = up.place(100 * (share ?? 0));
+      const bar = svg("rect", { class: `fill c${series}`, x: MARGIN.left + (at + 0.1 + (0.8 * series) / found.length) * slot, y: top, width: (0.76 * slot) / found.length, height: Math.max(0, up.place(0) - top) });
+      bar.append(title(`${each.method}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`));
+      root.append(bar);
+    }));
+    show("deciles", root, `${label} by decile of the labels, for ${found.length} trials`, found.map((each, at) => [`c${at}`, called(each, found)]),
+      [analyses.length > found.length ? `The best ${found.length} of ${analyses.length} trials.` : "", y === "contribution" ? "The bars of a method add up to its metric." : ""]);
   };
+}
+
+// First decides which figures there are, so that each is drawn at the width it has among them.
+function drawAll(plans) {
+  for (const [id, plan] of Object.entries(plans)) document.getElementById(id).hidden = plan === null;
+  for (const plan of Object.values(plans)) plan?.();
 }

@@ -1,29 +1,36 @@
 "use strict";
-// What is shown, kept in the address after # so that a view can be linked to; every change redraws the page.
+// The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const state = { dataset: "", track: "", source: "", budget: "", method: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
-const KEPT = ["dataset", "track", "source", "budget", "method"];
+const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
+const STORED = ["dataset", "track", "source", "budget", "method", "variants"];
+const DATASETS = unique(PAGE.groups.map((group) => group.dataset)).sort();
 
 function readAddress() {
-  const kept = new URLSearchParams(location.hash.slice(1));
-  for (const name of KEPT) state[name] = kept.get(name) ?? "";
-  const column = kept.get("sort");
-  state.sort = column ? { column, ascending: kept.get("order") === "ascending" } : null;
+  const stored = new URLSearchParams(location.hash.slice(1));
+  for (const name of STORED) state[name] = stored.get(name) ?? "";
+  const column = stored.get("sort");
+  state.sort = column ? { column, ascending: stored.get("order") === "ascending" } : null;
+  const known = DATASETS.find((name) => name.toLowerCase() === state.dataset.toLowerCase());
+  byId("problem").hidden = !state.dataset || Boolean(known);
+  byId("problem").textContent = `No dataset is called “${state.dataset}”. Choose one from the list or the overview.`;
+  state.dataset = known ?? "";
 }
 
-function writeAddress() {
-  const kept = new URLSearchParams(KEPT.filter((name) => state[name]).map((name) => [name, state[name]]));
+// A new entry of the history for another dataset, so that the back button returns; otherwise the entry is replaced.
+function writeAddress(navigated = false) {
+  const stored = new URLSearchParams(STORED.filter((name) => state[name]).map((name) => [name, state[name]]));
   if (state.sort) {
-    kept.set("sort", state.sort.column);
-    kept.set("order", state.sort.ascending ? "ascending" : "descending");
+    stored.set("sort", state.sort.column);
+    stored.set("order", state.sort.ascending ? "ascending" : "descending");
   }
-  history.replaceState(null, "", `#${kept}`);
+  if (location.hash.slice(1) === stored.toString()) return;
+  history[navigated ? "pushState" : "replaceState"](null, "", `#${stored}`);
 }
 
-// Fills a list with choices, keeps the wanted one where it is among them, and answers which is chosen.
+// Fills a list with choices, keeps the wanted one where it is among them, and returns the chosen one.
 function fill(list, choices, wanted) {
   list.replaceChildren(...choices.map(([value, text]) => element("option", { value }, text)));
   list.value = choices.some(([value]) => value === wanted) ? wanted : (choices[0]?.[0] ?? "");
@@ -35,8 +42,6 @@ const matches = (group, without) => (name) => name === without || !state[name] |
 const groupsWithout = (without) => PAGE.groups.filter((group) => ["dataset", "track", "source", "budget"].every(matches(group, without)));
 
 function fillFilters() {
-  const datasets = unique(PAGE.groups.map((group) => group.dataset)).sort();
-  state.dataset = fill(byId("dataset"), datasets.map((name) => [name, name]), state.dataset || PAGE.dataset);
   const any = (name, words) => [["", words], ...unique(groupsWithout(name).map((group) => group[name])).filter(Boolean).sort(compare).map((value) => [value, value])];
   for (const [name, words] of [["track", "All tracks"], ["budget", "All budgets"]]) {
     const choices = any(name, words);
@@ -50,6 +55,8 @@ function fillFilters() {
     input.disabled = input.value !== "" && !sources.includes(input.value);
   }
   if (byId("method").value !== state.method) byId("method").value = state.method;
+  byId("variants").checked = Boolean(state.variants);
+  byId("variants").closest("label").hidden = !groupsWithout("").some((group) => group.printed.length);
 }
 
 function fillColumns(groups) {
@@ -67,10 +74,20 @@ function fillColumns(groups) {
   place.replaceChildren(place.querySelector("legend"), ...boxes);
 }
 
+// Letters and digits without case and accents, by word: "PRIME-lite (encoder)" -> ["prime", "lite", "encoder"].
+const words = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase().match(/[\p{L}\p{N}]+/gu) ?? [];
+
+// Every word that is searched for begins a word of the row's name.
+function found(row, wanted) {
+  const own = words(`${nameOf(row)} ${row.kind}`);
+  return wanted.every((word) => own.some((other) => other.startsWith(word)));
+}
+
 function chosen() {
-  const wanted = state.method.toLowerCase();
+  const wanted = words(state.method);
   return groupsWithout("")
-    .map((group) => [group, wanted ? group.rows.filter((row) => row.method.toLowerCase().includes(wanted)) : group.rows])
+    .map((group) => [group, state.variants && group.printed.length ? group.printed : group.rows])
+    .map(([group, rows]) => [group, wanted.length ? rows.filter((row) => found(row, wanted)) : rows])
     .filter(([, rows]) => rows.length);
 }
 
@@ -78,44 +95,44 @@ function choose(column, number) {
   const again = state.sort?.column === column;
   state.sort = column === "#" ? null : { column, ascending: again ? !state.sort.ascending : !number };
   writeAddress();
-  const table = document.activeElement?.closest("table")?.getAttribute("aria-label");
+  const table = document.activeElement?.closest("table")?.dataset.name;
   redrawTables();
-  const tables = [...document.querySelectorAll("table")];
-  const buttons = [...(tables.find((each) => each.getAttribute("aria-label") === table)?.querySelectorAll("button") ?? [])];
+  const tables = [...document.querySelectorAll("#tables table")];
+  const buttons = [...(tables.find((each) => each.dataset.name === table)?.querySelectorAll("button") ?? [])];
   buttons.find((button) => button.dataset.column === column)?.focus();
 }
+
+const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
 
 function redrawTables() {
   const groups = chosen();
   const order = unique(groups.flatMap(([group]) => group.columns));
   drawTables(byId("tables"), groups, order.filter((column) => state.columns.has(column)), state.sort, choose);
   const rows = groups.reduce((sum, [, some]) => sum + some.length, 0);
-  const counted = `${rows.toLocaleString("en")} ${rows === 1 ? "row" : "rows"}`;
-  byId("count").textContent = groups.length < 2 ? counted : `${counted} in ${groups.length} tables, each ranked by itself`;
+  byId("count").textContent = groups.length < 2 ? plural(rows, "row") : `${plural(rows, "row")} in ${groups.length} tables, each ranked on its own`;
 }
 
-// Plotly is the last script and a large one: the tables are there before it.
 function redrawCharts() {
-  if (!window.Plotly) return;
+  if (!state.dataset) return;
   const groups = chosen();
-  const rows = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, source: group.source, figure: (name) => valueOf(group, row, name) })));
-  const figures = PAGE.metrics.filter((name) => rows.some((row) => row.figure(name) !== null));
-  const costs = Object.keys(PAGE.costs).filter((name) => rows.some((row) => row.costs[name] > 0));
-  const known = (name) => rows.filter((row) => row.costs[name] > 0).length;
-  const usual = costs.filter((name) => name !== "batch_size").reduce((best, name) => (known(name) > known(best) ? name : best), costs[0]);
+  const rows = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, from: group.source, metric: (name) => valueOf(group, row, name) })));
+  const metrics = PAGE.metrics.filter((name) => rows.some((row) => row.metric(name) !== null));
+  const different = (name) => unique(rows.map((row) => row.costs[name]).filter((cost) => cost > 0)).length;
+  const costs = Object.keys(PAGE.costs).filter((name) => different(name) > 1);
+  const usual = costs.reduce((best, name) => (different(name) > different(best) ? name : best), costs[0]);
   state.costX = fill(byId("cost-x"), costs.map((name) => [name, PAGE.costs[name]]), costs.includes(state.costX) ? state.costX : usual);
-  state.costY = fill(byId("cost-y"), figures.map((name) => [name, name]), state.costY || PAGE.sort);
+  state.costY = fill(byId("cost-y"), metrics.map((name) => [name, name]), state.costY || groups[0]?.[0].sort);
 
   const keys = new Set(rows.flatMap((row) => row.keys));
   const curves = PAGE.curves.filter((curve) => keys.has(curve.key));
   const points = curves.flatMap((curve) => curve.points);
   const has = (name) => points.some((point) => name in point);
   state.curveX = fill(byId("curve-x"), Object.entries(PAGE.spent).filter(([name]) => has(name)), state.curveX);
-  const looked = unique(points.flatMap(Object.keys)).filter((name) => name.includes("@"));
-  state.curveY = fill(byId("curve-y"), looked.map((name) => [name, name]), state.curveY || PAGE.sort);
+  const evaluated = unique(points.flatMap(Object.keys)).filter((name) => name.includes("@"));
+  state.curveY = fill(byId("curve-y"), evaluated.map((name) => [name, name]), state.curveY || PAGE.sort);
   const analysed = PAGE.deciles.filter((each) => keys.has(each.key));
-  const shares = Object.entries(DECILE_FIGURES).map(([name, title]) => [name, title(analysed[0]?.k ?? "k")]);
-  state.decilesY = fill(byId("deciles-y"), shares, state.decilesY);
+  const values = Object.entries(DECILE_VALUES).map(([name, label]) => [name, label(analysed[0]?.k ?? "k")]);
+  state.decilesY = fill(byId("deciles-y"), values, state.decilesY);
   drawAll({
     cost: costs.length ? planCost(rows, state.costX, state.costY) : null,
     curve: planCurve(curves, state.curveX, state.curveY),
@@ -123,17 +140,59 @@ function redrawCharts() {
   });
 }
 
-function redraw() {
+function redraw(navigated = false) {
+  byId("overview").hidden = Boolean(state.dataset);
+  byId("view").hidden = !state.dataset;
+  byId("dataset").value = state.dataset;
+  if (!state.dataset) return;
+  byId("title").textContent = state.dataset;
   fillFilters();
   const groups = groupsWithout("");
   state.columns = new Set(groups.flatMap((group) => group.shown));
   fillColumns(groups);
-  writeAddress();
+  writeAddress(navigated);
   redrawTables();
   redrawCharts();
+  byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, note)));
 }
 
-// The function, called once things have come to rest.
+// What is shown, as records: every text as in the tables, every number with all its digits.
+function shownRows() {
+  return chosen().flatMap(([group, rows]) => rows.map((row) => {
+    const values = Object.fromEntries(group.columns.map((name, at) => [name, row.values[at] ?? row.texts[at]]).filter(([, value]) => value !== null));
+    return { dataset: group.dataset, source: group.source, track: group.track, budget: group.budget, protocol: group.protocol, rank: row.rank, method: row.method, variant: row.variant, status: row.status, ...values, sources: row.source, keys: row.keys.join(" ") };
+  }));
+}
+
+function csvOf(rows) {
+  const columns = unique(rows.flatMap(Object.keys)).filter((name) => rows.some((row) => ![null, undefined, ""].includes(row[name])));
+  const field = (value) => (/[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+  return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((line) => line.map(field).join(",")).join("\n") + "\n";
+}
+
+function download(content, type, ending) {
+  const link = element("a", { href: URL.createObjectURL(new Blob([content], { type })), download: `xmcbench-${state.dataset}.${ending}` });
+  link.click();
+  URL.revokeObjectURL(link.href);
+}
+
+// Copies a text; where the browser forbids that, shows it selected.
+async function copy(text, what) {
+  const place = byId("copied");
+  try {
+    await navigator.clipboard.writeText(text);
+    byId("done").textContent = `${what} copied`;
+  } catch {
+    place.value = text;
+    place.hidden = false;
+    place.select();
+    byId("done").textContent = `${what} shown below`;
+  }
+}
+
+const bibtex = () => unique(chosen().flatMap(([, rows]) => rows.flatMap((row) => row.papers))).map((paper) => PAGE.bibtex[paper]).filter(Boolean).join("\n");
+
+// The function, called once nothing has changed for a moment.
 function later(call) {
   let waiting = 0;
   return () => {
@@ -142,17 +201,22 @@ function later(call) {
   };
 }
 
-function listen() {
+function listenToFilters() {
   const chartsLater = later(redrawCharts);
   for (const name of ["dataset", "track", "budget"]) {
     byId(name).addEventListener("change", (event) => {
       state[name] = event.target.value;
-      if (name === "dataset") Object.assign(state, { budget: "", track: "" });
-      redraw();
+      if (name === "dataset") Object.assign(state, { budget: "", track: "", sort: null });
+      if (name === "dataset" && !state.dataset) location.hash = "";
+      redraw(name === "dataset");
     });
   }
   byId("source").addEventListener("change", (event) => {
     state.source = event.target.value;
+    redraw();
+  });
+  byId("variants").addEventListener("change", (event) => {
+    state.variants = event.target.checked ? "all" : "";
     redraw();
   });
   byId("method").addEventListener("input", (event) => {
@@ -168,6 +232,13 @@ function listen() {
     });
   }
   byId("filters").addEventListener("submit", (event) => event.preventDefault());
+}
+
+function listen() {
+  byId("csv").addEventListener("click", () => download(csvOf(shownRows()), "text/csv", "csv"));
+  byId("json").addEventListener("click", () => download(JSON.stringify(shownRows(), null, 1), "application/json", "json"));
+  byId("link").addEventListener("click", () => copy(location.href, "Link"));
+  byId("bibtex").addEventListener("click", () => copy(bibtex(), "BibTeX"));
   document.addEventListener("click", (event) => {
     if (!byId("columns").contains(event.target)) byId("columns").open = false;
   });
@@ -176,16 +247,19 @@ function listen() {
     byId("columns").open = false;
     byId("columns").querySelector("summary").focus();
   });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
-  addEventListener("load", redrawCharts);
   addEventListener("resize", later(redrawCharts));
   addEventListener("hashchange", () => {
     readAddress();
     redraw();
   });
+  addEventListener("beforeprint", () => SECTIONS.forEach((section) => {
+    Object.assign(section.state, { page: 0, size: section.total });
+    section.draw("");
+  }));
 }
 
-byId("notes").replaceChildren(...PAGE.notes.map((note) => element("li", {}, note)));
+byId("dataset").append(...DATASETS.map((name) => element("option", { value: name }, name)));
 readAddress();
+listenToFilters();
 listen();
 redraw();

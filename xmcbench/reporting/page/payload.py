@@ -1,8 +1,7 @@
-"""What the page draws, as plain data: the texts it shows are those of every other view of the leaderboard."""
+"""The data of the page's tables and charts. Its texts are those of the other formats."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
@@ -11,6 +10,7 @@ from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.reporting.standings import every_printed, notes_of
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
@@ -19,21 +19,24 @@ DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 
 
-def payload(table: Leaderboard, records: Mapping[str, Record], analyses: Mapping[str, Analysis]) -> dict[str, Any]:
-    """Everything the page's script reads, ready for JSON."""
+def payload(
+    table: Leaderboard, records: Mapping[str, Record], analyses: Mapping[str, Analysis], version: str = ""
+) -> dict[str, Any]:
+    """The data that the page's script reads, ready for JSON."""
     groups = [_group(group) for group in table.groups]
     rows = [row for group in table.groups for row in group.rows]
-    metrics = list(dict.fromkeys(name for group in table.groups for name in (*group.metrics, *group.every_metric)))
+    metrics = list(dict.fromkeys(name for group in groups for name in group["columns"] if name not in COLUMNS))
+    metrics = [name for name in metrics if name != AGAINST]
     used = dict.fromkeys(name for group in groups for name in group["columns"])
     budgets = {key: budget_text(group.budget) for group in table.groups for row in group.rows for key in row.keys}
     return {
-        "dataset": _most_rows(table),
+        "version": version,
         "sort": table.groups[0].sort if table.groups else "P@1",
         "metrics": metrics,
         "columns": {
-            "#": _column("#", "place in the table's own ranking", number=True),
-            "method": _column("method", "and what tells it from others of that name"),
-            AGAINST: _column("against", "the ranking figure, less that of the published row named", number=True),
+            "#": _column("#", "rank within the table", number=True),
+            "method": _column("method", "method and variant"),
+            AGAINST: _column("against", "the ranking metric minus that of the published row", number=True),
             **{name: _described(name, name in metrics) for name in used if name != AGAINST},
         },
         "costs": COSTS,
@@ -44,29 +47,30 @@ def payload(table: Leaderboard, records: Mapping[str, Record], analyses: Mapping
             for key, (name, points) in curves(rows, records).items()
         ],
         "deciles": [
-            {"key": key, "method": row.method, "budget": budgets[key], **_deciles(analyses[key])}
+            {"key": key, "method": row.label, "budget": budgets[key], **_deciles(analyses[key])}
             for row in rows
             for key in row.keys[:1]
             if key in analyses
         ],
-        "notes": list(table.notes),
+        "notes": {name: _notes(table, name) for name in dict.fromkeys(group.dataset for group in table.groups)},
     }
 
 
-def _most_rows(table: Leaderboard) -> str:
-    """The dataset to begin with: the one with the most measured rows, or the most rows."""
-    counts: Counter[tuple[bool, str]] = Counter()
-    for group in table.groups:
-        counts[group.source == "measured", group.dataset] += len(group.rows)
-    best = max(counts, key=lambda each: (each[0], counts[each]), default=(False, ""))
-    return best[1]
+def _notes(board: Leaderboard, dataset: str) -> list[str]:
+    """The notes on a dataset's groups, in the words of the page."""
+    notes = notes_of([group for group in board.groups if group.dataset == dataset])
+    return [note.replace("--all shows", "“every printed row” shows") for note in notes]
 
 
 def _group(group: Group) -> dict[str, Any]:
     """A group; its cells are in the order of `columns`, of which `shown` are there at first."""
-    facts = [name for name in (*group.columns, *group.every_column) if name in COLUMNS and name not in HIDDEN]
+    every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
+    known = dict.fromkeys(name for row in every for name in row.facts)
+    facts = [name for name in (*group.columns, *known) if name in COLUMNS and name not in HIDDEN]
+    metrics = dict.fromkeys(name for row in every for name in row.metrics)
     compared = [AGAINST] if any(group.sort in row.against for row in group.rows) else []
-    columns = list(dict.fromkeys([*group.metrics, *compared, *group.every_metric, *facts]))
+    kind = ["kind"] if "kind" in group.columns else []
+    columns = list(dict.fromkeys([*kind, *group.metrics, *compared, *metrics, *facts]))
     return {
         "source": group.source,
         "dataset": group.dataset,
@@ -75,8 +79,12 @@ def _group(group: Group) -> dict[str, Any]:
         "budget": "" if group.source == "published" else budget_text(group.budget),
         "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
         "columns": columns,
-        "shown": [name for name in (*group.metrics, *compared, *group.columns) if name in columns],
+        "shown": [name for name in (*kind, *group.metrics, *compared, *group.columns) if name in columns],
+        "sort": group.sort,
         "rows": [_row(row, group.sort, columns) for row in group.rows],
+        "printed": [_row(one, group.sort, columns) for one in every_printed(group)]
+        if len(every) > len(group.rows)
+        else [],
     }
 
 
@@ -84,6 +92,8 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
     cells = [_cell(row, sort, name) for name in columns]
     return {
         "method": row.method,
+        "variant": row.variant,
+        "kind": row.kind,
         "rank": row.rank,
         "status": str(row.status),
         "problem": row.problem,
@@ -91,10 +101,12 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "values": [value for _, value in cells],
         "intervals": {name: [f"{100 * end:.1f}" for end in ends] for name, ends in row.intervals.items()},
         "tied": sorted(row.tied),
+        "slips": row.slips,
         "costs": costs(row),
         "keys": list(row.keys),
         "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
         "url": row.url,
+        "papers": list(row.papers),
     }
 
 
@@ -107,7 +119,7 @@ def _cell(row: Row, sort: str, name: str) -> tuple[str | None, float | None]:
         return cell(row, name), round(row.metrics[name], DIGITS)
     value = row.facts.get(name)
     if value is None:
-        return None, None
+        return cell(row, name) or None, None
     return cell(row, name), None if isinstance(value, str) or not _is_number(name) else value
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -14,28 +15,42 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
-from xmcbench.plugins.extras import import_extra
 from xmcbench.plugins.registry import own_version
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.describe import describe
+from xmcbench.reporting.page.overview import overviews
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.rows import Leaderboard
+from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record
 
 NOTHING = "'none'"
 READABLE = 0o644  # a page is for others to read
 PARTS = files("xmcbench.reporting.page")
 SCRIPTS = ("table.js", "charts.js", "page.js")
+FEED_ENTRIES = 50
+CHARTS = (
+    ("cost", "Quality and cost", (("y", "Metric"), ("x", "Cost"))),
+    ("curve", "Quality along the budget", (("y", "Metric"), ("x", "Spent"))),
+    ("deciles", "From frequent labels to rare ones", (("y", "Value"),)),
+)
 
 
 def write_page(
-    table: Leaderboard, records: Mapping[str, Record], out: Path, analyses: Mapping[str, Analysis] | None = None
+    board: Leaderboard,
+    records: Mapping[str, Record],
+    out: Path,
+    analyses: Mapping[str, Analysis] | None = None,
+    claims: Sequence[Claim] = (),
+    bibtex: Mapping[str, str] | None = None,
 ) -> list[Path]:
-    """Write `index.html` and a file for each record that the table shows into the folder `out`; the paths.
+    """Write `index.html`, `feed.xml` and a page for each record shown into the folder `out`; returns the paths.
 
-    `records` and `analyses` are by key; a trial with an analysis has its deciles drawn.
+    `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
     """
-    shown = {key: records[key] for group in table.groups for row in group.rows for key in row.keys if key in records}
-    pages = {out / "index.html": _index(payload(table, shown, analyses or {}))}
+    shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
+    pages = {out / "index.html": _index(board, shown, analyses or {}, claims, bibtex or {})}
+    pages[out / "feed.xml"] = _feed(shown)
     pages |= {out / "records" / f"{key}.html": _record(record) for key, record in shown.items()}
     for path, content in pages.items():
         with atomic_write(path) as file:
@@ -44,18 +59,43 @@ def write_page(
     return list(pages)
 
 
-def _index(data: dict[str, Any]) -> str:
+def _index(
+    board: Leaderboard,
+    records: Mapping[str, Record],
+    analyses: Mapping[str, Analysis],
+    claims: Sequence[Claim],
+    bibtex: Mapping[str, str],
+) -> str:
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
-    plotly = import_extra("plotly.offline", "page", "writing the page")
-    charts = plotly.get_plotlyjs()
+    data = {**payload(board, records, analyses, own_version()), "bibtex": dict(bibtex)}
     return _template("index.html").render(
-        policy=_policy("'unsafe-inline'", script, charts),  # Plotly adds styles of its own
+        policy=_policy(_hash(style), script),
         style=style,
         script=script,
-        charts=charts,
         data=_json(data),
-        footer=f"Made by xmcbench {own_version()}, charts by Plotly (MIT licence).",
+        overviews=overviews(board.groups),
+        claims=claims,
+        states=Counter(claim.state for claim in claims),
+        charts=CHARTS,
+        footer=_footer(records),
     )
+
+
+def _footer(records: Mapping[str, Record]) -> str:
+    """Version and commit of the code, and the date of the newest result."""
+    commit = (provenance().get("git") or {}).get("commit", "")
+    parts = [f"Made by xmcbench {own_version()}", *([f"commit {commit[:12]}"] if commit else [])]
+    newest = max((record.ended for record in records.values()), default="")
+    return ", ".join([*parts, *([f"newest result of {newest[:10]}"] if newest else [])]) + "."
+
+
+def _feed(records: Mapping[str, Record]) -> str:
+    """The newest results as an Atom feed."""
+    newest = sorted((r for r in records.values() if r.ended), key=lambda r: (r.ended, r.key), reverse=True)[
+        :FEED_ENTRIES
+    ]
+    updated = newest[0].ended if newest else "1970-01-01T00:00:00+00:00"
+    return _template("feed.xml").render(records=newest, updated=updated)
 
 
 def _record(record: Record) -> str:

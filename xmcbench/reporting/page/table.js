@@ -1,5 +1,5 @@
 "use strict";
-// Tables: one a group of comparable rows. Whatever comes from a record is put in with textContent, never as markup.
+// Tables: one for each group of comparable rows. Texts of records are set with textContent, never as markup.
 
 const ROWS_A_PAGE = 50;
 const GROUPS_AT_ONCE = 12;
@@ -15,10 +15,12 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+const nameOf = (row) => (row.variant ? `${row.method} (${row.variant})` : row.method);
+
 // The value a row is sorted by; null where it has none.
 function valueOf(group, row, column) {
   if (column === "#") return row.rank;
-  if (column === "method") return row.method;
+  if (column === "method") return nameOf(row);
   const at = group.columns.indexOf(column);
   if (at < 0) return null;
   return PAGE.columns[column].number ? row.values[at] : row.texts[at];
@@ -29,7 +31,7 @@ function compare(first, second) {
   return String(first).localeCompare(String(second), "en", { numeric: true });
 }
 
-// Rows without a value end last, whichever way the others go; rows that tie stay in the order of the ranking.
+// Rows without a value come last in either direction; rows with equal values keep the order of the ranking.
 function sorted(group, rows, sort) {
   if (sort === null) return rows;
   const valued = rows.map((row) => [valueOf(group, row, sort.column), row]);
@@ -56,38 +58,40 @@ function classesOf(column, info) {
   return info.number ? "" : "text";
 }
 
-// The two highest of what ranked rows show in each column of figures: papers print them bold and underlined.
+// The two highest values of ranked rows in each metric column: papers print them bold and underlined.
 function leaders(group, columns, info) {
   const found = {};
   for (const column of columns.filter((name) => info[name].metric)) {
     const ranked = group.rows.filter((row) => row.rank !== null);
     const values = ranked.map((row) => valueOf(group, row, column)).filter((value) => value !== null);
     const best = [...new Set(values)].sort((first, second) => second - first);
-    if (ranked.length > 1) found[column] = best.slice(0, 2);
+    if (ranked.length > 2) found[column] = best.slice(0, 2); // of two rows, bold says nothing
   }
   return found;
 }
 
-function bodyCell(group, row, column, info, leading, sort) {
+const hidden = (text) => element("span", { class: "hidden" }, text);
+
+function bodyCell(group, row, column, info, leading) {
   const at = group.columns.indexOf(column);
   const text = at < 0 ? null : row.texts[at];
   const cell = element("td", { class: info.number ? "" : "text" }, text === null ? "–" : text);
   if (!info.number && text !== null && text.length > 24) cell.className = "long";
-  if (info.metric && row.rank !== null && leading[column]) {
-    const place = leading[column].indexOf(row.values[at]);
-    if (place >= 0) cell.classList.add(place === 0 ? "best" : "second");
+  if (!info.metric || text === null) return cell;
+  const place = row.rank === null || !leading[column] ? -1 : leading[column].indexOf(row.values[at]);
+  if (place >= 0) {
+    cell.classList.add(place === 0 ? "best" : "second");
+    cell.append(hidden(place === 0 ? ", best" : ", second best"));
   }
+  if (row.tied.includes(column)) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: "not significantly different from the best" }, "≈"), hidden(", not significantly different from the best"));
+  if (row.slips[column]) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: `misprint: ${row.slips[column]}` }, "†"), hidden(`, misprint: ${row.slips[column]}`));
   const interval = row.intervals[column];
-  if (interval && (sort === null ? column === PAGE.sort : column === sort.column)) {
-    const [low, high] = interval;
-    cell.append(element("span", { class: "interval" }, `${low}–${high}${row.tied.includes(column) ? " ≈" : ""}`));
-    cell.title = "95 % interval" + (row.tied.includes(column) ? "; not told apart from the best (paired bootstrap)" : "");
-  }
+  if (interval) cell.append(element("span", { class: "interval", title: "95 % interval over test queries" }, `${interval[0]}–${interval[1]}`));
   return cell;
 }
 
 function methodCell(row) {
-  const cell = element("th", { scope: "row", class: "method text" }, row.method);
+  const cell = element("th", { scope: "row", class: "method text" }, nameOf(row));
   if (row.status !== "ok") cell.append(element("span", { class: "status" }, row.status));
   if (row.problem) cell.append(element("span", { class: "problem" }, row.problem));
   return cell;
@@ -108,35 +112,41 @@ function linkCell(row) {
 }
 
 function pageButtons(state, total, redraw) {
-  const pages = Math.ceil(total / ROWS_A_PAGE);
   const turn = (by) => () => {
     state.page += by;
     redraw(by < 0 ? "previous" : "next");
   };
-  const first = state.page * ROWS_A_PAGE;
+  const all = () => {
+    Object.assign(state, { page: 0, size: state.size === ROWS_A_PAGE ? total : ROWS_A_PAGE });
+    redraw("all");
+  };
+  const first = state.page * state.size;
   const bar = element("div", { class: "pages" });
   bar.append(
-    `${first + 1}–${Math.min(total, first + ROWS_A_PAGE)} of ${total.toLocaleString("en")}`,
+    `${first + 1}–${Math.min(total, first + state.size)} of ${total.toLocaleString("en")}`,
     element("button", { type: "button", class: "button previous", onclick: turn(-1) }, "Previous"),
     element("button", { type: "button", class: "button next", onclick: turn(1) }, "Next"),
+    element("button", { type: "button", class: "button all", onclick: all }, state.size === ROWS_A_PAGE ? "Show all" : `Show ${ROWS_A_PAGE}`),
   );
   bar.querySelector(".previous").disabled = state.page === 0;
-  bar.querySelector(".next").disabled = state.page >= pages - 1;
+  bar.querySelector(".next").disabled = first + state.size >= total;
   return bar;
 }
 
 function heading(group) {
   const about = [group.budget, group.protocol, group.by].filter(Boolean).join(" · ");
-  const title = element("h3", {}, group.dataset);
-  const line = element("div", { class: "heading" }, title, element("span", { class: `badge ${group.source}` }, group.source));
+  const line = element("div", { class: "heading" }, element("h3", {}, group.dataset), element("span", { class: `badge ${group.source}` }, group.source));
   if (group.track !== "supervised") line.append(element("span", { class: "badge" }, group.track));
   if (about) line.append(element("span", { class: "about" }, about));
   return line;
 }
 
-// A section that draws its rows anew when a page is turned, and keeps the focus where it was.
+// The sections on the page, so that all rows can be drawn before printing.
+const SECTIONS = [];
+
+// A section that redraws its rows when a page is turned, and keeps the focus.
 function section(group, rows, columns, sort, choose) {
-  const state = { page: 0 };
+  const state = { page: 0, size: ROWS_A_PAGE };
   const info = PAGE.columns;
   const shown = columns.filter((column) => group.columns.includes(column));
   const leading = leaders(group, shown, info);
@@ -145,13 +155,15 @@ function section(group, rows, columns, sort, choose) {
   const head = element("tr", {}, ...["#", "method", ...shown].map((column) => headerCell(column, info[column], sort, choose)));
   head.append(element("th", { scope: "col", class: "text" }, element("span", { class: "plain" }, "Source")));
   const name = `${group.dataset}, ${group.source}${group.budget ? `, ${group.budget}` : ""}`;
-  const table = element("table", { "aria-label": name }, element("thead", {}, head), body);
+  const sorting = sort === null ? "sorted by rank" : `sorted by ${info[sort.column]?.heading ?? sort.column}, ${sort.ascending ? "ascending" : "descending"}`;
+  const caption = element("caption", { class: "hidden" }, `${name}, per cent, ${sorting}`);
+  const table = element("table", { "data-name": name }, caption, element("thead", {}, head), body);
   const scroll = element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": name }, table);
   const made = element("section", {}, heading(group), scroll);
   const draw = (focus) => {
     body.replaceChildren();
-    for (const row of order.slice(state.page * ROWS_A_PAGE, (state.page + 1) * ROWS_A_PAGE)) {
-      const cells = shown.map((column) => bodyCell(group, row, column, info[column], leading, sort));
+    for (const row of order.slice(state.page * state.size, (state.page + 1) * state.size)) {
+      const cells = shown.map((column) => bodyCell(group, row, column, info[column], leading));
       const rank = element("td", { class: "rank" }, row.rank === null ? "–" : String(row.rank));
       body.append(element("tr", {}, rank, methodCell(row), ...cells, linkCell(row)));
     }
@@ -163,14 +175,16 @@ function section(group, rows, columns, sort, choose) {
     }
   };
   draw("");
+  SECTIONS.push({ state, draw, total: order.length });
   return made;
 }
 
 // Redraws all tables: `chosen` holds pairs of a group and those of its rows that are shown.
 function drawTables(place, chosen, columns, sort, choose) {
   const sections = chosen.map(([group, rows]) => () => section(group, rows, columns, sort, choose));
+  SECTIONS.length = 0;
   place.replaceChildren(...sections.slice(0, GROUPS_AT_ONCE).map((make) => make()));
-  if (!chosen.length) place.append(element("p", { class: "empty" }, "No row is like that. Widen the filters above."));
+  if (!chosen.length) place.append(element("p", { class: "empty" }, "No row matches. Widen the filters above."));
   const rest = sections.slice(GROUPS_AT_ONCE);
   if (!rest.length) return;
   const more = element("button", { type: "button", class: "button more" }, `Show ${rest.length} more tables`);

@@ -1,0 +1,68 @@
+"""The page for everyone: axe-core finds nothing serious, in Chromium and in Firefox."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmcbench.reporting.claims import read_claims
+from xmcbench.reporting.page import write_page
+
+from .browser import Visit, browser
+from .firefox import firefox
+from .leaderboards import analysed, board
+
+pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed ([test])")
+AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
+RUN = "axe.run(document, {resultTypes: ['violations']})"
+VIEWS = ("", "#dataset=made", "#dataset=other-set")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    records, table = board()
+    out: Path = tmp_path_factory.mktemp("site")
+    write_page(table, records, out, analysed(records), read_claims())
+    return out
+
+
+def pages(site: Path) -> list[str]:
+    index = (site / "index.html").resolve().as_uri()
+    return [*(index + view for view in VIEWS), min((site / "records").iterdir()).resolve().as_uri()]
+
+
+def serious(result: dict[str, Any]) -> list[str]:
+    return [
+        f"{found['id']}: {found['help']}: {found['nodes'][0]['html'][:200]}"
+        for found in result["violations"]
+        if found["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_serious_in_chromium(site: Path, scheme: str) -> None:
+    with browser() as chromium:
+        for uri in pages(site):
+            visit = Visit(chromium, site / "index.html", color_scheme=scheme)
+            visit.page.goto("about:blank")
+            visit.page.goto(uri)
+            visit.page.evaluate(AXE)
+            assert serious(visit.page.evaluate(RUN)) == [], uri
+            visit.context.close()
+
+
+def test_nothing_serious_in_firefox_and_the_tables_are_there(site: Path, tmp_path: Path) -> None:
+    with firefox(tmp_path / "profile") as page:
+        for uri in pages(site):
+            page.open("about:blank")
+            page.open(uri)
+            page.run(AXE)
+            assert serious(page.evaluate(RUN)) == [], uri
+        page.open("about:blank")
+        page.open(pages(site)[1], width=390)
+        assert page.evaluate("document.querySelectorAll('#tables tbody tr').length") > 8
+        assert page.evaluate("document.querySelectorAll('.plot svg').length") == 3
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
