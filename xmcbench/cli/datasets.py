@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.datasets_import import fetch, import_dataset
+
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.source import Source
@@ -21,6 +23,10 @@ app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command
 DataDir = Annotated[
     Path | None, typer.Option("--data", help="Folder that datasets lie in. [default: $XMCBENCH_DATA or data]")
 ]
+
+
+app.command("import")(import_dataset)
+app.command()(fetch)
 
 
 @app.callback()

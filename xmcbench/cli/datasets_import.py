@@ -1,0 +1,116 @@
+"""`xmcbench datasets import` and `fetch`: datasets from one's own files, other tools' formats, and archives."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from xmcbench.data.importing.rows import Columns, Row
+    from xmcbench.data.importing.write import Imported
+
+
+class Format(StrEnum):
+    """Formats that `datasets import` reads."""
+
+    TABLE = "table"  # CSV, TSV, JSON lines, Parquet
+    BEIR = "beir"
+    HUGGING_FACE = "hf"
+    ANNIF = "annif"
+    PECOS = "pecos"
+
+
+def import_dataset(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows, or a folder (beir, hf).")],
+    name: Annotated[str, typer.Option(help="Name of the new dataset: a folder of the data directory.")],
+    format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = Format.TABLE,
+    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
+    labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
+    separator: Annotated[str, typer.Option(help="Separates labels within a field.")] = ";",
+    label_texts: Annotated[
+        Path | None, typer.Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
+    ] = None,
+    language: Annotated[str, typer.Option(help="Language of the labels in a SKOS vocabulary.")] = "en",
+    test: Annotated[Path | None, typer.Option(help="File of the test rows.")] = None,
+    test_share: Annotated[
+        float,
+        typer.Option(
+            help="Without --test: share of rows that a hash of the text puts into the test split.", min=0, max=1
+        ),
+    ] = 0.2,
+    deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder that datasets lie in.")] = None,
+) -> None:
+    """Make a dataset folder from a table of one's own, or from another tool's files."""
+    from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
+    from xmcbench.data.importing.rows import Columns
+    from xmcbench.data.importing.write import split_by_hash, write_dataset
+    from xmcbench.data.prepared import default_data_dir
+    from xmcbench.errors import XMCBenchError
+
+    if Path(name).name != name or name in ("", ".", ".."):
+        raise XMCBenchError(f"--name: found {name!r}, expected a plain folder name")
+    texts = read_label_texts(label_texts, language) if label_texts else None
+    columns = Columns(text, labels, separator)
+    splits: Mapping[str, Iterable[Row]]
+    if format == Format.BEIR:
+        splits, texts = read_beir(path)
+    elif format == Format.HUGGING_FACE:
+        splits = read_hugging_face(path, columns)
+    elif test is not None:
+        splits = {"train": _rows(path, format, columns, encoding), "test": _rows(test, format, columns, encoding)}
+    else:
+        train_rows, test_rows = split_by_hash(_rows(path, format, columns, encoding), test_share)
+        splits = {"train": train_rows, "test": test_rows}
+    folder = (data or context.obj or default_data_dir()) / name
+    _report(write_dataset(splits["train"], splits["test"], folder, str(path), texts, deduplicate))
+
+
+def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterable[Row]:
+    from xmcbench.data.importing.corpora import read_annif, read_pecos
+    from xmcbench.data.importing.rows import read_rows
+
+    if format == Format.ANNIF:
+        return read_annif(path)
+    return read_pecos(path) if format == Format.PECOS else read_rows(path, columns, encoding)
+
+
+def _report(found: Imported) -> None:
+    typer.echo(f"{found.folder}: {found.train:,} training rows, {found.test:,} test rows, {found.labels:,} labels")
+    what = "left out" if found.removed else "kept, --deduplicate leaves them out"
+    if found.repeated:
+        typer.echo(f"{found.repeated:,} rows repeat a text of their split: {what}")
+    if found.shared:
+        typer.echo(f"{found.shared:,} test rows have a text of the training split: {what}")
+
+
+def fetch(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.")],
+    archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder that datasets lie in.")] = None,
+) -> None:
+    """Unpack a downloaded dataset, or say where to get it."""
+    from xmcbench.data.archive import unpack
+    from xmcbench.data.prepared import default_data_dir, find_source
+    from xmcbench.errors import XMCBenchError
+
+    data_dir = data or context.obj or default_data_dir()
+    source = find_source(name, data_dir)
+    if archive is None:
+        message = source.missing(data_dir)
+        if message is None:
+            typer.echo(f"{name} is here already")
+            return
+        raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
+    if not archive.is_file():
+        raise XMCBenchError(f"{archive}: found no such file")
+    files = unpack(archive, data_dir / source.name)
+    typer.echo(f"{data_dir / source.name}: {', '.join(files)}")

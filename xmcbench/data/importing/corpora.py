@@ -1,0 +1,119 @@
+"""Folders and files of other tools: BEIR, Hugging Face `datasets`, Annif, and PECOS text files."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+from xmcbench.data.importing.rows import Columns, Row, open_text, read_records, read_rows
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.extras import import_extra
+
+PREFERRED = "http://www.w3.org/2004/02/skos/core#prefLabel"
+
+
+def read_beir(directory: Path) -> tuple[dict[str, Iterator[Row]], dict[str, str]]:
+    """The splits of a BEIR folder, whose labels are the documents of the corpus, and the text of each document."""
+    documents = {
+        str(record["_id"]): " ".join(part for part in (record.get("title", ""), record.get("text", "")) if part)
+        for record in read_records(directory / "corpus.jsonl")
+    }
+    queries = {str(record["_id"]): str(record["text"]) for record in read_records(directory / "queries.jsonl")}
+    splits = {split: _read_qrels(directory / "qrels" / f"{split}.tsv", queries) for split in ("train", "test")}
+    return splits, documents
+
+
+def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
+    relevant: dict[str, list[str]] = defaultdict(list)
+    for number, record in enumerate(read_records(path), start=1):
+        try:
+            query, document, score = record["query-id"], record["corpus-id"], float(record["score"])
+        except (KeyError, ValueError) as error:
+            raise XMCBenchError(f"{path}: row {number}: {error}, expected query-id, corpus-id and score") from error
+        if query not in queries:
+            raise XMCBenchError(f"{path}: row {number}, column 'query-id': found {query!r}, which is no query")
+        if score > 0:
+            relevant[query].append(document)
+    for query, documents in relevant.items():
+        yield Row(queries[query], documents, f"{path}: query {query}")
+
+
+def read_hugging_face(directory: Path, columns: Columns) -> dict[str, Iterator[Row]]:
+    """The train and test splits of a folder that `DatasetDict.save_to_disk` or the hub's Parquet layout wrote."""
+    found: dict[str, Iterator[Row]] = {}
+    for split in ("train", "test"):
+        files = sorted([*directory.glob(f"{split}/*.arrow"), *directory.glob(f"**/{split}-*.parquet")])
+        if not files:
+            raise XMCBenchError(f"{directory}: found no {split} split, expected {split}/*.arrow or {split}-*.parquet")
+        found[split] = chain.from_iterable(read_rows(path, columns) for path in files)
+    return found
+
+
+def read_annif(path: Path) -> Iterator[Row]:
+    """An Annif corpus: a text, a tab, and the subjects' URIs in angle brackets, separated by spaces."""
+    for number, (text, rest) in enumerate(_tab_separated(path), start=1):
+        where = f"{path}: row {number}"
+        subjects = rest.split()
+        wrong = [subject for subject in subjects if not (subject.startswith("<") and subject.endswith(">"))]
+        if wrong:
+            raise XMCBenchError(f"{where}: found {wrong[0][:60]!r}, expected URIs in angle brackets")
+        yield Row(text, [subject[1:-1] for subject in subjects], where)
+
+
+def read_pecos(path: Path) -> Iterator[Row]:
+    """A PECOS text file: label numbers separated by commas, a tab, and the text."""
+    for number, (labels, text) in enumerate(_tab_separated(path), start=1):
+        yield Row(text, [label for label in labels.split(",") if label], f"{path}: row {number}")
+
+
+def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
+    """The text of each label by its key.
+
+    SKOS vocabularies (.ttl, .rdf) give preferred labels in `language`. A .txt file has a label text per line, and line
+    numbers from 0 are the keys. Of other tables the first column is the key, the second the text.
+    """
+    if path.suffix in (".ttl", ".rdf"):
+        return _read_skos(path, language)
+    if path.suffix == ".txt":
+        with open_text(path) as file:
+            return {str(number): line.rstrip("\r\n") for number, line in enumerate(file)}
+    texts = {}
+    if path.suffix == ".tsv":
+        for key, text in _tab_separated(path):
+            texts[key[1:-1] if key.startswith("<") and key.endswith(">") else key] = text.split("\t")[0]
+        return texts
+    for record in read_records(path):
+        values = list(record.values())
+        if len(values) < 2:
+            raise XMCBenchError(f"{path}: found {len(values)} columns, expected a key and a text per label")
+        texts[str(values[0])] = str(values[1])
+    return texts
+
+
+def _read_skos(path: Path, language: str) -> dict[str, str]:
+    rdflib = import_extra("rdflib", "skos", "reading SKOS vocabularies")
+    graph = rdflib.Graph()
+    try:
+        graph.parse(path, format="turtle" if path.suffix == ".ttl" else "xml")
+    except Exception as error:  # rdflib's parsers raise errors of many kinds
+        raise XMCBenchError(f"{path}: {json.dumps(str(error))[:200]}, expected a SKOS vocabulary") from error
+    texts = {
+        str(subject): str(label)
+        for subject, label in graph.subject_objects(rdflib.URIRef(PREFERRED))
+        if label.language in (language, None)
+    }
+    if not texts:
+        raise XMCBenchError(f"{path}: found no skos:prefLabel in {language!r}")
+    return texts
+
+
+def _tab_separated(path: Path) -> Iterator[tuple[str, str]]:
+    with open_text(path) as file:
+        for number, line in enumerate(file, start=1):
+            first, tab, rest = line.rstrip("\r\n").partition("\t")
+            if not tab:
+                raise XMCBenchError(f"{path}: row {number}: found no tab, expected two columns separated by a tab")
+            yield first, rest
