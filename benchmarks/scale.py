@@ -109,7 +109,7 @@ def measure(stage: str, name: str, cache: Path) -> dict[str, Any]:
 
 
 def run_stage(stage: str, name: str, cache: Path) -> None:
-    """In the process of a stage: run it and print what it took. A stage may return seconds that leave its set-up out."""
+    """In the process of a stage: run it and print what it took. A stage may return its seconds without set-up."""
     import xmcbench.data  # noqa: F401 (its import is no part of a stage)
 
     started, cpu = time.perf_counter(), time.process_time()
