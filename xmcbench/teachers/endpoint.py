@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import re
-import time
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from importlib import import_module
 from itertools import islice
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
@@ -36,11 +35,12 @@ class _Request:
 
 
 class Endpoint(Teacher):
-    """Asks a chat model for a word, with several requests under way at once.
+    """Asks a chat model for one word per label, with several requests in flight.
 
-    Requests go out document by document: their prompts begin alike, so a server that caches prefixes reads a document
-    once. What fails for the moment (429, 5xx, time-outs, a broken connection, a reply that is no completion) is tried
-    again after a growing pause; what fails for good raises TeacherError once the answers under way are in.
+    Requests are sent document by document: their prompts start alike, so that a server that caches prefixes reads each
+    document once. A request that fails temporarily (429, 5xx, a time-out, a broken connection, a reply that is no
+    completion) is retried after a growing pause. One that fails for good raises TeacherError after the answers to the
+    other requests in flight have arrived.
     """
 
     name = "openai"
@@ -123,7 +123,7 @@ class Endpoint(Teacher):
                 if answered := [future.result() for future in done if future.exception() is None]:
                     yield _together(answered)
         if problem is not None:
-            raise self._told(problem) from None  # its context may hold what was sent
+            raise self._described(problem) from None  # its context may hold what was sent
 
     def close(self) -> None:
         if self._client is not None:
@@ -145,6 +145,7 @@ class Endpoint(Teacher):
                 base_url=settings.base_url,
                 timeout=settings.timeout,
                 max_retries=settings.retries,
+                http_client=openai.DefaultHttpxClient(event_hooks={"response": [_check_reply]}),
             )
         return self._client
 
@@ -176,7 +177,7 @@ class Endpoint(Teacher):
         )
 
     def _completion(self, client: Any, request: _Request) -> Any:
-        """What the endpoint completes the prompt to. The client tries again where the network or the server fails."""
+        """The endpoint's completion of a prompt. The client retries: see `_check_reply`."""
         settings = self.config
         body = {
             "model": settings.model,
@@ -185,21 +186,13 @@ class Endpoint(Teacher):
             "max_tokens": settings.answer_tokens * len(request.places),
             **({"logprobs": True} if settings.logprobs else {}),
         }
-        for attempt in range(settings.retries + 1):
-            if attempt:
-                time.sleep(min(8.0, 0.5 * 2 ** (attempt - 1)) * random.uniform(0.75, 1.0))
-            try:
-                completion = client.chat.completions.create(**body, extra_body=settings.request or None)
-            except ValueError:  # a reply that is not JSON
-                continue
-            if _is_completion(completion):
-                return completion
-        raise TeacherError("its replies are no completions")
+        return client.chat.completions.create(**body, extra_body=settings.request or None)
 
-    def _told(self, problem: BaseException) -> TeacherError:
-        """What went wrong, in a line that holds no key."""
+    def _described(self, problem: BaseException) -> TeacherError:
+        """The error for a request that failed for good: one line, without secrets."""
         status = getattr(problem, "status_code", None)
-        text = " ".join(str(problem).split())[:300] or type(problem).__name__
+        cause = problem.__cause__ or ""  # which says why a connection failed
+        text = " ".join(f"{problem} {cause}".split())[:300] or type(problem).__name__
         kind = type(problem).__name__ + (f" {status}" if status else "")
         where = urlsplit(str(self._client.base_url))._replace(query="").geturl()
         return TeacherError(
@@ -214,12 +207,28 @@ def _together(parts: list[Answers]) -> Answers:
     return Answers(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-def _is_completion(reply: Any) -> bool:
-    """Whether a reply has the form that the protocol prescribes: the client takes whatever is JSON."""
+def _check_reply(response: Any) -> None:
+    """Raise for a reply that is no completion: to the client, such a request failed on the way, and it retries it.
+
+    The client has the one retry policy: pauses that grow up to 8 seconds, and those that the server asks for. By itself
+    it retries broken connections, time-outs and the status codes 408, 409, 429 and 5xx, but accepts any JSON.
+    """
+    if response.is_success:
+        response.read()
+        if not _is_completion(response):
+            http = import_module(type(response).__module__.partition(".")[0])  # httpx or its successor
+            raise http.DecodingError("its replies are no completions", request=response.request)
+
+
+def _is_completion(response: Any) -> bool:
+    """Whether a reply is JSON of the form that the protocol prescribes."""
     try:
-        text, usage = reply.choices[0].message.content, reply.usage
-        return isinstance(text, str | None) and (usage is None or usage.prompt_tokens + usage.completion_tokens >= 0)
-    except (AttributeError, IndexError, KeyError, TypeError):
+        reply = response.json()
+        text, usage = reply["choices"][0]["message"].get("content"), reply.get("usage")
+        return isinstance(text, str | None) and (
+            usage is None or usage["prompt_tokens"] + usage["completion_tokens"] >= 0
+        )
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         return False
 
 
