@@ -110,7 +110,8 @@ def measure(stage: str, name: str, cache: Path) -> dict[str, Any]:
 
 def run_stage(stage: str, name: str, cache: Path) -> None:
     """In the process of a stage: run it and print what it took. A stage may return its seconds without set-up."""
-    import xmcbench.data  # noqa: F401 (its import is no part of a stage)
+    import xmcbench.data
+    import xmcbench.engine.encoders.prepared_tokens  # noqa: F401 (imports are no part of a stage)
 
     started, cpu = time.perf_counter(), time.process_time()
     seconds = STAGES[stage](name, cache)
