@@ -24,6 +24,7 @@ class NGAME(EmbeddingMethod):
         summary="dual encoder, triplet loss, batches of clustered queries",
         citation="Dahiya et al., NGAME: Negative Mining-aware Mini-batching for Extreme Classification, WSDM 2023",
         needs=("label texts",),
+        version=2,  # AdamW's epsilon is 1e-6
     )
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):

@@ -49,6 +49,7 @@ class PRIME(EmbeddingMethod):
         citation="Dahiya et al., Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss, "
         "NAACL 2025",
         needs=("label texts",),
+        version=2,  # free vectors begin at the paper's length
     )
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):

@@ -35,7 +35,9 @@ class UniDEC(EmbeddingMethod):
         head_learning_rate: float = Field(2e-4, gt=0)
         classifier_learning_rate: float = Field(1e-3, gt=0)
         heads: Literal["both", "de"] = Field("both", description="de is SupConDE: no classifier")
-        inference: Literal["both", "de", "clf"] = Field("both", description="both concatenates")
+        inference: Literal["both", "de", "clf"] = Field("both", description="the vectors that score")
+        fusion: float = Field(0.5, ge=0, le=1, description="share of the encoder's cosine in the score of both")
+        rows: Literal["random", "label-embeddings"] = Field("random", description="what the classifier starts from")
         loss: Literal["psl", "pal"] = Field("psl", description="averaged over a query's positives, or summed")
         directions: Literal["both", "query-to-label"] = "both"
         de_weight: float = Field(0.3, ge=0, le=1, description="lambda; the classifier's loss has the rest")
@@ -55,8 +57,10 @@ class UniDEC(EmbeddingMethod):
         def unused(self) -> frozenset[str]:
             unused = set()
             if self.heads == "de":
-                unused |= {"inference", "de_weight", "extra_positives"}
+                unused |= {"inference", "fusion", "rows", "de_weight", "extra_positives"}
                 unused |= {"classifier_temperature", "classifier_learning_rate"}
+            if self.inference != "both":
+                unused.add("fusion")
             if not self.negatives_per_query:
                 unused.add("shortlist")
             if self.batches == "shuffled":
@@ -65,6 +69,8 @@ class UniDEC(EmbeddingMethod):
                     unused |= {"refresh_start", "refresh_every"}
             return frozenset(unused)
 
+    # Both heads are in the index whatever scores, so that one training serves every inference.
+    scoring_settings = frozenset({"inference", "fusion"})
     config: UniDEC.Config
     modules: nn.ModuleDict
 
@@ -94,6 +100,12 @@ class UniDEC(EmbeddingMethod):
         if self.config.heads == "both":
             heads["clf"] = nn.Sequential(linear(), nn.Dropout(self.config.head_dropout))
         return nn.ModuleDict(heads)
+
+    def begin(self, embeddings: sampling.Embeddings) -> None:
+        """Rows start from label texts, where the settings say so: what the second head makes of them, of length 1."""
+        if self.config.heads == "both" and self.config.rows == "label-embeddings":
+            table, linear = self.tables()["classifier"], self.modules["clf"][0]  # type: ignore[index]
+            table.weight.copy_(normalize(linear(embeddings.labels()[table.row_ids]), dim=1))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Those of every method, the heads apart from the encoder: each has its own rate."""
@@ -137,26 +149,23 @@ class UniDEC(EmbeddingMethod):
         return self.mining_query_vectors(embeddings_SH)
 
     def query_vectors(self, embeddings_NH: Tensor) -> Tensor:
-        """[N, D], or [N, 2D] where both are scored: the sum of both cosines (Section 3.3)."""
-        scored = self._scored
-        parts = [self.mining_query_vectors(embeddings_NH)] if "de" in scored else []
-        if "clf" in scored:
-            parts.append(normalize(self._head("clf", embeddings_NH), dim=1))
-        return torch.cat(parts, dim=1)
+        """[N, D], or with both heads [N, 2D]: each half of the score's weight times a vector of length 1 (Section 3.3).
+
+        With the weights 1 and 1 the score is the sum of both cosines.
+        """
+        de_ND = self.mining_query_vectors(embeddings_NH)
+        if self.config.heads == "de":
+            return de_ND
+        clf_ND = normalize(self._head("clf", embeddings_NH), dim=1)
+        of_both = 2 * self.config.fusion, 2 * (1 - self.config.fusion)
+        of_de, of_clf = {"both": of_both, "de": (1.0, 0.0), "clf": (0.0, 1.0)}[self.config.inference]
+        return torch.cat((of_de * de_ND, of_clf * clf_ND), dim=1)
 
     def label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:
-        scored = self._scored
-        parts = [self.mining_query_vectors(embeddings_SH)] if "de" in scored else []
-        if "clf" in scored:
-            parts.append(normalize(self._rows(label_ids), dim=1))
-        return torch.cat(parts, dim=1)
-
-    @property
-    def _scored(self) -> set[str]:
-        settings = self.config
-        if settings.heads == "de":
-            return {"de"}
-        return {"de", "clf"} if settings.inference == "both" else {settings.inference}
+        de_SD = self.mining_query_vectors(embeddings_SH)
+        if self.config.heads == "de":
+            return de_SD
+        return torch.cat((de_SD, normalize(self._rows(label_ids), dim=1)), dim=1)
 
     def _head(self, name: str, embeddings_NH: Tensor) -> Tensor:
         vectors_ND: Tensor = self.modules[name](embeddings_NH)

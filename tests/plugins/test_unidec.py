@@ -229,7 +229,7 @@ def test_inference_scores_one_head_the_other_or_the_sum_of_their_cosines(prepare
     for inference in ("de", "clf", "both"):
         method = prepared(inference=inference)
         of_queries, of_labels = method.query_vectors(queries), method.label_vectors(labels, label_ids)
-        assert of_queries.shape[1] == of_labels.shape[1] == (2 * D if inference == "both" else D)
+        assert of_queries.shape[1] == of_labels.shape[1] == 2 * D  # one index serves every inference
         scores[inference] = of_queries @ of_labels.T
     table = method.tables()["classifier"]
     assert isinstance(table, LabelTable)
@@ -239,8 +239,52 @@ def test_inference_scores_one_head_the_other_or_the_sum_of_their_cosines(prepare
     torch.testing.assert_close(prepared(heads="de").query_vectors(queries), method.query_vectors(queries)[:, :D])
 
 
+def test_fusion_weighs_the_cosines(prepared: Make) -> None:
+    queries, labels, label_ids = torch.randn(3, H), torch.randn(LABELS, H), np.arange(LABELS)
+
+    def scores(**settings: Any) -> Tensor:
+        method = prepared(**settings)
+        return method.query_vectors(queries) @ method.label_vectors(labels, label_ids).T
+
+    of_de, of_clf = (scores(inference=inference) for inference in ("de", "clf"))
+    for fusion in (0.0, 0.3, 1.0):
+        torch.testing.assert_close(scores(fusion=fusion), 2 * fusion * of_de + 2 * (1 - fusion) * of_clf)
+
+
+def test_training_is_the_same_whatever_scores(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    """Weights and index are those of any inference, as `scoring_settings` says."""
+    found = []
+    for number, settings in enumerate(({}, {"inference": "clf"}, {"fusion": 0.9})):
+        method = unidec(encoder={"name": small_encoder, "normalize": False}, **settings)
+        method.fit(data, make_run(tmp_path / str(number), {"steps": 4}))
+        found.append({**method.modules.state_dict(), "index": method.index_LD})
+    for other in found[1:]:
+        assert other.keys() == found[0].keys()
+        assert all(torch.equal(other[name], tensor) for name, tensor in found[0].items())
+
+
+def test_rows_may_start_from_label_texts(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = unidec(encoder={"name": small_encoder, "normalize": False}, rows="label-embeddings")
+    run = make_run(tmp_path, {"steps": 1})
+    queries, labels = method.prepare(data, run)
+    with torch.no_grad():
+        method.begin(method.embeddings(queries, labels, run.ledger))
+        method.modules.eval()
+        wanted = normalize(method.modules["clf"](method.embed(labels)), dim=1)
+    torch.testing.assert_close(method.tables()["classifier"].weight, wanted)
+    assert run.ledger.encoder_tokens == labels.lengths.sum()
+
+
 MINED = {"shortlist", "refresh_start", "refresh_every"}
-CLASSIFIER = {"inference", "de_weight", "extra_positives", "classifier_temperature", "classifier_learning_rate"}
+CLASSIFIER = {
+    "inference",
+    "fusion",
+    "rows",
+    "de_weight",
+    "extra_positives",
+    "classifier_temperature",
+    "classifier_learning_rate",
+}
 
 
 @pytest.mark.parametrize(

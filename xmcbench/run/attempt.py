@@ -29,6 +29,7 @@ from xmcbench.evaluation.scoring import score_predictions
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
 from xmcbench.run.predicting import predict_test
+from xmcbench.run.shared_training import restore_log, same_training, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
@@ -65,8 +66,14 @@ class Attempt:
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
         method = build_method(trial)
-        # The dataset is freed at once and read again for scoring: until then no test target is in the process.
-        self._fit(method, self._dataset().training_data(), directory)
+        # Several workers always train: they could not agree on what is in the store.
+        shared = same_training(trial, method, store) if self.worker.size == 1 else None
+        if shared is None:
+            # The dataset is freed at once and read again for scoring: until then no test target is in the process.
+            self._fit(method, self._dataset().training_data(), directory)
+        else:
+            method.load(saved_model(shared, store))
+            restore_log(shared, self.log)
         self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
         if self.worker.rank > 0:
             return None
@@ -86,7 +93,8 @@ class Attempt:
             metrics=scores.metrics,
             intervals=scores.intervals,
             metric_version=METRIC_VERSION,
-            num_parameters=method.num_parameters,
+            num_parameters=shared.num_parameters if shared else method.num_parameters,
+            trained_by=(shared.trained_by or shared.key) if shared else "",
             truth_hash=truth,
         )
         store.write_record(record)

@@ -31,6 +31,11 @@ class Method(ABC):
     info: ClassVar[MethodInfo]
     many_workers: ClassVar[bool] = False
     """Whether several workers can fit the method together; `fit` is then called on each of them."""
+    scoring_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings that change only how a trained model scores: trials that differ in nothing else are trained once.
+
+    `fit` and `save` must then do the same whatever these settings are.
+    """
 
     class Config(Settings):
         """Settings of a method."""
