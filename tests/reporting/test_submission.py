@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
-from xmcbench.reporting.submission import LARGEST, problems
+from xmcbench.reporting.submission import LARGEST, outdated, problems
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -44,7 +45,7 @@ def test_a_good_trial_is_written_and_passes_the_check(
 ) -> None:
     code, said, wrong = submit(bench, capsys, "ok")
     assert (code, wrong) == (0, "")
-    assert f"{len(record.metrics)} figures recomputed" in said
+    assert f"{len(record.metrics)} metrics recomputed" in said
     accepted = Store(bench.root / "accepted")
     (found,) = accepted.records()
     assert found.provenance["command"] == ["xmcbench", "run", "s.yaml"], "no places on this machine"
@@ -52,7 +53,7 @@ def test_a_good_trial_is_written_and_passes_the_check(
     assert set(accepted.resampled(found, ["P@1"])) == {"P@1"}
     assert submit(bench, capsys, "--check") == (
         0,
-        f"{accepted.root}: 1 trials, figures of 1 recomputed, 0 problems\n",
+        f"{accepted.root}: 1 trials, metrics of 1 recomputed, 0 problems\n",
         "",
     )
 
@@ -61,8 +62,8 @@ def test_a_good_trial_is_written_and_passes_the_check(
     ("changes", "message"),
     [
         ({"status": Status.OVER_BUDGET}, "its status is over_budget, expected ok"),
-        ({"metric_version": 0}, "its figures are of definitions 0"),
-        ({"key_version": 1}, "it was written by schema version 1, expected 2: run it again"),
+        ({"metric_version": 0}, "its metrics are of definitions 0"),
+        ({"key_version": 1}, "it was written by schema version 1, expected"),
         ({"metrics": {"P@1": 0.5, "nDCG@1": 0.4}}, "P@1 is 0.5 and nDCG@1 is 0.4"),
         ({"spent": {"steps": 7, "largest_step": {"steps": 1}}}, "it spent 7 steps of 5"),
         ({"provenance": {}}, "its provenance does not say command"),
@@ -77,7 +78,8 @@ def test_what_a_record_lacks_is_said(
 ) -> None:
     keep(bench, record, **changes)
     code, _, wrong = submit(bench, capsys, "ok") if changes.get("status") is None else (1, "", "")
-    found = list(problems(record.model_copy(update=changes)))
+    changed = record.model_copy(update=changes)
+    found = [*outdated(changed), *problems(changed)]
     assert any(message in problem for problem in found)
     assert code == 1
     assert not (bench.root / "accepted").exists()
@@ -120,7 +122,7 @@ def test_the_check_finds_what_was_changed_later(
     assert code == 1
     assert "notes.txt is not expected here" in wrong
     assert "neither predictions.npz nor predictions.sha256 is there" in wrong
-    assert "1 trials, figures of 0 recomputed, 2 problems" in said
+    assert "1 trials, metrics of 0 recomputed, 2 problems" in said
 
     (accepted.root / "trials" / "empty").mkdir()
     assert "empty: holds no record.json" in submit(bench, capsys, "--check")[2]
@@ -138,7 +140,45 @@ def test_predictions_that_are_too_large_are_named_by_their_hash(
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
     code, said, _ = submit(bench, capsys, "--check")
     assert code == 0
-    assert "figures of 0 recomputed, 0 problems" in said
+    assert "metrics of 0 recomputed, 0 problems" in said
+
+
+def test_a_second_run_within_the_intervals_verifies_the_trial(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(bench, capsys, "ok")
+    review = bench.root / "review.md"
+    submit(bench, capsys, "--check", "--comment", str(review))
+    assert "| recomputed | none" in re.sub(" +", " ", review.read_text())
+    code, said, wrong = submit(bench, capsys, "ok", "--verify")
+    assert (code, wrong) == (0, "")
+    assert "metrics within the intervals" in said
+    submit(bench, capsys, "--check", "--comment", str(review))
+    assert "| verified | none" in re.sub(" +", " ", review.read_text())
+    keep(bench, record, metrics=dict.fromkeys(record.metrics, 0.999))
+    code, _, wrong = submit(bench, capsys, "ok", "--verify")
+    assert code == 2
+    assert "is 0.999 in the second run, expected" in wrong
+    note = Store(bench.root / "accepted").directory(record.key) / "verified.json"
+    note.write_text("{}")
+    code, _, wrong = submit(bench, capsys, "--check")
+    assert code == 1
+    assert "verified.json is no note on a second run" in wrong
+
+
+def test_a_review_compares_trials_of_one_dataset_in_pairs(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(bench, capsys, record.key)
+    for other in bench.run(bench.suite(["fake-ok"], seeds=[1]), debug=True).values():
+        keep(bench, other, provenance={**other.provenance, **CLEAN})
+        submit(bench, capsys, other.key)
+    review = bench.root / "review.md"
+    code, _, wrong = submit(bench, capsys, "--check", "--comment", str(review))
+    assert (code, wrong) == (0, "")
+    text = re.sub(" +", " ", review.read_text())
+    assert text.count("minus reference trials (paired bootstrap)") == 2
+    assert "| +0.00 | +0.00 to +0.00 | not significant |" in text
 
 
 def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

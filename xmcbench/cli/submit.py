@@ -1,4 +1,4 @@
-"""`xmcbench submit`: a result for others to rely on, checked before it is handed in and by whoever reviews it."""
+"""`xmcbench submit`: add a trial to the accepted results, and check the accepted results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 def submit(
     run: Annotated[str | None, RUN] = None,
-    check: Annotated[bool, typer.Option("--check", help="Verify all that was handed in, and hand in nothing.")] = False,
-    to: Annotated[Path, typer.Option(metavar="DIR", help="Where accepted results lie.")] = Path("leaderboard/measured"),
+    check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="RUN is a second run of an accepted trial: say so.")] = False,
+    comment: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="With --check: write the review as Markdown.")
+    ] = None,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Check a trial and write it to the accepted results; with --check, verify those that are there.
+    """Check a trial and add it to the accepted results; with --check, check the accepted results.
 
-    Exit code: 0 nothing was found wrong, 1 something was.
+    Exit code: 0 if nothing is wrong, 1 otherwise.
     """
     from functools import cache
 
@@ -35,39 +39,62 @@ def submit(
 
     if check == (run is not None):
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
+    if comment is not None and not check:
+        raise XMCBenchError("submit: --comment needs --check")
     dataset = cache(partial(load, data_dir=data))
-    found = _hand_in(run, to, store, dataset) if run is not None else _check(to, dataset)
+    if run is None:
+        found = _check(to, dataset, comment)
+    else:
+        found = _verify(run, to, store) if verify else _hand_in(run, to, store, dataset)
     for problem in found:
         typer.echo(problem, err=True)
     raise typer.Exit(1 if found else 0)
 
 
+def _verify(run: str, to: Path, place: Path) -> list[str]:
+    """Note on the accepted trial that maintainers ran it again."""
+    from xmcbench.cli.find import find_trial
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting import review
+    from xmcbench.trial.store import Store
+
+    again = find_trial(Store(place), run)
+    accepted = Store(to)
+    record = accepted.record(again.key)
+    if record is None:
+        raise XMCBenchError(f"{to}: holds no trial {again.key}, expected one that was accepted")
+    typer.echo(f"{review.verify(accepted, record, again)}: written, {len(again.metrics)} metrics within the intervals")
+    return []
+
+
 def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset]) -> list[str]:
-    """Write the trial to the accepted results, unless something is wrong with it."""
+    """Add the trial to the accepted results, unless something is wrong with it."""
     from xmcbench.cli.find import find_trial
     from xmcbench.reporting import submission
     from xmcbench.trial.store import Store
 
     store = Store(place)
     record = find_trial(store, run)
-    found = [*submission.problems(record)]
+    found = [*submission.outdated(record), *submission.problems(record)]
     found += submission.differences(store, record, dataset(record.trial.dataset))
     if found:
         return [f"not submitted: {record.key}: {problem}" for problem in found]
     directory = submission.accept(store, record, to)
-    typer.echo(f"{directory}: written, {len(record.metrics)} figures recomputed; commit it and open a pull request")
+    typer.echo(f"{directory}: written, {len(record.metrics)} metrics recomputed; commit it and open a pull request")
     return []
 
 
-def _check(folder: Path, dataset: Callable[[str], Dataset]) -> list[str]:
-    """Every problem of every accepted trial, a line each."""
+def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None) -> list[str]:
+    """Every problem of every accepted trial, a line each; the review goes to `comment`."""
     from xmcbench.errors import XMCBenchError
+    from xmcbench.files.atomic import atomic_write
+    from xmcbench.reporting import review
     from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
     store = Store(folder)
-    found, recomputed, trials = [], 0, sorted(folder.glob("trials/*"))
+    found, checked, trials = [], [], sorted(folder.glob("trials/*"))
     for directory in trials:
         try:
             record = store.record(directory.name)
@@ -78,21 +105,29 @@ def _check(folder: Path, dataset: Callable[[str], Dataset]) -> list[str]:
             found.append(str(problem))
             continue
         own, complete = _check_one(store.root, record, dataset)
-        recomputed += complete
+        checked.append(review.Checked(record, tuple(own), complete))
         found += [f"{directory}: {problem}" for problem in own]
-    typer.echo(f"{folder}: {len(trials)} trials, figures of {recomputed} recomputed, {len(found)} problems")
+    recomputed = sum(one.recomputed for one in checked)
+    typer.echo(f"{folder}: {len(trials)} trials, metrics of {recomputed} recomputed, {len(found)} problems")
+    if comment is not None:
+        unread = "".join(
+            f"- {problem}\n" for problem in found if not any(p in problem for o in checked for p in o.problems)
+        )
+        with atomic_write(comment) as file:
+            file.write((review.comment(store, checked) + unread).encode())
     return found
 
 
 def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) -> tuple[list[str], bool]:
-    """The problems of an accepted trial, and whether its figures could be computed again."""
+    """The problems of an accepted trial, and whether its metrics were recomputed."""
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import submission
+    from xmcbench.reporting import review, submission
     from xmcbench.trial.store import Store
 
     store = Store(folder)
     directory = store.directory(record.key)
     found = [*submission.problems(record), *submission.stray_files(directory)]
+    found += review.verification_problems(directory, record)
     if not (directory / "predictions.npz").exists():
         if not (directory / "predictions.sha256").exists():
             found.append("neither predictions.npz nor predictions.sha256 is there")
@@ -100,6 +135,6 @@ def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) 
     try:
         own = dataset(record.trial.dataset)
     except XMCBenchError as problem:
-        typer.echo(f"{directory}: figures not recomputed: {problem}")
+        typer.echo(f"{directory}: metrics not recomputed: {problem}")
         return found, False
     return found + list(submission.differences(store, record, own)), True

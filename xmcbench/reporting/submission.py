@@ -1,7 +1,7 @@
-"""Results that others may rely on: what a record must say and hold before it is accepted, checked again by anyone.
+"""Submissions: the requirements on a record before it is accepted, which anyone can check again.
 
-Accepted results lie in a folder that is a store (`leaderboard/measured/`): each trial's record and what its figures
-were computed from. Predictions above `LARGEST` bytes are represented by their SHA-256.
+Accepted results are a store (`leaderboard/measured/`): the record of each trial with settings, environment and digest,
+its predictions, and its metrics on resamples. Predictions above `LARGEST` bytes are replaced by their SHA-256.
 """
 
 from __future__ import annotations
@@ -30,23 +30,21 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import SCHEMA_VERSION
 
 LARGEST = 5_000_000
-FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors"})
+FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors", "verified.json"})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
-_CLOSE = 1e-9  # a figure computed elsewhere may differ by rounding
+_CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
 
 def problems(record: Record) -> Iterator[str]:
-    """What keeps a record from being accepted, as far as it can be told from the record alone."""
+    """Why a record cannot be accepted, as far as the record alone shows."""
     if record.status is not Status.OK:
         yield f"its status is {record.status}, expected ok"
     if record.key_version == SCHEMA_VERSION and record.key != record.trial.key:
         yield f"its key is {record.key}, that of its trial {record.trial.key}"
-    if record.key_version != SCHEMA_VERSION:
-        yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
     if record.metric_version != METRIC_VERSION:
-        yield f"its figures are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
+        yield f"its metrics are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
     if not record.metrics or not record.truth_hash:
-        yield "it has no figures, or does not say which truth they answer to"
+        yield "it has no metrics, or does not name the truth that they answer to"
     if record.trial.track == "zero-shot" and record.simulated_teacher:
         yield "its teacher was simulated from annotations, which the zero-shot track does not allow"
     for name, limit in record.trial.budget.limits().items():
@@ -60,8 +58,14 @@ def problems(record: Record) -> Iterator[str]:
     yield from _gaps(record)
 
 
+def outdated(record: Record) -> Iterator[str]:
+    """Why a record cannot be submitted any more. A record that was accepted before a new version stays."""
+    if record.key_version != SCHEMA_VERSION:
+        yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
+
+
 def _gaps(record: Record) -> Iterator[str]:
-    """What is missing of how the record was made."""
+    """Missing provenance."""
     made = record.provenance
     for name in NEEDED:
         if not made.get(name):
@@ -76,7 +80,7 @@ def _gaps(record: Record) -> Iterator[str]:
 
 
 def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
-    """Where the figures of a record are not those of the predictions that are kept of it."""
+    """Metrics and intervals of the record that do not follow from its predictions."""
     try:
         predictions = stored_predictions(store, record, dataset)
     except XMCBenchError as problem:
@@ -85,9 +89,9 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
     names = list(record.metrics)
     evaluators = find_evaluators(names)
     hits = dataset_hits(predictions, dataset)
-    for name, figure in score(hits, names, evaluators).items():
-        if abs(figure - record.metrics[name]) > _CLOSE:
-            yield f"{name} is {record.metrics[name]}, its predictions give {figure}"
+    for name, value in score(hits, names, evaluators).items():
+        if abs(value - record.metrics[name]) > _CLOSE:
+            yield f"{name} is {record.metrics[name]}, its predictions give {value}"
     found = intervals(resampled_metrics(hits, names, evaluators))
     for name, interval in found.items():
         own = record.intervals.get(name, (-1.0, -1.0))
@@ -96,7 +100,7 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
 
 
 def accept(store: Store, record: Record, folder: Path) -> Path:
-    """Write a trial that was found without problems into `folder`, without names of places on this machine."""
+    """Write a trial without problems into `folder`, without paths of this machine; returns its directory."""
     command = [_without_place(str(word)) for word in record.provenance["command"]]
     shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
     accepted = Store(folder)
@@ -113,7 +117,7 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
 
 
 def stray_files(directory: Path) -> Iterator[str]:
-    """What in an accepted trial's folder should not be there, and what is too large."""
+    """Files of an accepted trial that are unexpected or too large."""
     for path in sorted(directory.iterdir()):
         if path.name not in FILES or not path.is_file():
             yield f"{path.name} is not expected here ({', '.join(sorted(FILES))})"
@@ -122,7 +126,7 @@ def stray_files(directory: Path) -> Iterator[str]:
 
 
 def _without_place(word: str) -> str:
-    """A word of a command with paths from the root cut to their last part."""
+    """A word of a command, absolute paths cut to their last part."""
     name, equals, value = word.rpartition("=")
     return f"{name}{equals}{PurePath(value).name}" if PurePath(value).is_absolute() else word
 
