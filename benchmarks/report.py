@@ -1,4 +1,4 @@
-"""How a benchmark tells what it found: a table for eyes, and JSON with hardware and versions."""
+"""The output of a benchmark: a table to read, and JSON with hardware and versions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a step of a label table costs, and what it holds: rows touched against torch's optimisers on the whole table.
+"""Time and memory of a step of a label table, compared with torch's optimisers on the whole table.
 
-A step asks for some rows, gets their gradients and updates them; the loss is left out. All ways take turns in one
-process, and the least of their times counts. `--rows 1300000` needs 10 GB for torch's dense optimiser.
+A step looks some rows up, gets their gradients and updates them; there is no loss. All variants take turns in one
+process, and the shortest time of each counts. `--rows 1300000` needs 10 GB for torch's dense optimiser.
 """
 
 from __future__ import annotations

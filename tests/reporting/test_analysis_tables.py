@@ -9,7 +9,7 @@ import pytest
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.reporting.analyses import names
-from xmcbench.reporting.analysis_tables import analysis_tables_of, write_analyses
+from xmcbench.reporting.analysis_tables import analysis_tables, write_analyses
 
 from .leaderboards import analysed, measured
 from .made import record
@@ -27,7 +27,7 @@ def values(path: Path, *place: str) -> list[str]:
 
 
 def test_tables_show_contributions_that_add_up_and_gains_over_the_first(found: dict[str, Analysis]) -> None:
-    grids = {grid.title.split(":")[0]: grid for grid in reversed(analysis_tables_of(found))}
+    grids = {grid.title.split(":")[0]: grid for grid in reversed(analysis_tables(found))}
     assert set(grids) >= {REGIMES, DECILES, SIMILARITY, SIMILARITY_OF_TAIL}
     for partition in (REGIMES, DECILES, SIMILARITY):
         grid = grids[partition]
@@ -42,7 +42,7 @@ def test_tables_show_contributions_that_add_up_and_gains_over_the_first(found: d
 
 
 def test_one_trial_is_compared_with_none(found: dict[str, Analysis]) -> None:
-    for grid in analysis_tables_of({"first": found["first"]})[1:]:
+    for grid in analysis_tables({"first": found["first"]})[1:]:
         assert grid.headings == ("bin", "labels", "test pairs", "first")
 
 

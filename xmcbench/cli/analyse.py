@@ -38,7 +38,7 @@ def analyse(
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting.analyses import analyse_together
-    from xmcbench.reporting.analysis_tables import analysis_tables_of, write_analyses
+    from xmcbench.reporting.analysis_tables import analysis_tables, write_analyses
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
@@ -49,7 +49,7 @@ def analyse(
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
     found = analyse_together(place, records, dataset, k, vectors)
-    typer.echo(render_tables(analysis_tables_of(found), format))
+    typer.echo(render_tables(analysis_tables(found), format))
     if out is not None:
         written = write_analyses(found, out)
         if figures:

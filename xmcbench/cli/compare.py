@@ -60,7 +60,7 @@ def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
 
     if records[0].truth_hash != records[1].truth_hash:
         raise XMCBenchError(
-            f"{described(records[0])} and {described(records[1])} answer to different truths: nothing to compare"
+            f"{described(records[0])} and {described(records[1])} have different test labels: nothing to compare"
         )
     known = [name for name in records[0].metrics if name in records[1].metrics]
     names = [name.strip() for name in metrics.split(",")] if metrics else known
@@ -88,16 +88,16 @@ def _stored_metrics(store: Store, records: tuple[Record, Record], names: Sequenc
     from xmcbench.evaluation.comparison import compare_resampled
 
     resampled = store.resampled(records[0], names), store.resampled(records[1], names)
-    return _figures(records, compare_resampled((records[0].metrics, records[1].metrics), resampled))
+    return _metrics_table(records, compare_resampled((records[0].metrics, records[1].metrics), resampled))
 
 
 def _tables(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
-    yield _figures(records, found.metrics)
+    yield _metrics_table(records, found.metrics)
     for name, parts in found.breakdowns.items():
         yield _table(f"P@{found.k} by {name}", "labels", parts, ())
 
 
-def _figures(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
+def _metrics_table(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
     from xmcbench.cli.find import described
 
     notes = (

@@ -23,7 +23,7 @@ FIGURES = {
 }
 
 
-def analysis_tables_of(analyses: Mapping[str, Analysis]) -> list[TextTable]:
+def analysis_tables(analyses: Mapping[str, Analysis]) -> list[TextTable]:
     """The tables of analyses on one dataset, by name of the trial; the first is what the others are compared with."""
     first = next(iter(analyses.values()))
     grids = [_summary(analyses)]
