@@ -47,7 +47,7 @@ def test_problems_are_a_line(ran: Bench, capsys: pytest.CaptureFixture[str]) -> 
         (["crash"], "ended as error"),
         (["nothing"], "no trial is called 'nothing'"),
         (["ok", "--figures", "svg"], "expected --out DIR"),
-        (["ok", "--similarity", "ok"], "method 'fake-ok' has no vectors of labels"),
+        (["ok", "--similarity", "ok"], "method 'fake-ok' has no label vectors"),
     ):
         assert call(ran, *arguments) == 2
         assert problem in capsys.readouterr().err
