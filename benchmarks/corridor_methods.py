@@ -1,0 +1,78 @@
+"""The trainings of `corridors.py`: for each built-in method its settings, its budget, and a deliberate mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Settings = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A slip that a change of the code might make: settings that amount to it, or what it does to the fitted method."""
+
+    text: str
+    settings: Settings = field(default_factory=dict)
+    after_fit: Callable[[Any], None] | None = None
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a method is trained, and the mistake that its corridor has to notice."""
+
+    settings: Settings
+    mistake: Mistake
+    budget: dict[str, float] = field(default_factory=lambda: {"steps": 40})
+    unannotated: bool = False  # the zero-shot track: no training annotation
+
+
+def halved(settings: Settings) -> Mistake:
+    rates = {name: value / 2 for name, value in settings.items() if name.endswith("learning_rate")}
+    return Mistake("learning rate halved", rates)
+
+
+def negate_counts(method: Any) -> None:
+    method.counts_L = -method.counts_L
+
+
+def square_labels(method: Any) -> None:
+    method.matrices = {name: matrix.power(2) for name, matrix in method.matrices.items()}
+
+
+DUAL: Settings = {"encoder": {"name": "small"}, "batch_size": 64, "learning_rate": 1e-3}
+MINED: Settings = {"shortlist": 20, "refresh_start": 2, "refresh_every": 2}
+CLUSTERED: Settings = {"cluster_size": 4, "cluster_start": 1, "cluster_every": 1, "cluster_growth": [2]}
+RAW: Settings = {"name": "small", "normalize": False}
+DEXML = {**DUAL, **MINED}
+NGAME = {**DUAL, **CLUSTERED, "hardest": 100}
+PRIME = {**DUAL, **CLUSTERED, "free_vectors": 128}
+UNIDEC = {**DUAL, **MINED, "encoder": RAW, "cluster_size": 4, "dimension": 64}
+UNIDEC |= {"head_learning_rate": 2e-3, "classifier_learning_rate": 1e-2}
+OVA = {**DUAL, "encoder": RAW, "learning_rate": 3e-4, "table": {"learning_rate": 0.3}}
+LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "development": 100}
+PAIRS = {**DUAL, "learning_rate": 4e-3}
+SPANS = {**DUAL, "pairs_per_document": 2}
+FIRST = {"method": "dexml", **DUAL, "negatives": "in-batch"}
+CLASSIFIER = {"first": FIRST, "epochs": 2, "batch_size": 128, "shortlist": 20, "table": {"learning_rate": 1e-2}}
+
+METHODS: dict[str, Training] = {
+    "popular": Training({}, Mistake("sign of the counts", after_fit=negate_counts)),
+    "tfidf-nn": Training({}, Mistake("votes are not raised to a power", {"power": 1.0})),
+    "tfidf-label": Training({}, Mistake("weights squared", after_fit=square_labels)),
+    "bm25-label": Training({}, Mistake("length is not normalised", {"b": 0.0})),
+    "untrained": Training(
+        {"encoder": {"name": "small"}}, Mistake("cls pooling", {"encoder": {"name": "small", "pooling": "cls"}})
+    ),
+    "dexml": Training(DEXML, halved(DEXML)),
+    "ngame": Training(NGAME, halved(NGAME)),
+    "prime": Training(PRIME, halved(PRIME)),
+    "unidec": Training(UNIDEC, halved(UNIDEC)),
+    "ova": Training(OVA, Mistake("learning rate of the table halved", {"table": {"learning_rate": 0.15}})),
+    "ict": Training(PAIRS, halved(PAIRS)),
+    "rts": Training(SPANS, Mistake("temperature doubled", {"temperature": 0.1}), {"steps": 80}),
+    "lmtx": Training(LMTX, halved(LMTX), budget={"epochs": 100}, unannotated=True),
+    "classifier": Training(CLASSIFIER, Mistake("the first method's score is left out", {"fuse": 0.0}), {"epochs": 4}),
+    "sparse-ranker": Training({"first": FIRST}, Mistake("regularisation ten times as strong", {"c": 0.1})),
+}
