@@ -55,7 +55,7 @@ LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "developm
 PAIRS = {**DUAL, "learning_rate": 4e-3}
 SPANS = {**DUAL, "pairs_per_document": 2}
 FIRST = {"method": "dexml", **DUAL, "negatives": "in-batch"}
-CLASSIFIER = {"first": FIRST, "epochs": 2, "batch_size": 128, "shortlist": 20, "table": {"learning_rate": 1e-2}}
+CLASSIFIER = {"first": FIRST, "share": 0.5, "epochs": 2, "batch_size": 128, "shortlist": 20, "table": {"learning_rate": 1e-2}}
 
 METHODS: dict[str, Training] = {
     "popular": Training({}, Mistake("sign of the counts", after_fit=negate_counts)),
@@ -72,7 +72,7 @@ METHODS: dict[str, Training] = {
     "ova": Training(OVA, Mistake("learning rate of the table halved", {"table": {"learning_rate": 0.15}})),
     "ict": Training(PAIRS, halved(PAIRS)),
     "rts": Training(SPANS, Mistake("temperature doubled", {"temperature": 0.1}), {"steps": 80}),
-    "lmtx": Training(LMTX, halved(LMTX), budget={"epochs": 100}, unannotated=True),
-    "classifier": Training(CLASSIFIER, Mistake("the first method's score is left out", {"fuse": 0.0}), {"epochs": 4}),
-    "sparse-ranker": Training({"first": FIRST}, Mistake("regularisation ten times as strong", {"c": 0.1})),
+    "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
+    "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),
+    "sparse-ranker": Training({"first": FIRST}, Mistake("the ranker's score is left out", {"weight": 0.0})),
 }

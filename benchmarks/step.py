@@ -11,6 +11,7 @@ medians over the turns. The peak is the best of many matrix products, measured i
     python benchmarks/step.py --data DIR                 # a dataset of short texts
     python benchmarks/step.py --data DIR --quick
     python benchmarks/step.py --data DIR --profile       # where the time of a step of the trainer goes
+    python benchmarks/step.py --data DIR --dropout       # what dropout costs, against torch's own and none
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 from report import report
+from step_dropout import dropout_costs
 from step_profile import profile
 from torch import nn
 
@@ -229,6 +231,19 @@ def compare(name: str, make: Callable[[Encoder, int, int], Workload], parts: Par
     return rows
 
 
+def of_dropout(name: str, parts: Parts, asked: Any) -> list[dict[str, Any]]:
+    """What dropout costs in steps of one encoder, by workload and precision."""
+    rows = []
+    for make in (lambda encoder, *sizes: titles(encoder, parts, *sizes), fixed):
+        for precision in PRECISIONS:
+            encoder = Encoder.build(EncoderConfig(name=name), parts.train.texts, 0, asked.cache).to(default_device())
+            workload = make(encoder, asked.batch, 3)
+            step, _ = engine(encoder, precision)
+            costs = dropout_costs(partial(step, workload), asked.turns, seconds)
+            rows.append({"encoder": name, "texts": workload.name, "precision": precision, **costs})
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
@@ -236,6 +251,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024, help="queries a step, and as many labels")
     parser.add_argument("--turns", type=int, default=5, help="timed steps of each contestant")
     parser.add_argument("--mini-batch", type=int, nargs="+", default=MINI_BATCHES, help="tried for the other side")
+    parser.add_argument("--dropout", action="store_true", help="only what dropout costs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true", help="tiny, 128 queries, 3 turns, two mini-batch sizes")
     parser.add_argument("--profile", action="store_true", help="only where the time of the trainer's step goes")
@@ -250,6 +266,9 @@ def main() -> None:
         report("step_profile", rows, asked.out)
         return
     parts = read_directory(asked.data)
+    if asked.dropout:
+        report("step_dropout", [row for name in asked.encoder for row in of_dropout(name, parts, asked)], asked.out)
+        return
     asked.peak, rows = dict.fromkeys(PRECISIONS, 0.0), []
     for name in asked.encoder:
         for make in (lambda encoder, *sizes: titles(encoder, parts, *sizes), fixed):
