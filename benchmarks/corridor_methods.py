@@ -55,7 +55,14 @@ LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "developm
 PAIRS = {**DUAL, "learning_rate": 4e-3}
 SPANS = {**DUAL, "pairs_per_document": 2}
 FIRST = {"method": "dexml", **DUAL, "negatives": "in-batch"}
-CLASSIFIER = {"first": FIRST, "share": 0.5, "epochs": 2, "batch_size": 128, "shortlist": 20, "table": {"learning_rate": 1e-2}}
+CLASSIFIER = {
+    "first": FIRST,
+    "share": 0.5,
+    "epochs": 2,
+    "batch_size": 128,
+    "shortlist": 20,
+    "table": {"learning_rate": 1e-2},
+}
 
 METHODS: dict[str, Training] = {
     "popular": Training({}, Mistake("sign of the counts", after_fit=negate_counts)),

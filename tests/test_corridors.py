@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from xmcbench.plugins.registry import OWN, registry
+from xmcbench_external import OutsideMethod
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
@@ -33,8 +34,9 @@ def _one_thread() -> Iterator[None]:
 
 
 def test_every_built_in_method_has_a_corridor_of_its_current_versions() -> None:
-    built_in = {method.name for method in registry().all("method") if method.origin.distribution == OWN}
-    assert built_in == set(METHODS)
+    """Except those that run other programs, which few machines have."""
+    own = [method for method in registry().all("method") if method.origin.distribution == OWN]
+    assert {method.name for method in own if not issubclass(method.thing, OutsideMethod)} == set(METHODS)
     stored = corridors.stored()
     assert {name: stored[name]["versions"] for name in METHODS} == {name: corridors.versions(name) for name in METHODS}
 
