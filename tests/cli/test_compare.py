@@ -34,7 +34,7 @@ def run(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> tu
 def figures(text: str) -> dict[str, dict[str, str]]:
     """The rows of the first table of the CSV."""
     first = text.split("\n\n")[0]
-    return {row["figure"]: row for row in csv.DictReader(io.StringIO(first))}
+    return {row["metric"]: row for row in csv.DictReader(io.StringIO(first))}
 
 
 def test_figures_are_those_of_the_records_with_what_chance_would_give(
@@ -97,7 +97,7 @@ def test_what_cannot_be_compared_is_one_line(
     bench.store.write_record(other)
     code, _, said = run(bench, capsys, "compare", "ok", "rare")
     assert (code, said.count("\n")) == (2, 1)
-    assert "answer to different truths" in said
+    assert "have different test labels" in said
     bench.store.write_record(trials["ok"])
     (bench.store.directory(trials["rare"].key) / "predictions.npz").write_bytes(b"")
     code, _, said = run(bench, capsys, "compare", "ok", "rare")
