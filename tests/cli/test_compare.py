@@ -84,7 +84,7 @@ def test_without_the_dataset_figures_are_still_compared(
     monkeypatch.setattr(xmcbench.data, "load", gone)
     code, text, said = run(bench, capsys, "compare", "ok", "rare", "--format", "csv")
     assert (code, figures(text)) == (0, figures(whole))
-    assert "no breakdown and no queries: dataset 'fake-20' is not here" in said
+    assert "no breakdown and no example queries: dataset 'fake-20' is not here" in said
 
 
 def test_what_cannot_be_compared_is_one_line(
