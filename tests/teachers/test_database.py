@@ -72,7 +72,7 @@ def test_without_a_file_the_table_goes_to_standard_output(results: Path) -> None
     [
         (["--format", "xml"], "--format: unknown format 'xml' (known: csv, json, parquet)"),
         (["--format", "parquet"], "--format parquet: expected a file to write to, --output FILE"),
-        (["--store", "nowhere"], f"nowhere/{FILE}: no judgements there"),
+        (["--store", "nowhere"], f"nowhere/{FILE}: no judgements"),
     ],
 )
 def test_a_table_that_cannot_be_is_told_in_a_line(
