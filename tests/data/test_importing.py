@@ -271,7 +271,9 @@ def test_a_bomb_is_named_before_it_is_unpacked(tmp_path: Path) -> None:
     assert list((tmp_path / "data").iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", gzip.compress(b"no tar")])
+@pytest.mark.parametrize(
+    "content", [b"", b"PK\x03\x04 no zip", gzip.compress(b"no tar")], ids=["empty", "no zip", "no tar"]
+)
 def test_what_is_no_archive_is_one_line(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.zip").write_bytes(content)
     with pytest.raises(XMCBenchError, match=r"a\.zip: "):
