@@ -41,6 +41,7 @@ class NGAME(EmbeddingMethod):
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
 
     config: NGAME.Config
+    run: Run | None = None  # of the trial in training; a plan has none
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW, with this method's epsilon."""
@@ -60,14 +61,14 @@ class NGAME(EmbeddingMethod):
         """The weighted triplet loss over the `hardest` negatives of this step."""
         settings = self.config.model_copy(update={"hardest": self.hardest(queries_BD.device)})
         loss = settings.triplet(queries_BD, labels_SD, batch.positives)
-        if self.run.ledger.steps == 0:
+        if self.run is not None and self.run.ledger.steps == 0:
             self._warn_of_collapse(settings, loss.detach(), queries_BD, labels_SD, batch)
         return loss
 
     def hardest(self, device: torch.device) -> int:
         """Negatives per query in the loss of this step: from `first_hardest` to `hardest`, geometrically."""
         settings, run = self.config, self.run
-        if settings.first_hardest is None:
+        if settings.first_hardest is None or run is None:
             return settings.hardest
         # Of several workers' clocks the fastest, so that all take as many negatives.
         fraction = torch.tensor(run.ledger.fraction(run.budget), dtype=torch.float64, device=device)

@@ -15,6 +15,7 @@ from xmcbench.cli.options import DataDir, StoreDir
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
     from xmcbench.reporting import Leaderboard
+    from xmcbench.reporting.published import PublishedRow
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -48,18 +49,14 @@ def leaderboard(
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
     from xmcbench import reporting
-    from xmcbench.errors import XMCBenchError
 
-    measured = _measured(store) if source != "published" else _Measured({}, {})
     text = format in reporting.FORMATS
-    published = reporting.published_rows(*(rows or [])) if source in ("all", "published") else ()
+    measured, published = _rows(store, source, rows or [])
     overview = text and not dataset and not method and not variants
     if overview and (own := measured.datasets(store)):
         overview = False
         measured = measured.of(own)
         published = tuple(row for row in published if row.dataset in own)
-    if not measured.records and not published:
-        raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     view = reporting.View(
         dataset=dataset,
         source=source,
@@ -83,6 +80,18 @@ def leaderboard(
         else:
             bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
             _write_folder(board, measured, format, output, data, bibtex)
+
+
+def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
+    """The measured and the published rows of these sources. Raises XMCBenchError where there are none."""
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting import published_rows
+
+    measured = _measured(store) if source != "published" else _Measured({}, {})
+    published = tuple(published_rows(*files)) if source in ("all", "published") else ()
+    if not measured.records and not published:
+        raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
+    return measured, published
 
 
 @dataclass(frozen=True)
