@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Selection
 
-SECONDS = 5.0
 SCALARS = st.sampled_from(
     ["0", "1", "-1", "0.5", "1e-3", ".inf", "-.inf", ".nan", "1e999", "0b_", "0x_", "1" * 150, "1:60", "~", "true",
      "!!int abc", "!!bool x", "!!binary a", "!!timestamp 2020-99-99", "!!python/name:os.system", "fake-ok", "fake-20",
@@ -89,14 +87,12 @@ FUZZ = settings(
 
 def refused_in_lines(read: Any, *arguments: Any) -> None:
     """Call a reader; an error must be an XMCBenchError of short lines, each with a name before its colon."""
-    start = time.monotonic()
     try:
         read(*arguments)
     except XMCBenchError as problem:
         lines = str(problem).splitlines()
         assert lines
         assert all(":" in line and len(line) < 3_000 for line in lines), lines
-    assert time.monotonic() - start < SECONDS
 
 
 @FUZZ

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,6 @@ from xmcbench.files import yaml_lines
 from xmcbench.files.yaml_lines import parse_value, read
 from xmcbench.reporting.published import read_published
 from xmcbench.suite.suite import load_suite
-
-SECONDS = 5.0  # that a reader may take on a slow machine; each of these files once took minutes, or all memory
 
 
 def bomb(link: str, levels: int = 30) -> str:
@@ -87,13 +84,11 @@ def test_a_hostile_file_is_refused_in_one_line(bench: Bench, case: str, reader: 
     content, message = HOSTILE[case]
     path = bench.root / "x.yaml"
     path.write_text(content)
-    start = time.monotonic()
     if case.startswith("long") and reader == "yaml":
         read(path)
         return
     with pytest.raises(XMCBenchError) as caught:
         READERS[reader](path, bench)
-    assert time.monotonic() - start < SECONDS
     lines = str(caught.value).splitlines()
     assert max(map(len, lines)) < 2_000, "a message repeats a huge value"
     if reader == "yaml":

@@ -123,7 +123,8 @@ def test_what_was_handed_in_stands_beside_ones_own_of_the_same_dataset(store: Pa
     assert "lf-amazontitles-1.3m, published" in text
 
 
-def test_all_shows_every_printed_row(tmp_path: Path) -> None:
+def test_all_shows_every_printed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     rows = [row for row in published_rows() if row.dataset == "lf-amazontitles-1.3m"]
     text = run("--dataset", "LF-AmazonTitles-1.3M", "--store", tmp_path, "--all")
     lines = [line for line in text.splitlines() if re.match(r" *(\d+|-)  ", line)]

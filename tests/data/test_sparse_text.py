@@ -63,7 +63,7 @@ def test_pairs_written_are_read(tmp_path_factory: pytest.TempPathFactory, pairs:
         ("2 4\n0:1 2\n1:1\n", "line 2", "'2'", "label:value"),
         ("2 4\n0:1\n1:2:3\n", "line 3", "'1:2:3'", "label:value"),
         ("2 4\n0:1\n-1:1\n", "line 3", "'-1'", "digits alone"),
-        ("2 4\n0:1\n:1\n", "line 3", "''", "digits alone"),
+        ("2 4\n0:1\n:1\n", "line 3", "':1'", "label:value"),
         ("2 4\n0:1\n1:\n", "line 3", "''", "finite number"),
         ("2 4\n0:1\n1:x 2:1\n", "line 3", "'x'", "finite number"),
         ("2 4\n0:nan\n1:1\n", "line 2", "'nan'", "finite number"),

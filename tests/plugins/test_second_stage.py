@@ -61,7 +61,7 @@ def test_the_first_method_is_resolved_with_all_that_determines_it() -> None:
     config = Classifier.Config.model_validate({"first": {"method": "dexml", "encoder": "tiny", "batch_size": 7}})
     found = registry().method("dexml")
     assert config.first["method"] == "dexml"
-    assert config.first["origin"] == str(found.origin)
+    assert config.first["origin"] == found.origin.distribution
     assert config.first["batch_size"] == 7
     assert config.first["temperature"] == found.thing.Config().temperature
     assert Classifier.Config.model_validate(config.model_dump(mode="json")) == config
