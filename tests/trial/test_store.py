@@ -82,7 +82,7 @@ def test_a_damaged_record_is_named_and_the_others_are_read(
 def test_a_record_in_the_place_of_another_is_named(store: Store) -> None:
     store.write_record(record())
     store.directory(KEY).rename(store.directory("0" * 16))
-    with pytest.raises(StoreError, match=f"it is the record of {KEY}, expected that of 0000000000000000"):
+    with pytest.raises(StoreError, match=f"found the record of {KEY}, expected that of 0000000000000000"):
         store.record("0" * 16)
     assert store.records() == []
 

@@ -1,4 +1,4 @@
-"""What a trial may spend, and what it spent."""
+"""The budget: what a trial may spend. The ledger: what it has spent."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from xmcbench.errors import XMCBenchError
 
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
-CAPS = frozenset({"peak_bytes"})  # limits that nothing is spent of
+CAPS = frozenset({"peak_bytes"})  # limits that are not used up
 
 
 def peak_memory() -> int:
-    """Peak resident memory of this process in bytes, as the system keeps it."""
+    """Peak resident memory of this process in bytes, as the operating system reports it."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
     import resource
@@ -30,13 +30,13 @@ def peak_memory() -> int:
 
 
 class TooLargeError(XMCBenchError):
-    """A worker needs more memory than the budget allows it. Nothing is made smaller to fit: the trial ends."""
+    """A worker needs more memory than the budget allows. The trial ends; batches are never reduced to fit."""
 
 
 class Budget(BaseModel):
-    """Limits on training; it stops at the first step boundary past any of them. At least one is set.
+    """Limits on training, which stops at the first step boundary past any of them. At least one must be set.
 
-    `peak_bytes` is another kind of limit: nothing is spent of it, and a trial that needs more has no place here.
+    `peak_bytes` is not used up by training: a trial that needs more memory ends with the status `too_large`.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -46,10 +46,10 @@ class Budget(BaseModel):
     encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded, mining included, padding not")
     flops: float | None = Field(None, gt=0, description="floating-point operations of encoder and scores")
     device_seconds: float | None = Field(None, gt=0, description="seconds in the stages " + ", ".join(BUDGETED_STAGES))
-    teacher_calls: int | None = Field(None, gt=0, description="pairs of a document and a label put to a teacher")
+    teacher_calls: int | None = Field(None, gt=0, description="document-label pairs that a teacher is asked about")
     teacher_tokens: int | None = Field(None, gt=0, description="tokens of a teacher's prompts and answers")
 
-    peak_bytes: float | None = Field(None, gt=0, description="most memory of a worker: its GPU's, or resident")
+    peak_bytes: float | None = Field(None, gt=0, description="most memory of a worker: of its GPU, else resident")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Budget:
@@ -63,12 +63,12 @@ class Budget(BaseModel):
         return {name: value for name, value in self.model_dump().items() if value is not None}
 
     def spending(self) -> dict[str, float]:
-        """Those of the limits that training uses up, and stops at."""
+        """The limits that are set and that training uses up, by name."""
         return {name: value for name, value in self.limits().items() if name not in CAPS}
 
 
 class UnknownBudget(Budget):
-    """The budget of predictions that another program made: no limit is known, so they compete with nothing."""
+    """The budget of predictions made by another program: its limits are unknown, so no leaderboard ranks them."""
 
     @model_validator(mode="after")
     def _some_limit(self) -> UnknownBudget:
@@ -79,26 +79,26 @@ class UnknownBudget(Budget):
 
 @dataclass
 class Ledger:
-    """What was spent so far: counted, never estimated."""
+    """What a trial has spent so far: counted, never estimated."""
 
     epochs: float = 0.0
     steps: int = 0
-    queries: int = 0  # training queries seen, repeats counted
-    pool_labels: int = 0  # labels that a step's queries were scored against, summed over steps
+    queries: int = 0  # training queries seen, with repeats
+    pool_labels: int = 0  # size of the label pool that the queries of a step are scored against, summed over steps
     encoder_tokens: int = 0
-    # A backward pass counts twice the forward one; what is computed again to save memory does not count.
-    encoder_flops: int = 0  # of real tokens
-    scoring_flops: int = 0  # of products of queries and labels
-    # Of the pairs a trial puts to teachers, each once: what the answers cost when they were first given.
+    # A backward pass counts twice its forward pass. Recomputation to save memory does not count.
+    encoder_flops: int = 0  # on real tokens
+    scoring_flops: int = 0  # of products of query and label vectors
+    # Each document-label pair is charged once per trial, at the cost of its first answer, cached or not.
     teacher_calls: int = 0
     teacher_prompt_tokens: int = 0
     teacher_completion_tokens: int = 0
-    teacher_cached: int = 0  # of the calls, those whose answer was in the store: nobody was asked
+    teacher_cached: int = 0  # of the calls, those that the store answered
     stage_seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: int = 0  # peak resident memory of the worker that took the most
-    worker_bytes: list[int] = field(default_factory=list)  # of each worker, at the end of training
-    largest_step: dict[str, float] = field(default_factory=dict)  # most of each limit that one step took
-    _inner: float = field(default=0.0, repr=False)  # seconds charged to stages inside the one now open
+    worker_bytes: list[int] = field(default_factory=list)  # peak per worker, at the end of training
+    largest_step: dict[str, float] = field(default_factory=dict)  # the most that one step took of each limit
+    _inner: float = field(default=0.0, repr=False)  # seconds charged to stages nested in the current one
 
     @property
     def device_seconds(self) -> float:
@@ -114,7 +114,7 @@ class Ledger:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Charge the wall-clock of the block to stage `name`; a stage inside a stage is charged once, to the inner."""
+        """Charge the wall-clock time of the block to stage `name`, without the time in nested stages."""
         outer, self._inner = self._inner, 0.0
         start = time.perf_counter()
         try:
@@ -126,7 +126,7 @@ class Ledger:
 
     @contextmanager
     def off_the_books(self) -> Iterator[None]:
-        """Leave the block's tokens and seconds out of what is spent (evaluation on the selection split)."""
+        """Do not charge the tokens, FLOPs and seconds of the block (evaluation on the selection split)."""
         counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
         outer = dict(self.stage_seconds)
         inner = self._inner
@@ -140,16 +140,16 @@ class Ledger:
 
     @contextmanager
     def part(self) -> Iterator[Ledger]:
-        """A ledger for a part of the work that has limits and a schedule of its own; its end is entered here."""
+        """Yield a ledger for a part of training with its own limits and schedule, and add it to this one at the end."""
         part = Ledger()
         try:
             with self.off_the_books():
                 yield part
         finally:
-            self._enter(part)
+            self._add(part)
 
-    def _enter(self, part: Ledger) -> None:
-        """Add what `part` counted; of memory and of largest steps the larger one stays."""
+    def _add(self, part: Ledger) -> None:
+        """Add the counts of `part`. Of peak memory and largest steps, keep the larger value."""
         for name, more in part.state().items():
             mine = getattr(self, name)
             if isinstance(more, dict):
@@ -162,23 +162,26 @@ class Ledger:
             setattr(self, name, more)
 
     def spent(self, limit: str) -> float:
-        """How much of the limit named `limit` is spent."""
+        """The amount spent of the limit named `limit`."""
         return float(getattr(self, limit))
 
     @contextmanager
     def step(self, budget: Budget) -> Iterator[None]:
-        """Note what the block, one step, takes of each limit: by the largest step a trial may overrun."""
+        """Measure how much of each limit the block, one step, takes.
+
+        A trial may exceed its budget by at most its largest step.
+        """
         before = {name: self.spent(name) for name in budget.spending()}
         yield
         for name, spent in before.items():
             self.largest_step[name] = max(self.spent(name) - spent, self.largest_step.get(name, 0.0))
 
     def fraction(self, budget: Budget) -> float:
-        """The share of the budget spent: that of the limit nearest to its end. 1 or more means stop."""
+        """The fraction spent of the limit that is closest to being used up. Training stops at 1 or more."""
         return max(self.spent(name) / limit for name, limit in budget.spending().items())
 
     def over(self, budget: Budget) -> dict[str, float]:
-        """Limits overrun by more than the one step that may cross them, with what was spent."""
+        """The amount spent of each limit that was exceeded by more than the largest step."""
         return {
             name: self.spent(name)
             for name, limit in budget.spending().items()
@@ -186,7 +189,7 @@ class Ledger:
         }
 
     def check_memory(self, budget: Budget, peak: float) -> None:
-        """Raise `TooLargeError` where a worker that took `peak` bytes took more than it may."""
+        """Raise `TooLargeError` if `peak`, the memory of a worker in bytes, exceeds the budget."""
         if budget.peak_bytes is not None and peak > budget.peak_bytes:
             raise TooLargeError(
                 f"a worker took {peak / 1e9:.2f} GB of memory by step {self.steps}, "
@@ -194,10 +197,10 @@ class Ledger:
             )
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as a record keeps it."""
+        """The ledger as a record stores it: all counts, and the totals derived from them."""
         totals = {name: getattr(self, name) for name in ("device_seconds", "flops", "teacher_tokens")}
         return {**self.state(), **totals}
 
     def state(self) -> dict[str, Any]:
-        """What `Ledger(**state)` continues from."""
+        """The counts from which `Ledger(**state)` restores this ledger."""
         return {name: value for name, value in asdict(self).items() if not name.startswith("_")}

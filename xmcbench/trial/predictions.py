@@ -1,4 +1,4 @@
-"""The top k labels of each query: what a method hands over and what every figure is computed from."""
+"""Predictions: the top k labels of each query. Every metric is computed from them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-STORED = 100  # labels of each test query that are kept, after ignored pairs are dropped
+STORED = 100  # labels per test query in the store, after ignored pairs are removed
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """`indices` [N, k] int32 label ids and `scores` [N, k] float32, best first; -1 and -inf pad a short row.
+    """`indices` [N, k] int32 label ids and `scores` [N, k] float32, best first; short rows are padded with -1 and -inf.
 
-    Ties rank by lower label id.
+    Among equal scores, the lower label id ranks first.
     """
 
     indices: np.ndarray

@@ -1,4 +1,4 @@
-"""With what a trial was run: code, versions, hardware, command. Collected once a process."""
+"""The code, versions, hardware and command that a trial ran with. The fixed part is collected once per process."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError, version
@@ -22,9 +23,9 @@ DISTRIBUTIONS = (
 
 
 def provenance(command: list[str] | None = None) -> dict[str, Any]:
-    """The facts a reader needs to judge or repeat a result, as a record keeps them."""
+    """The provenance that a record stores, for readers who want to judge or reproduce a result."""
     program, *arguments = command or sys.argv
-    # The folder that the program is installed in is private.
+    # The name of the program only: the folder that it is installed in is private.
     return {**_fixed(), **_torch(), "command": redacted([Path(program).name, *arguments])}
 
 
@@ -39,22 +40,20 @@ def _fixed() -> dict[str, Any]:
         "cores": os.cpu_count() or 0,
         "cores_usable": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
         "memory_bytes": psutil.virtual_memory().total,
-        "host": sha256(platform.node().encode()).hexdigest()[:12],  # tells machines apart without naming them
+        "host": sha256(platform.node().encode()).hexdigest()[:12],  # distinguishes machines without naming them
     }
 
 
 def _versions() -> dict[str, str]:
-    found = {}
+    versions = {}
     for name in DISTRIBUTIONS:
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
 
 
 def _git(root: Path) -> dict[str, Any]:
-    """Commit of the checkout the package lies in, wherever the command was started; empty for an installed one."""
+    """The commit of the checkout that contains the package; empty if the package is installed without a checkout."""
     if not (root / ".git").exists():
         return {}
     try:
@@ -78,7 +77,7 @@ def _cpu() -> str:
 
 
 def _torch() -> dict[str, Any]:
-    """Threads and device, where the method has imported torch."""
+    """Threads and GPUs as torch sees them; empty if the method did not import torch."""
     torch = sys.modules.get("torch")
     if torch is None:
         return {}

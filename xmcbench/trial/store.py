@@ -1,13 +1,14 @@
-"""Where trials live on disk. A record is written last and whole, so its presence is what "finished" means.
+"""The store: the folder that holds trials and their results. The record is written last and atomically, so a trial is
+finished exactly if its record exists.
 
-<root>/trials/<key>/trial.json        what was asked
-                    record.json       what came of it
+<root>/trials/<key>/trial.json        the trial and its options
+                    record.json       the outcome
                     predictions.npz   the top 100 labels of every test query
-                    resampled.safetensors   its figures on resamples of the test queries, for intervals and ties
-                    log.txt           what the trial printed
-                    checkpoint/       while it runs: what `fit` continues from
-                    model/            what `predict` needs
-<root>/judgements.sqlite              what teachers answered, of all trials (`xmcbench/teachers/database.py`)
+                    resampled.safetensors   its metrics on resamples of the test queries, for intervals and ties
+                    log.txt           standard output and standard error of the trial
+                    checkpoint/       while the trial runs: the state that `fit` resumes from
+                    model/            the trained model, as `predict` loads it
+<root>/judgements.sqlite              the answers of teachers, shared by all trials (`xmcbench/teachers/database.py`)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
 
-# The disk's fault, not the method's: nothing is recorded, and the same trial goes on when there is room again.
+# Errors of the disk, not of the method: no record is written, and the next run resumes the trial.
 DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 
 
@@ -40,7 +41,7 @@ class StoreError(XMCBenchError):
 
 
 class Store:
-    """Records and predictions by trial key. Every failure to read or write is a `StoreError`."""
+    """Reads and writes records and predictions by trial key. Every failure to read or write raises `StoreError`."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -49,7 +50,7 @@ class Store:
         return self.root / "trials" / key
 
     def records(self) -> list[Record]:
-        """All records, by key. One that cannot be read is left out, with a warning of one line that names it."""
+        """All records, sorted by key. An unreadable record is left out, with a one-line warning that names its file."""
         trials = self.root / "trials"
         with _reading(trials):
             try:
@@ -67,24 +68,24 @@ class Store:
         return records
 
     def record(self, key: str) -> Record | None:
-        """What came of a trial, or None where it has not finished."""
+        """The record of a trial, or None if the trial has not finished."""
         path = self.directory(key) / "record.json"
         with _reading(path):
             try:
-                with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (a path's own takes twice as long)
+                with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (Path.open takes twice as long)
                     content = file.readall()
             except (FileNotFoundError, NotADirectoryError):
                 return None
             record = decode(content)
         if record.key != key:
-            raise StoreError(f"{path}: it is the record of {record.key}, expected that of {key}: moved or edited")
+            raise StoreError(f"{path}: found the record of {record.key}, expected that of {key}: moved or edited")
         return record
 
     def write_record(self, record: Record) -> None:
         self._write(record.key, "record.json", encode(record.without_secrets()))
 
     def write_json(self, key: str, name: str, content: BaseModel) -> None:
-        """Write one of the JSON files of a trial."""
+        """Write `content` to the JSON file `name` of a trial."""
         self._write(key, name, content.model_dump_json(indent=1).encode() + b"\n")
 
     def _write(self, key: str, name: str, content: bytes) -> None:
@@ -93,20 +94,20 @@ class Store:
             file.write(content)
 
     def drop_record(self, key: str) -> None:
-        """Forget the outcome of a trial that is to be tried again."""
+        """Delete the outcome of a trial, so that the trial can be run again."""
         for name in ("record.json", "predictions.npz", "resampled.safetensors"):
             path = self.directory(key) / name
             with _writing(path):
                 path.unlink(missing_ok=True)
 
     def in_flight(self, key: str) -> bool:
-        """Whether a trial was begun and has no outcome yet."""
+        """Whether a trial was started and has no record yet."""
         directory = self.directory(key)
         with _reading(directory):
             return (directory / "trial.json").exists() and not (directory / "record.json").exists()
 
     def write_predictions(self, key: str, predictions: Predictions, truth_hash: str) -> None:
-        """Keep predictions, with the hash of the truth they answer to."""
+        """Write predictions, with the hash of the test targets that they were made for."""
         path = self.directory(key) / "predictions.npz"
         with _writing(path), atomic_write(path) as file:
             np.savez_compressed(
@@ -117,23 +118,27 @@ class Store:
             )
 
     def predictions(self, key: str) -> tuple[Predictions, str]:
-        """The predictions of a trial and the hash of the truth they answer to."""
+        """The predictions of a trial, and the hash of the test targets that they were made for."""
         path = self.directory(key) / "predictions.npz"
         with _reading(path), np.load(path, allow_pickle=False) as arrays:
             return Predictions(arrays["indices"], arrays["scores"]), str(arrays["truth_hash"])
 
-    def write_resampled(self, key: str, figures: Mapping[str, np.ndarray], truth_hash: str) -> None:
-        """Keep the figures of a trial on resamples of the test queries, float32 [B] each by name."""
+    def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> None:
+        """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric."""
         from safetensors.numpy import save
 
         self._write(
             key,
             "resampled.safetensors",
-            save(dict(figures), {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}),
+            save(dict(metrics), {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}),
         )
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
-        """Those of `metrics` of which figures on resamples are kept, for the truth that `record` answers to."""
+        """The stored values of `metrics` on resamples, float32 [B] by name.
+
+        Metrics without stored values are left out; so are all values for other test targets than those of `record`,
+        or of another version of the resampling.
+        """
         from safetensors import safe_open
 
         path = self.directory(record.key) / "resampled.safetensors"
@@ -143,14 +148,17 @@ class Store:
             metadata = file.metadata()
             if metadata.get("truth_hash") != record.truth_hash:
                 return {}
-            if metadata.get("resampling_version") != str(RESAMPLING_VERSION):  # not paired with those drawn now
+            if metadata.get("resampling_version") != str(RESAMPLING_VERSION):  # other resamples than those of today
                 return {}
-            kept = file.keys()
-            return {name: file.get_tensor(name) for name in metrics if name in kept}
+            stored_names = file.keys()
+            return {name: file.get_tensor(name) for name in metrics if name in stored_names}
 
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
-        """Hold a trial, so that two runs on one store do not both run it. Without `wait`, yields whether it is held."""
+        """Lock a trial, so that two runs on one store do not both run it. Yields whether the lock was acquired.
+
+        With `wait`, block until the lock is free. Without it, yield False if another process holds the lock.
+        """
         path = self.root / "locks" / key
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -174,7 +182,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: cannot read: {problem.strerror or problem}") from problem
     except RecordError as problem:
         raise StoreError(f"{path}: {problem}") from problem
-    except Exception as problem:  # whatever numpy and zipfile make of a damaged file
+    except Exception as problem:  # numpy and zipfile raise many types of exception for a damaged file
         raise StoreError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
 
 
