@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import published_rows
-from xmcbench.reporting.claims import read_claims
+from xmcbench.reporting import View, leaderboard, published_rows, render
+from xmcbench.reporting.claims import Claim, read_claims, state_of, write_claims
+
+from .made import cited
 
 CLAIM = "claims:\n  - id: a\n    claim: c\n    metric: P@1\n    published: {text: p Figure 1}\n"
 
@@ -24,10 +27,46 @@ def test_every_claim_names_rows_that_are_published_and_a_state_that_its_interval
             assert any(row and claim.metric in row.printed for row in found), claim.id
         if claim.trials:
             low, high = map(float, claim.trials.interval)
-            expected = "reproduced" if low > 0 else "contradicted" if high < 0 else "not decided"
-            assert claim.state == expected, claim.id
+            assert claim.state == state_of((low, high)), claim.id
         else:
             assert claim.state == "not tried", claim.id
+
+
+def test_claims_are_shown_at_the_better_row_or_at_the_row_that_it_is_folded_into() -> None:
+    rows = [
+        cited("A", 0.5),
+        cited("A", 0.4, variant="with", role="ablation"),
+        cited("A", 0.3, variant="without", role="ablation"),
+        cited("B", 0.6),
+    ]
+    of = {"table": "dexml Table 1", "dataset": "made"}
+    trials = {"suite": "s", "dataset": "d", "better": "x", "than": "y", "difference": "+2.00"}
+    claims = [
+        Claim(id="a", claim="B wins", metric="P@5", published={**of, "better": "B", "than": "A"}),
+        Claim(
+            id="b",
+            claim="With is better",
+            metric="P@1",
+            published={**of, "better": "A (with)", "than": "A (without)"},
+            state="reproduced",
+            trials={**trials, "interval": ("+1.00", "+3.00")},
+        ),
+    ]
+    board = leaderboard([], rows, claims=claims)
+    first, second = board.groups[0].rows
+    assert [(c.id for c in row.claims) and row.method for row in (first, second) if row.claims] == ["B"]
+    assert [claim.id for claim in second.folded_claims] == ["b"]
+    text = render(board)
+    assert re.search(r"B +60\.0 +30\.00○", text)
+    assert re.search(r"A +50\.0 +25\.00 .* \+2✓", text)
+    assert "✓ With is better: reproduced, P@1 +2.00 (+1.00 to +3.00) on d." in text
+    every = leaderboard([], rows, View(variants=True), claims=claims)
+    assert re.search(r"A \(with\) +40\.0✓", render(every))
+
+
+def test_claims_are_read_as_they_were_written(tmp_path: Path) -> None:
+    write_claims(read_claims(), tmp_path / "claims.yaml")
+    assert read_claims(tmp_path / "claims.yaml") == read_claims()
 
 
 def test_a_claim_without_a_state_is_not_tried(tmp_path: Path) -> None:

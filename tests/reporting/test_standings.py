@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics
+from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics, render
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection
@@ -105,10 +105,36 @@ def test_results_of_older_code_are_marked() -> None:
         record("sole", 0.1, method="sole", versions={"method": 1}),
     ]
     table = leaderboard(records)
-    marked = ["old (older version)", "other (older version)", "early (older version)"]
-    assert [row.label for row in table.groups[0].rows] == ["new", *marked, "sole"]
+    rows = [line.split()[1] for line in render(table).splitlines() if line[:1].isdigit()]
+    assert rows == ["new", "old‡", "other‡", "early‡", "sole"]
     reasons = f"engine {ENGINE_VERSION - 1}, now {ENGINE_VERSION}; from before versions were recorded; method 1, now 2"
-    assert f"older version: a result of older code ({reasons}); `xmcbench run` trains it again." in table.notes
+    assert f"‡: a result of older code ({reasons}); `xmcbench run` trains it again." in table.notes
+
+
+def test_an_older_result_of_the_same_configuration_has_the_same_name() -> None:
+    config = {"batch_size": 8}
+    records = [
+        record("a", 0.5, config=config | {"added": 1}, versions={"method": 2, "engine": ENGINE_VERSION}),
+        record("a", 0.4, config=config, versions={"method": 1, "engine": ENGINE_VERSION}),
+        record("b", 0.3, config=config, versions={"method": 2, "engine": ENGINE_VERSION}),
+        record("b", 0.2, config={"batch_size": 9}, versions={"method": 2, "engine": ENGINE_VERSION}),
+    ]
+    rows = leaderboard(records).groups[0].rows
+    assert [row.label for row in rows] == ["a", "a", "b (batch_size=8)", "b (batch_size=9)"]
+    assert [bool(row.older) for row in rows] == [False, True, False, False]
+
+
+def test_a_trained_method_that_is_not_better_than_popular_is_marked() -> None:
+    records = [
+        record("frequent", 0.3, method="popular", spent={"steps": 0}),
+        record("good", 0.4),
+        record("equal", 0.3, seed=1),
+        record("untrained", 0.1, spent={"steps": 0}),
+    ]
+    table = leaderboard(records)
+    assert [row.label for row in table.groups[0].rows if row.below_popular] == ["equal"]
+    assert "equal↓" in render(table)
+    assert any(note.startswith("↓: trained, yet not better") for note in table.notes)
 
 
 def test_releases_that_change_no_result_are_averaged() -> None:

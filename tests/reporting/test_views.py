@@ -124,6 +124,32 @@ def test_a_view_chooses_budget_and_method() -> None:
         methods(method="ngam")
 
 
+@pytest.mark.parametrize("view", [View(method="b"), View(method="b", variants=True)])
+def test_one_method_keeps_its_rank_among_all(view: View) -> None:
+    rows = [cited("A", 0.9), cited("B", 0.8), cited("C", 0.7), cited("D", 0.6)]
+    group = only(leaderboard([], rows, view))
+    assert [(row.rank, row.method) for row in group.rows] == [(2, "B")]
+    assert group.best["P@1"] == (0.9, 0.8)
+    assert "<u>80.0</u>" in render(leaderboard([], rows, view), "markdown")
+
+
+def test_a_result_is_found_by_the_name_of_a_variant() -> None:
+    rows = [cited("A", 0.9), cited("A", 0.5, variant="small", role="ablation"), cited("B")]
+    assert [row.label for row in only(leaderboard([], rows, View(method="A (small)"))).rows] == ["A"]
+
+
+def test_a_mark_stays_where_a_name_is_cut() -> None:
+    rows = [record("a" * 50, versions={"method": 1}), record("b", versions={"method": 2}, metrics={"P@1": 0.4})]
+    text = render(leaderboard(rows), width=40)
+    assert "aaa…‡" in text
+
+
+def test_no_format_names_a_place_on_this_machine() -> None:
+    board = leaderboard([], published_rows())
+    for format in ("json", "csv"):
+        assert ".yaml" not in render(board, format)
+
+
 def test_the_best_rows_are_kept_and_the_others_counted() -> None:
     table = leaderboard(
         [record(str(i), i / 10) for i in range(5)], [cited(str(i), i / 10) for i in range(4)], View(top=2)

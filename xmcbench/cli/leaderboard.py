@@ -15,6 +15,7 @@ from xmcbench.cli.options import DataDir, StoreDir
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
     from xmcbench.reporting import Leaderboard
+    from xmcbench.reporting.claims import Claim
     from xmcbench.reporting.published import PublishedRow
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -52,6 +53,7 @@ def leaderboard(
 
     text = format in reporting.FORMATS
     measured, published = _rows(store, source, rows or [])
+    claims = reporting.read_claims()
     overview = text and not dataset and not method and not variants
     if overview and (own := measured.datasets(store)):
         overview = False
@@ -72,14 +74,14 @@ def leaderboard(
         paper=format == "latex",
     )
     with _uncollected():
-        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled)
+        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims)
         if bib is not None:
             _write_text(reporting.bibliography(board, published), bib)
         if text:
             _write_text(reporting.render(board, format, _width()), output)
         else:
             bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
-            _write_folder(board, measured, format, output, data, bibtex)
+            _write_folder(board, measured, format, output, data, bibtex, claims)
 
 
 def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
@@ -181,16 +183,21 @@ def _write_text(text: str, output: Path | None) -> None:
 
 
 def _write_folder(
-    board: Leaderboard, measured: _Measured, format: str, output: Path | None, data: Path, bibtex: dict[str, str]
+    board: Leaderboard,
+    measured: _Measured,
+    format: str,
+    output: Path | None,
+    data: Path,
+    bibtex: dict[str, str],
+    claims: Sequence[Claim],
 ) -> None:
     """Write a page or figures into a folder."""
     analyses = measured.analyses(board, data)
     if format == "html":
-        from xmcbench.reporting.claims import read_claims
         from xmcbench.reporting.page import write_page
 
         folder = output or Path("leaderboard-site")
-        written = write_page(board, measured.records, folder, analyses, read_claims(), bibtex)
+        written = write_page(board, measured.records, folder, analyses, claims, bibtex)
     else:
         from xmcbench.reporting.plots import write_figures
 

@@ -20,11 +20,14 @@ if TYPE_CHECKING:
 def submit(
     run: Annotated[str | None, RUN] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
-    verify: Annotated[bool, typer.Option("--verify", help="RUN is a second run of an accepted trial: say so.")] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
     comment: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --check: write the review as Markdown.")
     ] = None,
     to: Annotated[Path, typer.Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
+    verified: Annotated[Path, typer.Option(metavar="FILE", help="The maintainers' list of verified trials.")] = Path(
+        "leaderboard/verified.yaml"
+    ),
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
@@ -43,27 +46,26 @@ def submit(
         raise XMCBenchError("submit: --comment needs --check")
     dataset = cache(partial(load, data_dir=data))
     if run is None:
-        found = _check(to, dataset, comment)
+        found = _check(to, dataset, comment, verified)
     else:
-        found = _verify(run, to, store) if verify else _hand_in(run, to, store, dataset)
+        found = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, dataset)
     for problem in found:
         typer.echo(problem, err=True)
     raise typer.Exit(1 if found else 0)
 
 
-def _verify(run: str, to: Path, place: Path) -> list[str]:
-    """Note on the accepted trial that maintainers ran it again."""
+def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
+    """Add the accepted trial to the verified ones if it lies within the corridor of the runs in the store."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import review
+    from xmcbench.reporting import verification
     from xmcbench.trial.store import Store
 
-    again = find_trial(Store(place), run)
     accepted = Store(to)
-    record = accepted.record(again.key)
-    if record is None:
-        raise XMCBenchError(f"{to}: holds no trial {again.key}, expected one that was accepted")
-    typer.echo(f"{review.verify(accepted, record, again)}: written, {len(again.metrics)} metrics within the intervals")
+    record = find_trial(accepted, run)
+    found = verification.verify(accepted, record, Store(place).records())
+    known = verification.read_verifications(verified)
+    verification.write_verifications({**known, record.key: found}, verified)
+    typer.echo(f"{verified}: {record.key} verified by {len(found.seeds)} runs, {len(found.corridor)} metrics")
     return []
 
 
@@ -84,16 +86,16 @@ def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset])
     return []
 
 
-def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None) -> list[str]:
+def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None, verified: Path) -> list[str]:
     """Every problem of every accepted trial, a line each; the review goes to `comment`."""
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
-    from xmcbench.reporting import review
+    from xmcbench.reporting import review, verification
     from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
-    store = Store(folder)
+    store, verifications = Store(folder), verification.read_verifications(verified)
     found, checked, trials = [], [], sorted(folder.glob("trials/*"))
     for directory in trials:
         try:
@@ -105,7 +107,8 @@ def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None
             found.append(str(problem))
             continue
         own, complete = _check_one(store.root, record, dataset)
-        checked.append(review.Checked(record, tuple(own), complete))
+        again = verification.is_verified(store, record, verifications)
+        checked.append(review.Checked(record, tuple(own), complete, again))
         found += [f"{directory}: {problem}" for problem in own]
     recomputed = sum(one.recomputed for one in checked)
     typer.echo(f"{folder}: {len(trials)} trials, metrics of {recomputed} recomputed, {len(found)} problems")
@@ -121,13 +124,12 @@ def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None
 def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its metrics were recomputed."""
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import review, submission
+    from xmcbench.reporting import submission
     from xmcbench.trial.store import Store
 
     store = Store(folder)
     directory = store.directory(record.key)
     found = [*submission.problems(record), *submission.stray_files(directory)]
-    found += review.verification_problems(directory, record)
     if not (directory / "predictions.npz").exists():
         if not (directory / "predictions.sha256").exists():
             found.append("neither predictions.npz nor predictions.sha256 is there")

@@ -2,6 +2,7 @@
 
 from xmcbench.reporting.bibliography import bibliography, bibtex_entry
 from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
+from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
@@ -28,6 +29,7 @@ __all__ = [
     "cost_table",
     "leaderboard",
     "published_rows",
+    "read_claims",
     "read_published",
     "recorded_metrics",
     "render",

@@ -11,15 +11,15 @@ from io import StringIO
 from typing import Any
 
 from xmcbench.errors import UnknownNameError
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, heading
+from xmcbench.reporting.marks import of_claims, of_name, of_value
+from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
-from xmcbench.reporting.standings import notes_of
 from xmcbench.reporting.text_table import (
     REQUIRED,
-    SLIP,
     TABLE_FORMATS,
-    TIE,
     Cell,
     Heading,
     Mark,
@@ -89,7 +89,7 @@ def _columns(group: Group) -> list[Column]:
     rows = group.rows
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
-        (Heading("method", left=True, shortest=18), [Cell(_name(row)) for row in rows]),
+        (Heading("method", left=True, shortest=18), _name_cells(rows)),
     ]
     if "kind" in group.columns:
         columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))
@@ -113,8 +113,14 @@ def _columns(group: Group) -> list[Column]:
 def _fact_column(group: Group, name: str, importance: int) -> Column:
     text = COLUMNS[name].kind == "text"
     head = Heading(heading(name), left=text, importance=importance, shortest=SHORTEST.get(name, 8))
-    cited = name == "paper"
-    return head, [Cell(cell(row, name) or "-", cite=row.papers[:1] if cited else ()) for row in group.rows]
+    return head, [
+        Cell(
+            cell(row, name) or "-",
+            symbols=of_claims(row.folded_claims) if name == "variants" else "",
+            cite=row.papers[:1] if name == "paper" else (),
+        )
+        for row in group.rows
+    ]
 
 
 def _name(row: Row) -> str:
@@ -122,22 +128,19 @@ def _name(row: Row) -> str:
     return f"{name} ({row.status})" if row.status == Status.OVER_BUDGET else name
 
 
+def _name_cells(rows: Sequence[Row]) -> list[Cell]:
+    return [Cell(_name(row), symbols=of_name(row)) for row in rows]
+
+
 def _metric_cells(group: Group, metric: str) -> list[Cell]:
-    """The values of a metric: of the ranked rows the best and the second best marked, and those that tie."""
-    ranked = sorted({row.metrics[metric] for row in group.rows if row.rank and metric in row.metrics}, reverse=True)
-    marks: dict[float, Mark] = dict(zip(ranked[:2], ("best", "second"), strict=False))
-    ties = any(metric in row.tied or metric in row.slips for row in group.rows)
-    cells = []
-    for row in group.rows:
-        value = row.metrics.get(metric) if row.rank else None
-        mark = marks.get(value, "") if value is not None else ""
-        cells.append(Cell(cell(row, metric) or "-", mark, _symbols(row, metric, ties)))
-    return cells
-
-
-def _symbols(row: Row, metric: str, padded: bool) -> str:
-    """What follows a value: the sign of a tie or of a misprint, or a space where other rows have a sign."""
-    return SLIP if metric in row.slips else TIE if metric in row.tied else " " if padded else ""
+    """The values of a metric with their marks; the best and the second best of the ranked rows stand out."""
+    stand_out: dict[float, Mark] = dict(zip(group.best.get(metric, ()), ("best", "second"), strict=False))
+    marks = [of_value(row, metric) for row in group.rows]
+    width = max(map(len, marks), default=0)
+    return [
+        Cell(cell(row, metric) or "-", stand_out.get(row.metrics.get(metric, -1.0), "") if row.rank else "", own)
+        for row, own in zip(group.rows, (own.ljust(width) for own in marks), strict=True)
+    ]
 
 
 def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
@@ -194,6 +197,9 @@ def _csv(board: Leaderboard) -> str:
         *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
         *((name, partial(_fact, name)) for name in facts),
         ("against_source", lambda _, row: row.against_source),
+        ("claims", lambda _, row: "; ".join(f"{claim.id}: {claim.state}" for claim in row.claims)),
+        ("older", lambda _, row: row.older),
+        ("below_popular", lambda _, row: row.below_popular or None),
         ("tied", lambda _, row: " ".join(sorted(row.tied))),
         ("seeds", lambda _, row: " ".join(map(str, row.seeds))),
         ("keys", lambda _, row: " ".join(row.keys)),
@@ -236,9 +242,11 @@ def _json(board: Leaderboard) -> str:
 
 
 def _jsonable(value: Any) -> Any:
-    """The value with sets as sorted lists."""
+    """The value with sets as sorted lists and claims as mappings."""
     if isinstance(value, dict):
         return {name: _jsonable(inner) for name, inner in value.items()}
     if isinstance(value, frozenset):
         return sorted(value)
+    if isinstance(value, Claim):
+        return {"id": value.id, "claim": value.claim, "metric": value.metric, "state": value.state}
     return [_jsonable(inner) for inner in value] if isinstance(value, list | tuple) else value

@@ -42,8 +42,8 @@ def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -
         alike = record.trial.model_dump_json(exclude={"seed", "version"})
         seeds[f"{alike} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
-    variants = _variants([group[0] for group in groups])
     older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
+    variants = _variants([group[0] for group in groups], older)
     return [(group[0], _row(group, *texts)) for group, *texts in zip(groups, variants, older, strict=True)]
 
 
@@ -70,6 +70,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,
+        plugin=first.trial.method,
         older=older,
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
@@ -114,26 +115,28 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     return spent
 
 
-def _variants(records: list[Record]) -> list[str]:
-    """For records that share a label, the settings in which they differ; for others the empty string."""
-    sharing = Counter(record.trial.label for record in records)
-    settings = [_settings(record) if sharing[record.trial.label] > 1 else {} for record in records]
-    values: dict[str, dict[str, set[str | None]]] = {label: defaultdict(set) for label in sharing}
-    counts: dict[str, Counter[str]] = {label: Counter() for label in sharing}
-    for record, own in zip(records, settings, strict=True):
-        counts[record.trial.label].update(own.keys())
-        for name, value in own.items():
-            values[record.trial.label][name].add(value)
-    variants = []
-    for record, own in zip(records, settings, strict=True):
-        label = record.trial.label
-        differing = [
-            name
-            for name in sorted(values[label])
-            if len(values[label][name]) > 1 or counts[label][name] < sharing[label]
-        ]
-        variants.append(" ".join(", ".join(f"{name}={own.get(name)}" for name in differing).split()))
-    return variants
+def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
+    """For records that share a label, the settings in which they differ; for others the empty string.
+
+    Results of older code (`older` is not empty) are compared among themselves: older code had other settings.
+    """
+    sharing: dict[tuple[str, bool], list[dict[str, str]]] = defaultdict(list)
+    names = [(record.trial.label, bool(reason)) for record, reason in zip(records, older, strict=True)]
+    counts = Counter(names)
+    settings = [_settings(record) if counts[name] > 1 else {} for record, name in zip(records, names, strict=True)]
+    for name, own in zip(names, settings, strict=True):
+        sharing[name].append(own)
+    differing = {name: _differing(alike) for name, alike in sharing.items()}
+    return [
+        " ".join(", ".join(f"{setting}={own.get(setting)}" for setting in differing[name]).split())
+        for name, own in zip(names, settings, strict=True)
+    ]
+
+
+def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The settings that do not have the same value everywhere."""
+    names = sorted({name for own in settings for name in own}) if len(settings) > 1 else []
+    return [name for name in names if len({own.get(name) for own in settings}) > 1]
 
 
 def _settings(record: Record) -> dict[str, str]:
@@ -141,7 +144,7 @@ def _settings(record: Record) -> dict[str, str]:
     trial = record.trial
     tree = {
         **trial.config,
-        **trial.model_dump(include={"method", "distribution", "versions"}),
+        **trial.model_dump(include={"method", "distribution"}),
         "selection": trial.selection.model_dump() if trial.selection else {},
     }
     return {name: str(value) for name, value in flatten(tree) if value != {}}

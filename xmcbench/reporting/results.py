@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.published import COSTS, PublishedRow
 from xmcbench.reporting.rows import Row
@@ -21,8 +22,8 @@ KINDS = ("encoder", "classifier", "encoder + classifier")  # variants that only 
 COMPARABLE = ("", *KINDS, "encoder + auxiliary", "x3")  # variants whose values should agree
 
 
-def printed_row(row: PublishedRow) -> Row:
-    """A published row on its own."""
+def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
+    """A published row on its own, with those of the `claims` that say that it is better than another row."""
     facts: dict[str, Value | None] = {name: getattr(row, name, None) for name in COLUMNS if name != "settings"}
     facts["settings"] = ", ".join(f"{name} {value}" for name, value in row.settings.items()) or None
     facts |= {"paper": row.source, "note": row.note or None, "role": row.role, "variants": None}
@@ -37,25 +38,26 @@ def printed_row(row: PublishedRow) -> Row:
         printed=row.printed | row.printed_costs,
         slips=row.slip,
         facts={name: fact for name, fact in facts.items() if fact not in (None, "")},
-        place=row.place,
         papers=(row.paper,),
         url=row.url,
         citation=row.citation,
+        claims=tuple(claim for claim in claims if claim.published.is_about(row)),
     )
 
 
-def results(published: Iterable[PublishedRow]) -> list[Row]:
+def results(published: Iterable[PublishedRow], claims: Iterable[Claim] = ()) -> list[Row]:
     """One row for each method and kind, with the other rows of the method folded into it. Nothing is lost."""
+    known = tuple(claims)
     by_method: dict[str, list[PublishedRow]] = defaultdict(list)
     for row in published:
         by_method[row.method].append(row)
-    return [shown for rows in by_method.values() for shown in _of_method(rows)]
+    return [shown for rows in by_method.values() for shown in _of_method(rows, known)]
 
 
 Result = list[PublishedRow]  # the rows that print one result
 
 
-def _of_method(rows: Sequence[PublishedRow]) -> list[Row]:
+def _of_method(rows: Sequence[PublishedRow], claims: Sequence[Claim]) -> list[Row]:
     shown: dict[str, list[Result]] = defaultdict(list)
     folded: dict[str, list[Result]] = defaultdict(list)
     for result in _merged(rows):
@@ -67,7 +69,7 @@ def _of_method(rows: Sequence[PublishedRow]) -> list[Row]:
     heads = {kind: sorted(found, key=_preference) for kind, found in shown.items()}
     for kind, others in folded.items():
         heads[kind if kind in heads else next(iter(heads))] += others
-    return [_shown(found, kind) for kind, found in heads.items()]
+    return [_shown(found, kind, claims) for kind, found in heads.items()]
 
 
 def _merged(rows: Sequence[PublishedRow]) -> list[Result]:
@@ -116,13 +118,13 @@ def _preference(result: Result) -> tuple[bool, bool, bool, int]:
     return not own, all(row.slip for row in result), any(row.split for row in result), 0 if own else -len(result)
 
 
-def _shown(found: Sequence[Result], kind: str) -> Row:
+def _shown(found: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
     """The first result as a row, the others folded into it."""
     head = sorted(found[0], key=lambda row: (not row.introduced, bool(row.slip)))
-    rows = [printed_row(row) for row in head]
+    rows = [printed_row(row, claims) for row in head]
     facts = {name: fact for row in reversed(rows) for name, fact in row.facts.items()}
     facts["paper"] = _sources(head)
-    others = [printed_row(row) for result in found[1:] for row in result]
+    others = [printed_row(row, claims) for result in found[1:] for row in result]
     for cost in (row for row in others if row.facts["role"] == "cost" and not row.variant):
         facts = {**{name: cost.facts[name] for name in COSTS if name in cost.facts}, **facts}
     variants = len(found) - 1
@@ -140,7 +142,7 @@ def _shown(found: Sequence[Result], kind: str) -> Row:
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
         slips={name: text for row in rows for name, text in row.slips.items() if _only_misprinted(name, rows)},
         facts={name: fact for name, fact in facts.items() if name != "role"},
-        place=", ".join(row.place for row in rows),
+        claims=tuple(dict.fromkeys(claim for row in rows for claim in row.claims)),
         papers=tuple(dict.fromkeys(row.papers[0] for row in rows)),
         disagreements=_disagreements(found),
         folded=(*rows, *others),

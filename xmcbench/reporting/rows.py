@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.numbers import Value
 from xmcbench.trial.record import Status
 
@@ -56,8 +57,10 @@ class Row:
     seeds: tuple[int, ...] = ()
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
+    plugin: str = ""  # measured: the method plugin of its trials
     older: str = ""  # measured: why it is a result of older code; empty if it is not
-    place: str = ""  # published: file and line, of each table
+    below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
+    claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""
     citation: str = ""
@@ -67,9 +70,14 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Method and variant, and whether it is a result of older code."""
-        label = f"{self.method} ({self.variant})" if self.variant else self.method
-        return f"{label} (older version)" if self.older else label
+        """Method and variant."""
+        return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    @property
+    def folded_claims(self) -> tuple[Claim, ...]:
+        """The claims about the rows folded into this one, without this row's own claims."""
+        found = dict.fromkeys(claim for row in self.folded for claim in row.claims)
+        return tuple(claim for claim in found if claim not in self.claims)
 
     def value(self, column: str) -> Value | None:
         """The value in the column of a metric or fact, to sort by; None where there is none."""
@@ -91,6 +99,7 @@ class Group:
     dataset_hash: str = ""  # measured: of the content
     budget: dict[str, float] = field(default_factory=dict)  # measured: limits by name
     by: dict[str, str] = field(default_factory=dict)  # column and value, where rows are grouped by one
+    best: dict[str, tuple[float, ...]] = field(default_factory=dict)  # by metric: the two highest ranked values
     left_out: int = 0  # rows below the best that were asked for
 
     @property

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from textwrap import shorten
 from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, column_name
 from xmcbench.reporting.differences import with_difference
 from xmcbench.reporting.measured import measured_rows, newest_versions
+from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import results
@@ -34,6 +35,7 @@ USUAL_COLUMNS = {
 }
 PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
+POPULAR = "popular"  # the method that predicts the most frequent labels: a trained method should be better
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
 
 
@@ -42,17 +44,25 @@ def leaderboard(
     published: Iterable[PublishedRow] = (),
     view: View | None = None,
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
+    claims: Sequence[Claim] = (),
 ) -> Leaderboard:
-    """Rank measured and published rows separately, as `view` asks; `resampled` decides which rows tie.
+    """Rank measured and published rows separately, as `view` asks.
+
+    `resampled` decides which rows tie; `claims` are shown at the published rows that they are about.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
     view = view or View()
     measured, published = _wanted(_entered(list(records)), list(published), view)
-    groups = [*_measured_groups(measured, published, view), *_published_groups(published, view)]
+    groups = [*_measured_groups(measured, published, view), *_published_groups(published, view, claims)]
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
-    ranked = [_ranked(group, view, resampled) for group in groups]
+    ranked = [_shown(_ranked(group, view, resampled), view) for group in groups]
+    ranked = [group for group in ranked if group.rows]
+    if not ranked:
+        raise UnknownNameError(
+            "method", str(view.method), {row.method for group in groups for row in group.rows}, "in these rows"
+        )
     return Leaderboard(tuple(ranked), notes_of(ranked))
 
 
@@ -65,7 +75,7 @@ def _entered(records: list[Record]) -> list[Record]:
 def _wanted(
     records: list[Record], published: list[PublishedRow], view: View
 ) -> tuple[list[Record], list[PublishedRow]]:
-    """The records and published rows of the view's dataset, track, budget and method."""
+    """The records and published rows of the view's dataset, track and budget."""
     if view.dataset is not None:
         names = {record.trial.dataset for record in records} | {row.dataset for row in published}
         dataset = {name.casefold(): name for name in names}.get(view.dataset.casefold())
@@ -78,12 +88,6 @@ def _wanted(
         published = [row for row in published if row.track == view.track]
     if view.budget is not None:
         records = _with_budget(records, view.budget)
-    if view.method is not None:
-        names = {record.trial.label for record in records} | {row.method for row in published}
-        records = [r for r in records if _is(view.method, r.trial.label, r.trial.method)]
-        published = [row for row in published if _is(view.method, row.method, row.label)]
-        if not records and not published and names:
-            raise UnknownNameError("method", view.method, names, "in these rows")
     if not records and not published:
         where = [f"dataset {view.dataset}"] if view.dataset else []
         where += [f"track {view.track}"] if view.track else []
@@ -91,10 +95,11 @@ def _wanted(
     return records, published
 
 
-def _is(pattern: str, *names: str) -> bool:
+def _is_method(row: Row, pattern: str) -> bool:
+    """Whether a name of the row, of its plugin or of a row folded into it is the pattern or matches it."""
+    names = {row.plugin, *(name for one in (row, *row.folded) for name in (one.method, one.label))}
     pattern = pattern.casefold()
-    names = tuple(name.casefold() for name in names)
-    return any(folded(pattern) == folded(name) or fnmatchcase(name, pattern) for name in names)
+    return any(folded(pattern) == folded(name) or fnmatchcase(name.casefold(), pattern) for name in names)
 
 
 def _with_budget(records: list[Record], wanted: str) -> list[Record]:
@@ -130,14 +135,14 @@ def _measured_groups(records: list[Record], published: list[PublishedRow], view:
     return groups
 
 
-def _published_groups(published: list[PublishedRow], view: View) -> list[Group]:
+def _published_groups(published: list[PublishedRow], view: View, claims: Sequence[Claim]) -> list[Group]:
     comparable: dict[tuple[str, str, str], list[PublishedRow]] = defaultdict(list)
     for row in published:
         comparable[row.dataset, row.track, row.protocol].append(row)
     groups = []
     for dataset, track, protocol in sorted(comparable):
         setting = {"source": "published", "dataset": dataset, "track": track, "protocol": protocol}
-        rows = results(comparable[dataset, track, protocol])
+        rows = results(comparable[dataset, track, protocol], claims)
         groups += _split(rows, setting, view)
     return groups
 
@@ -194,7 +199,7 @@ def _check_names(groups: Sequence[Group], view: View) -> None:
 
 
 def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
-    """The group with its rows in order and its columns as asked."""
+    """The group with all its rows ranked and its columns as asked."""
     order = column_name(view.sort) if view.sort and view.sort not in group.every_metric else None
     metrics = tuple(dict.fromkeys(view.metrics)) or _usual_metrics(group, view)
     sort = group.sort if order or view.sort is None else view.sort
@@ -205,21 +210,47 @@ def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
     places = {value: place for place, value in enumerate(values, start=1)}
     rows = [replace(row, rank=places[row.metrics[sort]]) if _competes(row, sort, group.track) else row for row in rows]
     rows.sort(key=lambda row: row.rank is None)
+    compared = tuple(dict.fromkeys([*metrics, sort]))
+    if group.source != "published":
+        rows = with_ties(_beside_popular(rows, sort), compared, resampled)
+    best = {name: _two_best(rows, name) for name in compared}
     if view.variants:
         rows = _unfolded(rows, sort)
     if order:
         rows.sort(key=lambda row: _least_first(row.facts.get(order) or cell(row, order) or None))
+    return replace(group, rows=tuple(rows), metrics=metrics, columns=_columns(group, view), sort=sort, best=best)
+
+
+def _shown(group: Group, view: View) -> Group:
+    """The group with the rows of the view's method, at most `top` of them."""
+    rows = [row for row in group.rows if view.method is None or _is_method(row, view.method)]
     shown = rows[: view.top] if view.top else rows
-    if group.source != "published":
-        shown = with_ties(shown, tuple(dict.fromkeys([*metrics, sort])), resampled)
-    usual = PAPER_COLUMNS if view.paper else group.columns
-    columns = tuple(dict.fromkeys(column_name(name) or name for name in view.columns)) or usual
-    if view.variants and not view.columns and not view.paper:
-        role = ("role",) if group.source == "published" else ()
-        columns = tuple(name for name in (*columns, *role) if name != "variants")
-    return replace(
-        group, rows=tuple(shown), metrics=metrics, columns=columns, sort=sort, left_out=len(rows) - len(shown)
-    )
+    return replace(group, rows=tuple(shown), left_out=len(rows) - len(shown))
+
+
+def _columns(group: Group, view: View) -> tuple[str, ...]:
+    if view.columns:
+        return tuple(dict.fromkeys(column_name(name) or name for name in view.columns))
+    if view.paper:
+        return PAPER_COLUMNS
+    if not view.variants:
+        return group.columns
+    role = ("role",) if group.source == "published" else ()
+    return tuple(name for name in (*group.columns, *role) if name != "variants")
+
+
+def _two_best(rows: Sequence[Row], metric: str) -> tuple[float, ...]:
+    """The two highest values of ranked rows."""
+    return tuple(sorted({row.metrics[metric] for row in rows if row.rank and metric in row.metrics}, reverse=True)[:2])
+
+
+def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
+    """The rows, with a mark at those that were trained and are not better than the most frequent labels."""
+    floor = max((row.metrics[sort] for row in rows if row.plugin == POPULAR and row.rank), default=-1.0)
+    return [
+        replace(row, below_popular=bool(row.rank and row.facts.get("steps") and row.metrics[sort] <= floor))
+        for row in rows
+    ]
 
 
 def _usual_metrics(group: Group, view: View) -> tuple[str, ...]:
@@ -252,66 +283,3 @@ def _competes(row: Row, sort: str, track: str) -> bool:
     if track == "zero-shot" and row.facts.get("simulated_teacher"):
         return False
     return row.source == "published" or row.metric_version == METRIC_VERSION
-
-
-def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
-    """What a reader of the groups has to know: units, ranks, signs, misprints, disagreements."""
-    rows = [row for group in groups for row in group.rows]
-    measured = [row for row in rows if row.source != "published"]
-    published = [row for row in rows if row.source == "published"]
-    sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
-    notes = [f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."]
-    if published:
-        metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
-        notes += _published_notes(published, metrics, [name for group in groups for name in group.columns])
-    if any(row.source == "imported" for row in rows):
-        notes.append("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
-    if any(row.intervals for row in measured):
-        notes.append(
-            "95 %: half the width of the interval over test queries (bootstrap). "
-            "≈: not significantly different from the best of its column (paired bootstrap, 95 %)."
-        )
-    if any(row.std for row in measured):
-        notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
-    if any(row.against for row in measured):
-        notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
-    notes += _measured_notes(measured)
-    if left_out := sum(group.left_out for group in groups):
-        notes.append(f"{left_out} further rows are not shown (--top).")
-    return tuple(dict.fromkeys(notes)) if rows else ()
-
-
-def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
-    yield "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
-    if "variants" in columns and any("variants" in row.facts for row in rows):
-        yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
-    for row in rows:
-        for metric, text in row.slips.items():
-            yield f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}."
-    for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
-        methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))
-        yield f"Not ranked, on another test split ({split}): {methods}."
-    for row in rows:
-        if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
-            name = f"{row.label} ({row.kind})" if row.kind else row.label
-            yield f"Papers disagree on {name}: {', '.join(differing)}."
-
-
-def _measured_notes(rows: list[Row]) -> list[str]:
-    notes = []
-    splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
-    if set(splits) - {"none"}:
-        notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
-    if any(row.status == Status.OVER_BUDGET for row in rows):
-        notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
-    if any(row.facts.get("simulated_teacher") for row in rows):
-        notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")
-    if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
-        versions = ", ".join(map(str, sorted(old)))
-        notes.append(
-            f"Rows scored with other metric definitions (version {versions}, now {METRIC_VERSION}) are not ranked; "
-            "`xmcbench rescore` updates them."
-        )
-    if reasons := sorted({row.older for row in rows if row.older}):
-        notes.append(f"older version: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
-    return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

@@ -30,7 +30,7 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import SCHEMA_VERSION
 
 LARGEST = 5_000_000
-FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors", "verified.json"})
+FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors"})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 

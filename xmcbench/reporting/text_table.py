@@ -13,8 +13,6 @@ from typing import Literal
 from xmcbench.errors import UnknownNameError
 
 Mark = Literal["", "best", "second"]
-TIE = "≈"  # after a value: not significantly different from the best of its column
-SLIP = "†"  # after a value: the paper misprints it
 REQUIRED = 100  # importance of a column that is never left out
 LONGEST = 40  # rows of a LaTeX table that stays on one page
 GAP = "  "
@@ -36,7 +34,7 @@ class Cell:
 
     text: str
     mark: Mark = ""
-    symbols: str = ""  # TIE, SLIP
+    symbols: str = ""  # marks that follow the text
     cite: tuple[str, ...] = ()  # BibTeX keys: LaTeX cites them in place of the text
 
 
@@ -89,7 +87,7 @@ def render_notes(notes: Sequence[str], format: str, width: int | None = None) ->
         return "\n".join(f"- {escape_markdown(note)}" for note in notes)
     if format == "latex":
         return "\n".join(f"% {note}" for note in notes)
-    return "\n".join(fill(note, width) if width else note for note in notes)
+    return "\n".join(fill(note, width, break_on_hyphens=False) if width else note for note in notes)
 
 
 # A terminal -------------------------------------------------------------------------------------------------------
@@ -110,33 +108,36 @@ def _terminal(table: TextTable, width: int | None) -> str:
 def _fitted(table: TextTable, width: int | None) -> tuple[list[Heading], list[list[str]], list[str]]:
     """Headings and rows whose lines fit `width` as far as that is possible, and the headings that were left out."""
     headings = table.columns
-    rows = [[cell.text + cell.symbols for cell in row] for row in table.cells]
+    rows = table.cells
     dropped: list[str] = []
-    while width is not None:
+    while True:
         shortened = _shortened(headings, rows, width)
         optional = [i for i, heading in enumerate(headings) if heading.importance < REQUIRED]
-        if sum(_widths(headings, shortened)) + len(GAP) * (len(headings) - 1) <= width or not optional:
+        length = sum(_widths(headings, shortened)) + len(GAP) * (len(headings) - 1)
+        if width is None or length <= width or not optional:
             return headings, shortened, dropped
         least = min(reversed(optional), key=lambda i: headings[i].importance)
         dropped.append(headings[least].text)
         headings = headings[:least] + headings[least + 1 :]
         rows = [row[:least] + row[least + 1 :] for row in rows]
-    return headings, rows, dropped
 
 
-def _shortened(headings: Sequence[Heading], rows: list[list[str]], width: int) -> list[list[str]]:
-    """The rows with their longest texts cut until a line fits, or nothing more can be cut."""
-    widths = _widths(headings, rows)
+def _shortened(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: int | None) -> list[list[str]]:
+    """The texts of the rows, the longest ones cut until a line fits `width` or nothing more can be cut."""
+    widths = _widths(headings, [[cell.text + cell.symbols for cell in row] for row in rows])
     least = [min(w, max(h.shortest, len(h.text))) if h.left else w for h, w in zip(headings, widths, strict=True)]
-    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width
+    excess = sum(widths) + len(GAP) * (len(widths) - 1) - width if width else 0
     while excess > 0 and widths != least:
         widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
         widths[widest] -= 1
         excess -= 1
-    return [
-        [text if len(text) <= most else text[: most - 1] + "…" for text, most in zip(row, widths, strict=True)]
-        for row in rows
-    ]
+    return [[_cut(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
+
+
+def _cut(cell: Cell, longest: int) -> str:
+    """The text and the marks of a cell; a text that is too long loses its end, never its marks."""
+    room = longest - len(cell.symbols)
+    return (cell.text if len(cell.text) <= room else cell.text[: room - 1] + "…") + cell.symbols
 
 
 def _widths(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -196,15 +197,22 @@ LATEX_SPECIAL = {
     "≤": r"$\leq$",
     "≥": r"$\geq$",
     "Δ": r"$\Delta$",
-    TIE: r"$\approx$",
-    SLIP: r"\textsuperscript{\dag}",
+    "≈": r"$\approx$",
+    "†": r"\textsuperscript{\dag}",
+    "‡": r"\textsuperscript{\ddag}",
+    "↓": r"$\downarrow$",
+    "✓": r"$\checkmark$",
+    "✗": r"$\times$",
+    "○": r"$\circ$",
 }
 
 
 def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
     text = text.replace("--", "-\u200b-")  # not a dash
-    return re.sub(r"[\\~^<>|\u200b\"±×≤≥Δ≈†&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text)
+    return re.sub(
+        r"[\\~^<>|\u200b\"±×≤≥Δ≈†‡↓✓✗○&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text
+    )
 
 
 def _latex(table: TextTable) -> str:
@@ -218,7 +226,7 @@ def _latex(table: TextTable) -> str:
     if len(body) > LONGEST:
         return _long_latex(columns, caption, head, body, notes)
     lines = [
-        r"\begin{table}  % \usepackage{booktabs,threeparttable,natbib}",
+        r"\begin{table}  % \usepackage{amssymb,booktabs,threeparttable,natbib}",
         r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
         r"\begin{threeparttable}",
         caption,
@@ -240,7 +248,7 @@ def _long_latex(columns: str, caption: str, head: str, body: list[str], notes: l
     columns = columns.replace("l", r">{\raggedright}p{0.3\textwidth}", 1)  # long names break over lines
     lines = [
         r"{\footnotesize\setlength{\tabcolsep}{3pt}",
-        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{array,booktabs,longtable,natbib}}",
+        rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{amssymb,array,booktabs,longtable,natbib}}",
         caption + r"\\",
         r"\toprule",
         head,

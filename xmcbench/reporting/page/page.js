@@ -4,11 +4,13 @@
 const PAGE = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
+const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", claim: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
 const STORED = ["dataset", "track", "source", "budget", "method", "variants"];
 const DATASETS = unique(PAGE.groups.map((group) => group.dataset)).sort();
 
 function readAddress() {
+  const claim = /^#(claim-[a-z0-9-]+)$/.exec(location.hash);
+  state.claim = claim ? claim[1] : "";
   const stored = new URLSearchParams(location.hash.slice(1));
   for (const name of STORED) state[name] = stored.get(name) ?? "";
   const column = stored.get("sort");
@@ -144,7 +146,7 @@ function redraw(navigated = false) {
   byId("overview").hidden = Boolean(state.dataset);
   byId("view").hidden = !state.dataset;
   byId("dataset").value = state.dataset;
-  if (!state.dataset) return;
+  if (!state.dataset) return byId(state.claim)?.scrollIntoView({ block: "center" });
   byId("title").textContent = state.dataset;
   fillFilters();
   const groups = groupsWithout("");

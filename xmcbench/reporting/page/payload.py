@@ -7,10 +7,13 @@ from math import isnan
 from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
+from xmcbench.reporting.marks import STATES
+from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
-from xmcbench.reporting.standings import every_printed, notes_of
+from xmcbench.reporting.standings import every_printed
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
@@ -102,12 +105,21 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "intervals": {name: [f"{100 * end:.1f}" for end in ends] for name, ends in row.intervals.items()},
         "tied": sorted(row.tied),
         "slips": row.slips,
+        "older": row.older,
+        "below_popular": row.below_popular,
+        "claims": [_claim(claim) for claim in row.claims],
+        "folded_claims": [_claim(claim) for claim in row.folded_claims],
         "costs": costs(row),
         "keys": list(row.keys),
         "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
         "url": row.url,
         "papers": list(row.papers),
     }
+
+
+def _claim(claim: Claim) -> dict[str, str]:
+    """What the page shows of a claim beside a value; the overview shows the rest."""
+    return {"id": claim.id, "metric": claim.metric, "text": str(claim), "mark": STATES[claim.state]}
 
 
 def _cell(row: Row, sort: str, name: str) -> tuple[str | None, float | None]:

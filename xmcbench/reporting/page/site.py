@@ -75,6 +75,7 @@ def _index(
         data=_json(data),
         overviews=overviews(board.groups),
         claims=claims,
+        records=records,
         states=Counter(claim.state for claim in claims),
         charts=CHARTS,
         footer=_footer(records),

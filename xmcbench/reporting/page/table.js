@@ -72,19 +72,27 @@ function leaders(group, columns, info) {
 
 const hidden = (text) => element("span", { class: "hidden" }, text);
 
+// A mark, with its meaning as a tooltip and for screen readers.
+const sign = (mark, meaning) => [element("span", { class: "sign", "aria-hidden": "true", title: meaning }, mark), hidden(`, ${meaning}`)];
+
+// The state of a claim, with a link to the trials that decided it.
+const claimLink = (claim) => element("a", { class: "sign claim", href: `#claim-${claim.id}`, title: claim.text, "aria-label": claim.text }, claim.mark);
+
 function bodyCell(group, row, column, info, leading) {
   const at = group.columns.indexOf(column);
   const text = at < 0 ? null : row.texts[at];
   const cell = element("td", { class: info.number ? "" : "text" }, text === null ? "–" : text);
   if (!info.number && text !== null && text.length > 24) cell.className = "long";
+  if (column === "variants") cell.append(...row.folded_claims.map(claimLink));
   if (!info.metric || text === null) return cell;
   const place = row.rank === null || !leading[column] ? -1 : leading[column].indexOf(row.values[at]);
   if (place >= 0) {
     cell.classList.add(place === 0 ? "best" : "second");
     cell.append(hidden(place === 0 ? ", best" : ", second best"));
   }
-  if (row.tied.includes(column)) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: "not significantly different from the best" }, "≈"), hidden(", not significantly different from the best"));
-  if (row.slips[column]) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: `misprint: ${row.slips[column]}` }, "†"), hidden(`, misprint: ${row.slips[column]}`));
+  if (row.tied.includes(column)) cell.append(...sign("≈", "not significantly different from the best"));
+  if (row.slips[column]) cell.append(...sign("†", `misprint: ${row.slips[column]}`));
+  cell.append(...row.claims.filter((claim) => claim.metric === column).map(claimLink));
   const interval = row.intervals[column];
   if (interval) cell.append(element("span", { class: "interval", title: "95 % interval over test queries" }, `${interval[0]}–${interval[1]}`));
   return cell;
@@ -92,6 +100,8 @@ function bodyCell(group, row, column, info, leading) {
 
 function methodCell(row) {
   const cell = element("th", { scope: "row", class: "method text" }, nameOf(row));
+  if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
+  if (row.below_popular) cell.append(...sign("↓", "trained, yet not better than the most frequent labels"));
   if (row.status !== "ok") cell.append(element("span", { class: "status" }, row.status));
   if (row.problem) cell.append(element("span", { class: "problem" }, row.problem));
   return cell;

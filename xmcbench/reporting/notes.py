@@ -1,0 +1,87 @@
+"""The notes below a leaderboard: units, ranks, marks, misprints, disagreements."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from textwrap import shorten
+
+from xmcbench.reporting.marks import BELOW_POPULAR, OLDER, STATES
+from xmcbench.reporting.rows import Group, Row
+from xmcbench.trial.record import METRIC_VERSION, Status
+
+
+def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
+    """The notes that a reader of the groups needs."""
+    rows = [row for group in groups for row in group.rows]
+    measured = [row for row in rows if row.source != "published"]
+    published = [row for row in rows if row.source == "published"]
+    sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
+    notes = [f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."]
+    if published:
+        metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
+        notes += _published_notes(published, metrics, [name for group in groups for name in group.columns])
+    if any(row.source == "imported" for row in rows):
+        notes.append("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
+    if any(row.intervals for row in measured):
+        notes.append(
+            "95 %: half the width of the interval over test queries (bootstrap). "
+            "≈: not significantly different from the best of its column (paired bootstrap, 95 %)."
+        )
+    if any(row.std for row in measured):
+        notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
+    if any(row.against for row in measured):
+        notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
+    notes += _measured_notes(measured)
+    if left_out := sum(group.left_out for group in groups):
+        notes.append(f"{left_out} further rows are not shown (--top).")
+    return tuple(dict.fromkeys(notes)) if rows else ()
+
+
+def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+    yield "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
+    if "variants" in columns and any("variants" in row.facts for row in rows):
+        yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
+    for row in rows:
+        for metric, text in row.slips.items():
+            yield f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}."
+    for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
+        methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))
+        yield f"Not ranked, on another test split ({split}): {methods}."
+    yield from _claim_notes(rows)
+    for row in rows:
+        if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
+            name = f"{row.label} ({row.kind})" if row.kind else row.label
+            yield f"Papers disagree on {name}: {', '.join(differing)}."
+
+
+def _claim_notes(rows: Sequence[Row]) -> Iterator[str]:
+    """A legend of the states, and a line for each claim."""
+    claims = list(dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)))
+    if claims:
+        legend = ", ".join(f"{mark} {state}" for state, mark in STATES.items())
+        yield f"Claims of the papers, at the better of two settings or at the results folded into its row: {legend}."
+    for claim in claims:
+        yield f"{STATES[claim.state]} {claim}."
+
+
+def _measured_notes(rows: list[Row]) -> list[str]:
+    notes = []
+    splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
+    if set(splits) - {"none"}:
+        notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
+    if any(row.status == Status.OVER_BUDGET for row in rows):
+        notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
+    if any(row.facts.get("simulated_teacher") for row in rows):
+        notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")
+    if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
+        versions = ", ".join(map(str, sorted(old)))
+        notes.append(
+            f"Rows scored with other metric definitions (version {versions}, now {METRIC_VERSION}) are not ranked; "
+            "`xmcbench rescore` updates them."
+        )
+    if reasons := sorted({row.older for row in rows if row.older}):
+        notes.append(f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
+    if any(row.below_popular for row in rows):
+        notes.append(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
+    return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]
