@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,7 +58,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     from xmcbench.errors import XMCBenchError, suggest
     from xmcbench.trial.record import SCORED
 
-    scored = [record for record in store.records() if record.status in SCORED]
+    scored = [record for record in store.records() if record.status in SCORED or _unscored(store, record)]
     if not scored:
         raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` makes some")
     matched: dict[str, Record] = {}
@@ -74,17 +74,34 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     return list(matched.values())
 
 
+def _unscored(store: Store, record: Record) -> bool:
+    """Whether a trial has predictions and failed only when they were scored."""
+    failed = record.failure is not None and record.failure.stage == "score"
+    return failed and (store.directory(record.key) / "predictions.npz").exists()
+
+
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
-    from xmcbench.evaluation import METRIC_VERSION, find_evaluators, truth_hash
+    from xmcbench.evaluation import DEFAULT_METRICS, METRIC_VERSION, find_evaluators, truth_hash
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.evaluation.stored import stored_predictions
+    from xmcbench.trial.record import Status
 
     predictions = stored_predictions(store, record, dataset)
-    names = list(dict.fromkeys([*record.metrics, *added]))
+    names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
     scores = score_predictions(predictions, dataset, names, find_evaluators(names))
     store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
-    rescored = {"metrics": scores.metrics, "intervals": scores.intervals, "metric_version": METRIC_VERSION}
+    rescored: dict[str, Any] = {
+        "metrics": scores.metrics,
+        "intervals": scores.intervals,
+        "metric_version": METRIC_VERSION,
+    }
+    if _unscored(store, record):
+        over = any(
+            record.spent.get(name, 0) > limit + record.spent.get("largest_step", {}).get(name, 0)
+            for name, limit in record.trial.budget.spending().items()
+        )
+        rescored |= {"failure": None, "status": Status.OVER_BUDGET if over else Status.OK}
     return record.model_copy(update=rescored)
 
 

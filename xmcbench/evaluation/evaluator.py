@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from xmcbench.data.dataset import Dataset
@@ -76,6 +77,18 @@ def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     return find_hits(predictions, dataset.test.targets, weights)
 
 
+@contextmanager
+def named_failure(metric: str) -> Iterator[None]:
+    """Turn what an evaluator raises into one line that names the metric."""
+    try:
+        yield
+    except XMCBenchError:
+        raise
+    except Exception as problem:
+        reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+        raise XMCBenchError(f"the evaluator of {metric} failed: {reason}") from problem
+
+
 def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, float]:
     """The values of `metrics`, fractions; impossible combinations of values are an error.
 
@@ -86,6 +99,9 @@ def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator
     for metric, (_, k) in parsed.items():
         if held < min(k, hits.truth.shape[1]):
             raise XMCBenchError(f"{metric} needs the best {k} labels per query, the predictions hold {held}")
-    values = {metric: float(evaluator.compute(hits, k)) for metric, (evaluator, k) in parsed.items()}
+    values: dict[str, float] = {}
+    for metric, (evaluator, k) in parsed.items():
+        with named_failure(metric):
+            values[metric] = float(evaluator.compute(hits, k))
     check_metrics(values)
     return values

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from xmcbench.evaluation.bootstrap import resample
-from xmcbench.evaluation.evaluator import Evaluator, parse_metric
+from xmcbench.evaluation.evaluator import Evaluator, named_failure, parse_metric
 from xmcbench.evaluation.metrics import Hits, MetricTerms
 
 
@@ -22,5 +22,6 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
     for metric in metrics:
         evaluator, k = parse_metric(metric, evaluators)
         if (terms := getattr(evaluator, "terms", None)) is not None:
-            found[metric] = terms(hits, k)
+            with named_failure(metric):
+                found[metric] = terms(hits, k)
     return found

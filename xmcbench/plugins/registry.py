@@ -9,7 +9,9 @@ built-in ones. Looking up a dataset does not import torch.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
@@ -143,7 +145,10 @@ class Registry:
         for point in wanted:
             origin = _origin(point)
             try:
-                self._register(point.name, point.load(), origin)
+                with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no output of a command
+                    plugin = point.load()
+                _check_marked(plugin)
+                self._register(point.name, plugin, origin)
             except (Exception, SystemExit) as problem:
                 if self._strict:
                     raise
@@ -184,6 +189,16 @@ class Registry:
         hook: Callable[..., Any] = self._manager.subset_hook_caller(HOOKS[kind], others)
         hook(register=register)
         return found
+
+
+def _check_marked(plugin: Any) -> None:
+    """Raise XMCBenchError where a plugin registers nothing, or has a hook that lacks its mark."""
+    hooks = [name for name in vars(plugin) if name.startswith("register_")] if hasattr(plugin, "__dict__") else []
+    for name in hooks:
+        if name in HOOKS.values() and not hasattr(getattr(plugin, name), f"{GROUP}_impl"):
+            raise XMCBenchError(f"{name} lacks the decorator @hookimpl: write @xmcbench.hookimpl above it")
+    if not hooks:
+        raise XMCBenchError(f"it registers nothing, expected a function among {', '.join(HOOKS.values())}")
 
 
 def _installed() -> list[EntryPoint]:

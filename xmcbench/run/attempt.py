@@ -5,12 +5,14 @@ The method sees training data and test texts only. Test targets are loaded after
 
 from __future__ import annotations
 
+import random
 import shutil
 import sys
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
+from xmcbench.data.prepared import find_source, prepared_directory
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     METRIC_VERSION,
@@ -26,9 +29,11 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.scoring import score_predictions
+from xmcbench.run.file_guard import BrokenContractError, no_test_files
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
 from xmcbench.run.predicting import predict_test
+from xmcbench.run.second_opinion import Sample, SavedModelProcess
 from xmcbench.run.shared_training import restore_log, same_training, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judge_factory import JudgeFactory
@@ -38,7 +43,7 @@ from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Failure, Record, Status
-from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress
+from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import Store
 
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
@@ -56,6 +61,9 @@ class Attempt:
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
+    predicted: dict[str, Any] = field(default_factory=dict)  # facts for the record once there are predictions
+    fork: bool = False  # load the saved model in a process that is split off before training
+    _saved: SavedModelProcess | None = None
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
     def perform(self) -> Record | None:
@@ -68,37 +76,46 @@ class Attempt:
         method = build_method(trial)
         # Several workers always train: they could not agree on what is in the store.
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
+        if self.fork and self.worker.rank == 0:
+            self._saved = SavedModelProcess(partial(build_method, trial))
         if shared is None:
             # The dataset is freed at once and read again for scoring: until then no test target is in the process.
             self._fit(method, self._dataset().training_data(), directory)
         else:
             method.load(saved_model(shared, store))
             restore_log(shared, self.log)
+            self.predicted["trained_by"] = shared.trained_by or shared.key
         self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
         if self.worker.rank > 0:
             return None
         self.stage = "predict"
-        predictions = self._predict(method)
+        predictions, sample = self._predict(method)
+        self.predicted["num_parameters"] = shared.num_parameters if shared else method.num_parameters
+        self._save(method, directory / "model")
+        self.stage = "check"
+        self._check(method, sample, directory / "model")
         self.stage = "score"
+        record = self._score(predictions)
+        shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+        return record
+
+    def _score(self, predictions: Predictions) -> Record:
+        """Store the predictions, then score them: an evaluator that fails costs no prediction."""
+        trial, store = self.job.trial, Store(self.job.store)
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-        scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
-        truth = truth_hash(dataset)
+        self.predicted["truth_hash"] = truth = truth_hash(dataset)
         store.write_predictions(trial.key, predictions, truth)
+        scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
         store.write_resampled(trial.key, scores.resampled, truth)
-        self._save(method, directory / "model")
         over = self.log.ledger.over(trial.budget)
         record = self.record(
             Status.OVER_BUDGET if over else Status.OK,
             metrics=scores.metrics,
             intervals=scores.intervals,
             metric_version=METRIC_VERSION,
-            num_parameters=shared.num_parameters if shared else method.num_parameters,
-            trained_by=(shared.trained_by or shared.key) if shared else "",
-            truth_hash=truth,
         )
         store.write_record(record)
-        shutil.rmtree(directory / "checkpoint", ignore_errors=True)
         return record
 
     def record(self, status: Status, **outcome: Any) -> Record:
@@ -116,6 +133,7 @@ class Attempt:
             teacher=", ".join(teacher.title for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
             selection_split=split,
+            **self.predicted,
             **outcome,
         )
 
@@ -170,8 +188,12 @@ class Attempt:
         self.stage = "fit"
         self.report(Progress("fit", 0.0))
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
-        with self._worker_group(), closing(judges), self.log.ledger.stage("prepare"):
+        settings = method.config.model_dump(mode="json")
+        _seed_global_generators(trial.seed)
+        with self._worker_group(), closing(judges), self._guarded("fit"), self.log.ledger.stage("prepare"):
             method.fit(train, replace(run, judge=judges))
+        if method.config.model_dump(mode="json") != settings:
+            raise BrokenContractError("fit changed the method's settings: the record would name others than were used")
 
     def _worker_group(self) -> AbstractContextManager[None]:
         """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
@@ -181,11 +203,30 @@ class Attempt:
 
         return joined(self.worker.rank, self.worker.size, self.worker.meeting)
 
-    def _predict(self, method: Method) -> Predictions:
+    def _predict(self, method: Method) -> tuple[Predictions, Sample]:
         texts, ignore = self._test_queries()
         self.report(Progress("predict", 0.0))
-        with self.log.ledger.stage("predict"):
+        with self._guarded("predict"), self.log.ledger.stage("predict"):
             return predict_test(method, texts, ignore)
+
+    def _check(self, method: Method, sample: Sample, model: Path) -> None:
+        """Ask for a sample of the predictions again: in another order, and of the saved model."""
+        with self._guarded("predict"), self.log.ledger.stage("check"):
+            sample.check_order(method)
+            if self._saved is not None:
+                sample.check_saved(partial(self._saved.predict, model))
+                self._saved.close()
+            else:
+                loaded = build_method(self.job.trial)
+                loaded.load(model)
+                sample.check_saved(loaded.predict)
+
+    def _guarded(self, stage: str) -> AbstractContextManager[None]:
+        """The block may not open the dataset's test files."""
+        job = self.job
+        source = find_source(job.trial.dataset, job.data)
+        folder = job.data / job.trial.dataset
+        return no_test_files(folder, prepared_directory(source, job.data, job.cache), stage)
 
     def _test_queries(self) -> tuple[Texts, sp.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
@@ -196,6 +237,15 @@ class Attempt:
         shutil.rmtree(directory, ignore_errors=True)
         directory.mkdir(parents=True)
         method.save(directory)
+
+
+def _seed_global_generators(seed: int) -> None:
+    """Seed the generators that a method may use although `Run.rng` is there for it: one key, one result."""
+    short = derive_seed(seed, "global") % (1 << 32)
+    random.seed(short)
+    np.random.seed(short)  # noqa: NPY002
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(short)
 
 
 def _device_peak() -> dict[str, int]:

@@ -17,6 +17,7 @@ from xmcbench.files.secrets import redact_file
 from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.worker import MEETING
 from xmcbench.suite.resources import Needs
+from xmcbench.trial.program import end_processes, new_mark
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store, StoreError
 
@@ -87,11 +88,12 @@ class _WorkerGroup:
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
         self._workers: list[subprocess.Popen[bytes]] = []
+        self._mark, self._environment = new_mark()
         try:
             (directory / MEETING).unlink(missing_ok=True)
             with self._log.open("ab") as log:
                 for rank in range(size):
-                    self._workers.append(_worker(directory, events, parent, rank, size, log))
+                    self._workers.append(_worker(directory, events, parent, rank, size, log, self._environment))
         except OSError as problem:
             self.end()
             raise StoreError(f"{self._log}: cannot write: {problem.strerror}") from problem
@@ -131,14 +133,17 @@ class _WorkerGroup:
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(max(0.0, deadline - time.monotonic()))
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(worker.pid, signal.SIGKILL)  # also children that a worker left behind
+                os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
+            end_processes(worker.pid, self._mark)  # also children that a worker left behind in a session of their own
         os.close(self._events)
         os.close(self._alive)
         redact_file(self._log)  # also what children of a worker printed
 
 
-def _worker(directory: Path, events: int, parent: int, rank: int, size: int, log: Any) -> subprocess.Popen[bytes]:
+def _worker(
+    directory: Path, events: int, parent: int, rank: int, size: int, log: Any, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
     shared = {} if size == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "xmcbench.run.worker", directory, *map(str, (events, parent, rank, size))],
@@ -146,7 +151,7 @@ def _worker(directory: Path, events: int, parent: int, rank: int, size: int, log
         stdout=log,
         stderr=subprocess.STDOUT,
         pass_fds=(events, parent),
-        env=WORKER_ENVIRONMENT | shared | os.environ,
+        env=WORKER_ENVIRONMENT | shared | os.environ | environment,
         start_new_session=True,
     )
 

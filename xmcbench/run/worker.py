@@ -27,6 +27,7 @@ from xmcbench.files.secrets import redact_output
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
+from xmcbench.trial.program import MARK, adopt_orphans, end_processes
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
@@ -44,10 +45,11 @@ class PeerLostError(XMCBenchError):
 def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
     """Run the trial in `directory` and write its record there; the exit code says whether it succeeded."""
     redact_output()
+    adopt_orphans()
     threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
     with os.fdopen(events, "w", buffering=1) as pipe:
         worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
-        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), worker=worker)
+        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), worker=worker, fork=True)
         attempt.watch = lambda progress: _send(pipe, as_event(progress))
         try:
             record = run_and_record(attempt)
@@ -148,6 +150,13 @@ def _send(pipe: Any, event: dict[str, Any]) -> None:
 def _die_with_parent(parent: int) -> None:
     while os.read(parent, 1):
         pass
+    ready, told = os.pipe()
+    if os.fork() == 0:  # outlives this group, to end what left it
+        os.setsid()
+        os.write(told, b"1")
+        end_processes(os.getpid(), os.environ.get(MARK, "none").split()[-1])
+        os._exit(0)
+    os.read(ready, 1)
     os.killpg(0, signal.SIGKILL)
 
 
