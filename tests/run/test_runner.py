@@ -48,7 +48,6 @@ def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
     assert records["overspender"].metrics["P@1"] == records["ok"].metrics["P@1"]
     assert records["overspender"].spent["steps"] == 50
 
-
     # A second run runs nothing, and says why.
     plan = bench.plan(suite)
     assert {label: action for label, (action, _) in plan.items()} == {
@@ -63,7 +62,7 @@ def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
 
     # --retry runs what failed, and only that.
     bench.run(suite, only="o*", retry=True)
-    assert bench.heard.begun == ["oom", "overspender"]
+    assert bench.heard.begun == ["oom", "overspender", "order"]
 
 
 def test_a_raised_version_runs_a_trial_again_and_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +28,9 @@ from xmcbench.trial.predictions import Predictions
 SAMPLE = 32
 # Scores of one query may differ by rounding (another batch, another thread count, bf16): shares of a row's range.
 TOLERANCE = 0.02
-TIMEOUT_SECONDS = 600
+# Packages import these parts late, when a model is built. The trial needs them anyway; imported before the split, the
+# second process does not import them again.
+SLOW_IMPORTS = ("transformers.modeling_utils", "transformers.models.auto.modeling_auto")
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,9 @@ class SavedModelProcess:
     """
 
     def __init__(self, build: Callable[[], Method]) -> None:
+        for module in SLOW_IMPORTS:
+            if module.partition(".")[0] in sys.modules:
+                import_module(module)
         read, self._ask = os.pipe()
         self._answer, write = os.pipe()
         sys.stdout.flush()
