@@ -28,8 +28,8 @@ def test_what_rank_gives_passes(case: Case) -> None:
 @pytest.mark.parametrize(
     ("second", "scores", "problem"),
     [
-        ([6, 1, 2], [3.0, 2.0, 1.0], r"a label outside 0\.\.5"),
-        ([-2, 1, 2], [3.0, 2.0, 1.0], r"a label outside 0\.\.5"),
+        ([6, 1, 2], [3.0, 2.0, 1.0], r"a label outside 0\.\.5: 6"),
+        ([-2, 1, 2], [3.0, 2.0, 1.0], r"a label outside 0\.\.5: -2"),
         ([1, 2, 1], [3.0, 2.0, 1.0], "a label twice"),
         ([1, 2, 3], [1.0, 2.0, 0.0], "scores that do not descend"),
         ([1, 2, 3], [3.0, np.nan, 1.0], "a score that is NaN"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from textwrap import dedent
 
 import numpy as np
@@ -13,7 +12,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.plugins.registry import registry
-from xmcbench.run.second_opinion import differs
+from xmcbench.run.repeated_predictions import differs
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 
@@ -130,16 +129,16 @@ def ended(bench: Bench, method: str, **keys: object) -> Record:
     ("method", "message"),
     [
         ("load-raises", "the saved model cannot be used: ValueError: no such format"),
-        ("load-other", "the answer to a query is not that of the saved model, loaded again: 'test 0' gets 0:"),
-        ("neighbours", "the answer to a query depends on the other queries of the call, or on their order: 'test"),
+        ("load-other", "predictions differ from those of the saved model, loaded again: 'test 0' gets 0:"),
+        ("neighbours", "predictions depend on the other queries of the call or on their order: 'test"),
         ("reader", "the method opened "),
         ("quiet-reader", "the method opened "),
         ("mutating", "fit changed the method's settings"),
         ("tuple", "predict returned tuple, expected xmcbench.Predictions"),
-        ("fake-order", "the answer to a query depends on the other queries of the call, or on their order"),
+        ("fake-order", "predictions depend on the other queries of the call or on their order"),
     ],
 )
-def test_what_breaks_the_contract_is_invalid_and_told(sabotage: Bench, method: str, message: str) -> None:
+def test_a_broken_contract_is_invalid_and_named(sabotage: Bench, method: str, message: str) -> None:
     record = ended(sabotage, method)
     assert record.status == "invalid", record.failure
     assert record.failure is not None
@@ -147,7 +146,7 @@ def test_what_breaks_the_contract_is_invalid_and_told(sabotage: Bench, method: s
     assert "\n" not in record.failure.message
 
 
-def test_the_global_generator_gives_one_result_a_key(sabotage: Bench) -> None:
+def test_global_generators_are_seeded(sabotage: Bench) -> None:
     first = ended(sabotage, "global")
     sabotage.store.drop_record(first.key)
     assert first.metrics == ended(sabotage, "global").metrics
@@ -159,7 +158,7 @@ def test_a_child_in_a_session_of_its_own_does_not_outlive_a_timeout(sabotage: Be
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_an_evaluator_that_fails_costs_no_predictions(sabotage: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+def test_predictions_survive_an_evaluator_that_fails(sabotage: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     record = ended(sabotage, "fake-ok", metrics=["P@1", "Bad@1"])
     assert record.status == "error"
     assert record.failure is not None
@@ -178,7 +177,7 @@ def test_an_evaluator_that_fails_costs_no_predictions(sabotage: Bench, capsys: p
 
 
 @pytest.mark.usefixtures("sabotage")
-def test_what_a_plugin_prints_is_no_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_plugins_do_not_print_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["methods"])
     told = capsys.readouterr()
@@ -204,12 +203,10 @@ def test_a_plugin_that_registers_nothing_is_broken(
     assert [broken.reason.startswith(reason) for broken in registry().broken] == [True]
 
 
-def test_the_checks_cost_little(sabotage: Bench) -> None:
-    """Beside what they ask of the method, which is to predict and load for 32 queries."""
-    start = time.perf_counter()
+def test_a_record_says_how_the_contract_was_checked(sabotage: Bench) -> None:
     record = ended(sabotage, "fake-ok")
-    assert record.spent["stage_seconds"]["check"] < 0.6
-    assert time.perf_counter() - start < 60
+    assert record.provenance["checks"] == {"test files": "audit hook", "saved model": "forked process"}
+    assert record.spent["stage_seconds"]["check"] > 0
 
 
 def scored(rows: list[dict[int, float]], width: int) -> Predictions:
@@ -219,7 +216,7 @@ def scored(rows: list[dict[int, float]], width: int) -> Predictions:
     return Predictions(indices, scores)
 
 
-def test_rounding_is_no_difference_and_another_answer_is() -> None:
+def test_predictions_differ_if_they_differ_by_more_than_rounding() -> None:
     first = {4: 0.9, 1: 0.5, 2: 0.4999, 7: 0.1}
     others = [
         ({4: 0.9001, 2: 0.5, 1: 0.4999, 7: 0.1}, False),  # a swap of near ties

@@ -42,7 +42,9 @@ def check_predictions(
         for problem, broken in _broken_rules(indices[chunk], scores[chunk], num_labels).items():
             rows = np.flatnonzero(broken.any(axis=1))
             if len(rows):
-                raise _problem(chunk.start + int(rows[0]), problem)
+                value = indices[chunk][rows[0], int(np.argmax(broken[rows[0]]))]
+                found = f": {value}" if problem.startswith("a label outside") else ""
+                raise _problem(chunk.start + int(rows[0]), problem + found)
 
     map_chunks(check, *indices.shape)
     ignored = find(binary(ignore), indices) if ignore is not None else np.empty(0, np.int64)

@@ -29,11 +29,13 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.scoring import score_predictions
-from xmcbench.run.file_guard import BrokenContractError, no_test_files
+from xmcbench.run import file_guard
+from xmcbench.run.file_guard import BrokenContractError, forbid_test_files
+from xmcbench.run.fresh_process import FreshProcess
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
 from xmcbench.run.predicting import predict_test
-from xmcbench.run.second_opinion import Sample, SavedModelProcess
+from xmcbench.run.repeated_predictions import Sample
 from xmcbench.run.shared_training import restore_log, same_training, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judge_factory import JudgeFactory
@@ -61,9 +63,10 @@ class Attempt:
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
-    predicted: dict[str, Any] = field(default_factory=dict)  # facts for the record once there are predictions
-    fork: bool = False  # load the saved model in a process that is split off before training
-    _saved: SavedModelProcess | None = None
+    outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
+    checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
+    fork: bool = False  # load the saved model in a process that is forked before training
+    _fresh: FreshProcess | None = None
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
     def perform(self) -> Record | None:
@@ -77,20 +80,20 @@ class Attempt:
         # Several workers always train: they could not agree on what is in the store.
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
         if self.fork and self.worker.rank == 0:
-            self._saved = SavedModelProcess(partial(build_method, trial))
+            self._fresh = FreshProcess(partial(build_method, trial))
         if shared is None:
             # The dataset is freed at once and read again for scoring: until then no test target is in the process.
             self._fit(method, self._dataset().training_data(), directory)
         else:
             method.load(saved_model(shared, store))
             restore_log(shared, self.log)
-            self.predicted["trained_by"] = shared.trained_by or shared.key
+            self.outcome["trained_by"] = shared.trained_by or shared.key
         self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
         if self.worker.rank > 0:
             return None
         self.stage = "predict"
         predictions, sample = self._predict(method)
-        self.predicted["num_parameters"] = shared.num_parameters if shared else method.num_parameters
+        self.outcome["num_parameters"] = shared.num_parameters if shared else method.num_parameters
         self._save(method, directory / "model")
         self.stage = "check"
         self._check(method, sample, directory / "model")
@@ -100,11 +103,11 @@ class Attempt:
         return record
 
     def _score(self, predictions: Predictions) -> Record:
-        """Store the predictions, then score them: an evaluator that fails costs no prediction."""
+        """Store the predictions, then score them. If an evaluator fails, the predictions remain."""
         trial, store = self.job.trial, Store(self.job.store)
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-        self.predicted["truth_hash"] = truth = truth_hash(dataset)
+        self.outcome["truth_hash"] = truth = truth_hash(dataset)
         store.write_predictions(trial.key, predictions, truth)
         scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
         store.write_resampled(trial.key, scores.resampled, truth)
@@ -129,11 +132,12 @@ class Attempt:
             started=self.started,
             spent={**self.log.ledger.as_dict(), **_device_peak()},
             workers=self.worker.size,
+            checks=self.checks,
             curve=self.log.curve,
             teacher=", ".join(teacher.title for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
             selection_split=split,
-            **self.predicted,
+            **self.outcome,
             **outcome,
         )
 
@@ -190,10 +194,10 @@ class Attempt:
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
-        with self._worker_group(), closing(judges), self._guarded("fit"), self.log.ledger.stage("prepare"):
+        with self._worker_group(), closing(judges), self._forbid_test_files("fit"), self.log.ledger.stage("prepare"):
             method.fit(train, replace(run, judge=judges))
         if method.config.model_dump(mode="json") != settings:
-            raise BrokenContractError("fit changed the method's settings: the record would name others than were used")
+            raise BrokenContractError("fit changed the method's settings: the record would name other settings")
 
     def _worker_group(self) -> AbstractContextManager[None]:
         """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
@@ -206,27 +210,29 @@ class Attempt:
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
         texts, ignore = self._test_queries()
         self.report(Progress("predict", 0.0))
-        with self._guarded("predict"), self.log.ledger.stage("predict"):
+        with self._forbid_test_files("predict"), self.log.ledger.stage("predict"):
             return predict_test(method, texts, ignore)
 
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
-        """Ask for a sample of the predictions again: in another order, and of the saved model."""
-        with self._guarded("predict"), self.log.ledger.stage("check"):
+        """Predict a sample of the test queries again: in another order, and with the saved model."""
+        with self._forbid_test_files("predict"), self.log.ledger.stage("check"):
             sample.check_order(method)
-            if self._saved is not None:
-                sample.check_saved(partial(self._saved.predict, model))
-                self._saved.close()
+            self.checks["saved model"] = "forked process" if self._fresh else "same process"
+            if self._fresh:
+                sample.check_saved(partial(self._fresh.predict, model))
+                self._fresh.close()
             else:
                 loaded = build_method(self.job.trial)
                 loaded.load(model)
                 sample.check_saved(loaded.predict)
 
-    def _guarded(self, stage: str) -> AbstractContextManager[None]:
-        """The block may not open the dataset's test files."""
+    def _forbid_test_files(self, stage: str) -> AbstractContextManager[None]:
+        """A context in which opening the dataset's test files raises `BrokenContractError`."""
         job = self.job
+        self.checks["test files"] = file_guard.NAME
         source = find_source(job.trial.dataset, job.data)
-        folder = job.data / job.trial.dataset
-        return no_test_files(folder, prepared_directory(source, job.data, job.cache), stage)
+        prepared = prepared_directory(source, job.data, job.cache)
+        return forbid_test_files(job.data / job.trial.dataset, prepared, stage)
 
     def _test_queries(self) -> tuple[Texts, sp.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
@@ -240,7 +246,7 @@ class Attempt:
 
 
 def _seed_global_generators(seed: int) -> None:
-    """Seed the generators that a method may use although `Run.rng` is there for it: one key, one result."""
+    """Seed the global generators, so that a method that uses them instead of `Run.rng` has one result per key."""
     short = derive_seed(seed, "global") % (1 << 32)
     random.seed(short)
     np.random.seed(short)  # noqa: NPY002

@@ -1,14 +1,14 @@
-"""Keeps a method from opening the test files of its dataset: an audit hook of Python.
+"""Stops a method from opening the test files of its dataset, with an audit hook of Python.
 
-The hook sees what Python code opens in this process, in any thread. It does not see files that a C library opens by
-itself, nor other processes.
+The hook sees every file that Python code opens in this process, in any thread. It does not see files that a C library
+opens by itself, nor files that other processes open.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,50 +16,54 @@ from typing import Any
 
 from xmcbench.evaluation import InvalidPredictions
 
+NAME = "audit hook"  # of this guard, for the record
+
 
 class BrokenContractError(InvalidPredictions):
-    """A method broke a rule that every trial checks: the trial has no score, and the message names the rule."""
+    """A method broke a rule that every trial checks: the trial is invalid, and the message names the rule."""
 
 
 @dataclass
 class _Guard:
-    """What may not be opened now, and what was."""
+    """The files that the current stage must not open, and those that it opened."""
 
-    folder: Path | None  # the dataset's own files
-    prepared: Path  # the copy that xmcbench prepared: files that begin with "test"
+    stage: str
+    folder: Path  # the dataset's own files
+    prepared: Path  # the prepared copy, whose test files have names that start with "test" or "ignore_test"
     opened: list[str] = field(default_factory=list)
 
     def forbids(self, path: str) -> bool:
         real = Path(os.path.realpath(path))
-        if self.folder is not None and self.folder in real.parents:
-            return True
-        return self.prepared == real.parent and real.name.startswith(("test", "ignore_test"))
+        in_prepared = self.prepared == real.parent and real.name.startswith(("test", "ignore_test"))
+        return in_prepared or self.folder in real.parents
+
+    def error(self) -> BrokenContractError:
+        return BrokenContractError(
+            f"the method opened {self.opened[0]} in {self.stage}: no method may read the dataset's files, "
+            "which hold test targets"
+        )
 
 
-_guards: list[_Guard] = []  # of the stages that run now: at most one in a worker
+_active: _Guard | None = None
 _installed = False
 
 
 @contextmanager
-def no_test_files(folder: Path | None, prepared: Path, stage: str) -> Iterator[None]:
-    """Raise `BrokenContractError` where the block opens a test file, or opened one and hid the error."""
+def forbid_test_files(folder: Path, prepared: Path, stage: str) -> Iterator[None]:
+    """Raise `BrokenContractError` if the block opens a test file, also if the block caught the error of the hook."""
+    global _active
     _install()
-    guard = _Guard(folder and Path(os.path.realpath(folder)), Path(os.path.realpath(prepared)))
-    _guards.append(guard)
+    guard = _active = _Guard(stage, folder.resolve(), prepared.resolve())
     try:
         yield
     finally:
-        _guards.remove(guard)
+        _active = None
     if guard.opened:
-        raise BrokenContractError(_message(stage, guard.opened))
-
-
-def _message(stage: str, opened: Sequence[str]) -> str:
-    return f"the method opened {opened[0]} in {stage}: no method may read the dataset's files, which hold test targets"
+        raise guard.error()
 
 
 def _install() -> None:
-    """Add the hook, once a process: it cannot be taken out, and does nothing where no stage runs."""
+    """Add the hook, once per process: Python cannot remove it. It does nothing outside `forbid_test_files`."""
     global _installed
     if not _installed:
         sys.addaudithook(_hook)
@@ -67,10 +71,10 @@ def _install() -> None:
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
-    if event != "open" or not _guards or not isinstance(arguments[0], str | bytes):
+    guard = _active
+    if event != "open" or guard is None or not isinstance(arguments[0], str | bytes):
         return
     path = os.fsdecode(arguments[0])
-    for guard in _guards:
-        if guard.forbids(path):
-            guard.opened.append(path)
-            raise BrokenContractError(_message("fit or predict", [path]))
+    if guard.forbids(path):
+        guard.opened.append(path)
+        raise guard.error()

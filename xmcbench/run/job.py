@@ -43,8 +43,20 @@ class Job(BaseModel):
     chosen: dict[str, Any] = {}  # how tuning chose the configuration, for the record
     command: list[str] = []  # how the run was started, for the record
 
-    def record(self, status: Status, *, started: str, spent: Mapping[str, Any], workers: int, **outcome: Any) -> Record:
-        """The record of the trial, which ends now; `outcome` has further fields of the record."""
+    def record(
+        self,
+        status: Status,
+        *,
+        started: str,
+        spent: Mapping[str, Any],
+        workers: int,
+        checks: Mapping[str, str] | None = None,
+        **outcome: Any,
+    ) -> Record:
+        """The record of the trial, which ends now; `outcome` has further fields of the record.
+
+        `checks` says how the method's contract was checked.
+        """
         return Record(
             key=self.trial.key,
             suite=self.suite,
@@ -53,7 +65,7 @@ class Job(BaseModel):
             spent=dict(spent),
             chosen=self.chosen,
             workers=workers,
-            provenance=provenance(self.command),
+            provenance=provenance(self.command) | ({"checks": dict(checks)} if checks else {}),
             started=started,
             ended=now(),
             **outcome,

@@ -7,14 +7,14 @@ import scipy.sparse as sp
 
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
-from xmcbench.run.second_opinion import Sample
+from xmcbench.run.repeated_predictions import Sample
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.run import derive_seed
 
 
 def predict_test(method: Method, texts: Texts, ignore: sp.csr_array) -> tuple[Predictions, Sample]:
-    """The best labels of every test query, without the pairs in `ignore` [N, L], and a sample to ask for again.
+    """The best labels of every test query, without the pairs in `ignore` [N, L], and a sample to be predicted again.
 
     Queries are shuffled first, so that their order tells the method nothing. Raises `InvalidPredictions`.
     """

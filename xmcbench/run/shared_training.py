@@ -16,7 +16,7 @@ from xmcbench.trial.run import TrainingLog
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
-AFTER_TRAINING = ("predict", "score")  # stages that each trial spends time in itself
+AFTER_TRAINING = ("predict", "check", "score")  # stages that each trial spends time in itself
 
 
 def same_training(trial: Trial, method: Method, store: Store) -> Record | None:

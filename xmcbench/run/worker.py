@@ -27,7 +27,7 @@ from xmcbench.files.secrets import redact_output
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
-from xmcbench.trial.program import MARK, adopt_orphans, end_processes
+from xmcbench.trial.program import adopt_orphans, end_processes
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
@@ -150,13 +150,7 @@ def _send(pipe: Any, event: dict[str, Any]) -> None:
 def _die_with_parent(parent: int) -> None:
     while os.read(parent, 1):
         pass
-    ready, told = os.pipe()
-    if os.fork() == 0:  # outlives this group, to end what left it
-        os.setsid()
-        os.write(told, b"1")
-        end_processes(os.getpid(), os.environ.get(MARK, "none").split()[-1])
-        os._exit(0)
-    os.read(ready, 1)
+    end_processes(os.getpid())  # also children in sessions of their own
     os.killpg(0, signal.SIGKILL)
 
 

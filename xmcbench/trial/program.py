@@ -98,10 +98,13 @@ def resident_bytes(pid: int) -> int:
     return total
 
 
-def end_processes(pid: int, mark: str) -> None:
-    """Kill a process, its descendants, and every process that carries `mark`: also those in a session of their own."""
+def end_processes(pid: int, mark: str | None = None) -> None:
+    """Kill a process, its descendants, and every process that carries `mark`, but not this process.
+
+    It also kills processes in sessions of their own.
+    """
     for _ in range(20):  # a process may start another between the listing and its end
-        left = {*_tree(pid), *_marked(mark)}
+        left = {*_tree(pid), *(_marked(mark) if mark else ())}
         left = {process for process in left if process.pid != os.getpid() and _alive(process)}
         if not left:
             return
