@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from textwrap import dedent
 
 import numpy as np
@@ -111,14 +112,14 @@ PLUGIN = """
 
 
 @pytest.fixture
-def sabotage(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+def sabotage(bench: Bench) -> Iterator[Bench]:
     """A bench with the plugin above installed."""
     site = bench.root / "site"
     (site / "xmcbench_mine.py").write_text(dedent(PLUGIN))
     install(site, "xmcbench-mine", {"mine": "xmcbench_mine"})
-    monkeypatch.delitem(sys.modules, "xmcbench_mine", raising=False)
     registry.cache_clear()
-    return bench
+    yield bench
+    sys.modules.pop("xmcbench_mine", None)
 
 
 def ended(bench: Bench, method: str, **keys: object) -> Record:
