@@ -216,15 +216,20 @@ class Attempt:
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
         """Predict a sample of the test queries again: in another order, and with the saved model."""
         with self._forbid_test_files("predict"), self.log.ledger.stage("check"):
-            sample.check_order(method)
-            self.checks["saved model"] = "forked process" if self._fresh else "same process"
-            if self._fresh:
-                sample.check_saved(partial(self._fresh.predict, model))
-                self._fresh.close()
+            # On a GPU the model may need the GPU, which a forked process cannot use.
+            fresh = None if _device_peak() else self._fresh
+            self.checks["saved model"] = "forked process" if fresh else "same process"
+            if fresh:
+                fresh.ask(model, sample.texts, sample.predictions.k)
+                sample.check_order(method)  # while the forked process loads the model
+                sample.check_saved(fresh.answer())
             else:
+                sample.check_order(method)
                 loaded = build_method(self.job.trial)
                 loaded.load(model)
-                sample.check_saved(loaded.predict)
+                sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
+        if self._fresh:
+            self._fresh.close()
 
     def _forbid_test_files(self, stage: str) -> AbstractContextManager[None]:
         """A context in which opening the dataset's test files raises `BrokenContractError`."""

@@ -28,7 +28,13 @@ from xmcbench.trial.predictions import Predictions
 TIMEOUT_SECONDS = 600
 # transformers imports these modules when a model is built. The trial needs them anyway. Imported before the fork, they
 # are not imported a second time in the forked process.
-LATE_IMPORTS = ("transformers.modeling_utils", "transformers.models.auto.modeling_auto")
+LATE_IMPORTS = (
+    "transformers.generation.utils",
+    "transformers.masking_utils",
+    "transformers.modeling_layers",
+    "transformers.modeling_utils",
+    "transformers.models.auto.modeling_auto",
+)
 
 
 class FreshProcess:
@@ -38,6 +44,8 @@ class FreshProcess:
         for module in LATE_IMPORTS:
             if module.partition(".")[0] in sys.modules:
                 import_module(module)
+        self._folder = tempfile.TemporaryDirectory(prefix="xmcbench-")
+        self._result = Path(self._folder.name) / "result.npz"
         question, self._question = os.pipe()
         self._answer, answer = os.pipe()
         sys.stdout.flush()
@@ -50,22 +58,25 @@ class FreshProcess:
         os.close(question)
         os.close(answer)
 
-    def predict(self, model: Path, texts: list[str], k: int) -> Predictions:
-        """The predictions of the model in the folder `model`. Raises `BrokenContractError` if it cannot be loaded."""
-        with tempfile.TemporaryDirectory(prefix="xmcbench-") as name:
-            task, result = Path(name) / "task.json", Path(name) / "result.npz"
-            task.write_text(json.dumps({"model": str(model), "texts": texts, "k": k, "result": str(result)}))
-            os.write(self._question, f"{task}\n".encode())
-            problem = self._read_problem()
-            if problem or not result.exists():
-                reason = problem or "the process that loaded it ended early"
-                raise BrokenContractError(f"the saved model cannot be used: {reason}")
-            with np.load(result, allow_pickle=False) as arrays:
-                return Predictions(arrays["indices"], arrays["scores"])
+    def ask(self, model: Path, texts: list[str], k: int) -> None:
+        """Have the model in the folder `model` predict; the answer is fetched by `answer`."""
+        task = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
+        path = self._result.with_name("task.json")
+        path.write_text(json.dumps(task))
+        os.write(self._question, f"{path}\n".encode())
+
+    def answer(self) -> Predictions:
+        """The predictions, once they are there. Raises `BrokenContractError` if the model cannot be loaded."""
+        problem = self._read_problem()
+        if problem or not self._result.exists():
+            reason = problem or "the process that loaded it ended early"
+            raise BrokenContractError(f"the saved model cannot be used: {reason}")
+        with np.load(self._result, allow_pickle=False) as arrays:
+            return Predictions(arrays["indices"], arrays["scores"])
 
     def _read_problem(self) -> str:
         """What the process reports before it ends: nothing if it succeeded."""
-        parts = []
+        parts: list[bytes] = []
         while True:
             if not select.select([self._answer], [], [], TIMEOUT_SECONDS)[0]:
                 return f"no answer within {TIMEOUT_SECONDS} seconds"
@@ -81,6 +92,7 @@ class FreshProcess:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
+        self._folder.cleanup()
 
 
 def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
@@ -89,7 +101,7 @@ def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
         with os.fdopen(question) as pipe:
             path = pipe.readline().strip()
         if path:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the parent holds the GPU's memory
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
             if torch := sys.modules.get("torch"):
                 torch.set_num_threads(1)  # threads that the parent may have started do not exist here
             task = json.loads(Path(path).read_bytes())

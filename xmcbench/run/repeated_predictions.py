@@ -5,7 +5,6 @@ Legend: S sampled queries, K predicted labels.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +41,9 @@ class Sample:
         again = Predictions(found.indices[::-1], found.scores[::-1])
         self._compare(again, "depend on the other queries of the call or on their order")
 
-    def check_saved(self, predict: Callable[[list[str], int], Predictions]) -> None:
-        """Raise `BrokenContractError` if `predict`, of the saved model, returns other predictions."""
-        self._compare(predict(self.texts, self.predictions.k), "differ from those of the saved model, loaded again")
+    def check_saved(self, predictions: Predictions) -> None:
+        """Raise `BrokenContractError` if `predictions`, of the saved model for `texts`, are others."""
+        self._compare(predictions, "differ from those of the saved model, loaded again")
 
     def _compare(self, again: Predictions, problem: str) -> None:
         found, expected = again.indices.shape, self.predictions.indices.shape
