@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from report import report
+from step_profile import take_step
 
 VOCABULARY_TEXTS = ["alpha beta gamma delta", "epsilon zeta eta theta"]
 
@@ -38,7 +39,7 @@ class Case:
 
 
 def train(case: Case, rank: int, meeting: str, results: Any) -> None:
-    """One worker's part of a case; worker 0 tells seconds a step and bytes."""
+    """One worker's part of a case; worker 0 reports the seconds per step and the bytes."""
     import torch
     import torch.distributed as dist
 
@@ -46,13 +47,13 @@ def train(case: Case, rank: int, meeting: str, results: Any) -> None:
     if case.workers > 1:
         dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=case.workers)
     with tempfile.TemporaryDirectory() as directory:
-        trainer = make_trainer(case, Path(directory))
+        steps = make_steps(case, Path(directory))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        trainer._step(0.5)  # the first step allocates
+        take_step(steps, 0)  # the first step allocates
         seconds = []
-        for _ in range(case.steps):
+        for number in range(case.steps):
             start = time.perf_counter()
-            trainer._step(0.5)
+            take_step(steps, number + 1)
             seconds.append(time.perf_counter() - start)
     if rank == 0:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -61,12 +62,12 @@ def train(case: Case, rank: int, meeting: str, results: Any) -> None:
         dist.destroy_process_group()
 
 
-def make_trainer(case: Case, root: Path) -> Any:
-    """A trainer of DEXML with the whole label set as its pool, on random tokens."""
+def make_steps(case: Case, root: Path) -> Any:
+    """Training steps of DEXML with the whole label set as its pool, on random tokens."""
     import scipy.sparse as sp
 
     from xmcbench.data.dataset import DatasetCard, TrainingData
-    from xmcbench.engine.training.trainer import Trainer
+    from xmcbench.engine.training.steps import TrainingSteps
     from xmcbench.trial.budget import Budget
     from xmcbench.trial.run import Run
     from xmcbench_dexml import DEXML
@@ -88,7 +89,8 @@ def make_trainer(case: Case, root: Path) -> Any:
     run = Run(seed=0, budget=Budget(steps=10**9), checkpoint=root / "checkpoint", cache=root / "cache")
     train = TrainingData(card, VOCABULARY_TEXTS, targets, ["alpha"] * case.labels, nothing)
     method.prepare(train, run)
-    return Trainer(method, train, random_tokens(queries, rng), random_tokens(case.labels, rng), run)
+    method.queries, method.labels = random_tokens(queries, rng), random_tokens(case.labels, rng)
+    return TrainingSteps(method, train)
 
 
 def random_tokens(count: int, rng: np.random.Generator) -> Any:

@@ -10,7 +10,7 @@ medians over the turns. The peak is the best of many matrix products, measured i
     pip install -e '.[bench,minilm]'
     python benchmarks/step.py --data DIR                 # a dataset of short texts
     python benchmarks/step.py --data DIR --quick
-    python benchmarks/step.py --data DIR --profile       # where the time of a step of the trainer goes
+    python benchmarks/step.py --data DIR --profile       # where the time of a training step goes
     python benchmarks/step.py --data DIR --dropout       # what dropout costs, against torch's own and none
 """
 
@@ -36,7 +36,8 @@ from torch import nn
 
 from xmcbench.data.formats import Parts, read_directory
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.dual_encoder import DualEncoder, default_device
+from xmcbench.engine.device import default_device
+from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.embedding import autocast, evaluating
 from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, attention
 from xmcbench.engine.losses import Positives, softmax
@@ -95,7 +96,7 @@ def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
     cache = GradientCache(
         encoder.train(),
         device=device,
-        micro_batch_tokens=DualEncoder.Config(precision=precision).micro_batch_size,
+        micro_batch_tokens=DualEncoder.Config(precision=precision).micro_batch_on(device.type),
         activation_bytes=4 * 2**30,
         autocast=autocast(device, precision),
     )
@@ -254,7 +255,7 @@ def main() -> None:
     parser.add_argument("--dropout", action="store_true", help="only what dropout costs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true", help="tiny, 128 queries, 3 turns, two mini-batch sizes")
-    parser.add_argument("--profile", action="store_true", help="only where the time of the trainer's step goes")
+    parser.add_argument("--profile", action="store_true", help="only where the time of a training step goes")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "xmcbench-bench-cache")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Where the time of a step of the trainer goes. Used by `step.py --profile`."""
+"""Where the time of a training step goes. Used by `step.py --profile`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.data.formats import read_directory
-from xmcbench.engine.training.trainer import Trainer
+from xmcbench.engine.training.loop import Position
+from xmcbench.engine.training.steps import TrainingSteps
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import Run
 
@@ -53,16 +54,16 @@ class Stopwatch:
 def profile(data: Path, encoder: str, precision: str, asked: Any) -> list[dict[str, Any]]:
     """Parts of a step of DEXML with in-batch negatives, in median seconds and shares."""
     with tempfile.TemporaryDirectory() as directory:
-        trainer = make_trainer(data, encoder, precision, asked, Path(directory))
+        steps = make_steps(data, encoder, precision, asked, Path(directory))
         clock = Stopwatch()
-        clock_parts(trainer, clock)
+        clock_parts(steps, clock)
         turns = []
-        trainer._step(0.5)
-        for _ in range(asked.turns):
+        take_step(steps, 0)
+        for turn in range(asked.turns):
             clock.seconds.clear()
             clock._switch(lambda: None)
             clock.seconds.clear()
-            trainer._step(0.5)
+            take_step(steps, turn + 1)
             clock._switch(lambda: None)
             turns.append(dict(clock.seconds))
     parts = sorted({part for turn in turns for part in turn}, key=lambda part: -turns[0].get(part, 0.0))
@@ -75,24 +76,31 @@ def profile(data: Path, encoder: str, precision: str, asked: Any) -> list[dict[s
     return [*rows, {"encoder": encoder, "precision": precision, "part": "step", "ms": 1000 * whole, "%": 100.0}]
 
 
-def clock_parts(trainer: Trainer, clock: Stopwatch) -> None:
+def take_step(steps: TrainingSteps, number: int) -> None:
+    """Step `number` as the training loop takes it."""
+    batches = steps.num_batches(0)
+    steps.method.charging.step(steps.gradients(Position(number // batches, number % batches)))
+    steps.update(0.5)
+
+
+def clock_parts(steps: TrainingSteps, clock: Stopwatch) -> None:
     """Encoder, loss and optimiser on the clock; all the rest is the harness, its larger parts by name."""
-    encoder: Any = trainer.method.encoder
-    cache: Any = trainer.cache
+    encoder: Any = steps.method.encoder
+    cache: Any = steps.embedder.cache
     watched: list[tuple[Any, str, str]] = [
         (encoder, "forward", "encoder, forward"),
         (cache, "pull", "encoder, backward"),
-        (trainer, "_loss", "loss"),
-        (trainer.update, "step", "optimiser"),
-        (trainer.batches, "batch", f"{HARNESS}: batch"),
+        (steps, "_loss", "loss"),
+        (steps.optimizers, "apply", "optimiser"),
+        (steps.batches, "batch", f"{HARNESS}: batch"),
         (cache, "_micro_batch", f"{HARNESS}: padding"),
-        (trainer, "_charge", f"{HARNESS}: ledger"),
+        (steps.method.charging, "step_cost", f"{HARNESS}: ledger"),
     ]
     for owner, name, part in watched:
         setattr(owner, name, clock.timed(part, getattr(owner, name)))
 
 
-def make_trainer(data: Path, encoder: str, precision: str, asked: Any, root: Path) -> Trainer:
+def make_steps(data: Path, encoder: str, precision: str, asked: Any, root: Path) -> TrainingSteps:
     from xmcbench_dexml import DEXML
 
     parts = read_directory(data)
@@ -104,5 +112,5 @@ def make_trainer(data: Path, encoder: str, precision: str, asked: Any, root: Pat
     )
     method = DEXML(config)
     run = Run(seed=0, budget=Budget(steps=10**6), checkpoint=root, cache=asked.cache)
-    queries, label_tokens = method.prepare(train, run)
-    return Trainer(method, train, queries, label_tokens, run)
+    method.prepare(train, run)
+    return TrainingSteps(method, train)

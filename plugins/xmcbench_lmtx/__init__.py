@@ -1,7 +1,8 @@
-"""LMTX: a dual encoder trained on what a language model accepts of its own shortlists (Zhang et al., 2024).
+"""LMTX: a dual encoder trained on the labels that a language model accepts of its own shortlists (Zhang et al., 2024).
 
-A cycle: the encoder lists the best labels of each document; the teacher accepts or rejects each; the encoder is trained
-on what was accepted; the teacher judges the best label of some documents, and cycles go on while that gets better.
+One cycle: the encoder lists the best labels of each document; the teacher accepts or rejects each of them; the encoder
+is trained on the accepted pairs; the teacher judges the best label of the development documents. Cycles go on while the
+share of accepted best labels grows.
 
 Legend: B queries of a batch, S labels of its pool, N documents that are trained on, L labels, K labels of a shortlist.
 """
@@ -37,15 +38,15 @@ from xmcbench import (
     sampling,
     search,
 )
-from xmcbench_lmtx.cycles import Asked, Cycles
+from xmcbench_lmtx.cycles import Answers, Cycles
 
-TEACHERS_FIGURE = "teacher P@1"
-SEEDS = 2**62  # one is drawn for each cycle
-PREDICTED = 100  # labels of a held-out query
+TEACHER_METRIC = "teacher P@1"
+SEEDS = 2**62  # each cycle draws one
+PREDICTED = 100  # labels per held-out query
 
 
 class Rejected(sampling.Nearest):
-    """`per_query` of the labels of each query that the teacher rejected (Table 7); they are the shortlist."""
+    """`per_query` negatives drawn from the labels of each query that the teacher rejected (Table 7)."""
 
     def __init__(self, rejected_NL: sp.csr_array, per_query: int) -> None:
         super().__init__(per_query)
@@ -54,22 +55,20 @@ class Rejected(sampling.Nearest):
         self.nearest_NK[np.arange(self.nearest_NK.shape[1]) < counts_N[:, None]] = rejected_NL.indices
 
     def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:
-        """What was rejected stays so until the next cycle."""
+        """Keep the rejected labels: they change only with the next cycle."""
 
 
-class Material(NamedTuple):
-    """What the cycles work with, alike in all of them."""
+class Documents(NamedTuple):
+    """The documents that all cycles work with, and the encoder's weights before the first cycle."""
 
     data: TrainingData  # the N documents
-    documents: np.ndarray  # [N] their numbers in the training split
-    development: np.ndarray  # the rows of `data` whose best label is judged after a cycle
-    queries: Any  # tokens of the documents
-    labels: Any  # tokens of the labels
-    weights: dict[str, Tensor]  # the encoder as it came
+    ids: np.ndarray  # [N] their rows in the training split
+    development: np.ndarray  # the rows of `data` whose best label the teacher judges after a cycle
+    weights: dict[str, Tensor]
 
 
 class LMTX(EmbeddingMethod):
-    """Learns from a teacher's judgement of labels that it proposes itself. No annotation is looked at."""
+    """Learns from a teacher's judgements of labels that the encoder proposes itself; it reads no annotation."""
 
     name = "lmtx"
     info = MethodInfo(
@@ -78,27 +77,27 @@ class LMTX(EmbeddingMethod):
         "from Large Language Models",
         needs=("label texts", "a teacher"),
     )
-    many_workers: ClassVar[bool] = False  # a question is asked once
+    many_workers: ClassVar[bool] = False  # each question is asked once, by one process
 
     class Config(losses.TripletLoss, EmbeddingMethod.Config):
-        teacher: TeacherConfig = Field(description="who judges; see docs/teachers.md")
-        cycles: int = Field(6, gt=0, description="at most")
-        epochs: float = Field(1.0, gt=0, description="passes of a cycle over the documents that have a label")
-        documents: int | None = Field(30_000, gt=0, description="drawn from the training split; null takes all")
-        development: int = Field(800, gt=0, description="of the documents, whose best label the teacher judges")
-        shortlist: int = Field(10, gt=0, description="best labels of a document that the teacher judges in a cycle")
+        teacher: TeacherConfig = Field(description="the teacher and its settings; see docs/teachers.md")
+        cycles: int = Field(6, gt=0, description="most cycles")
+        epochs: float = Field(1.0, gt=0, description="passes of each cycle over the documents with an accepted label")
+        documents: int | None = Field(30_000, gt=0, description="training documents to draw; null takes all")
+        development: int = Field(800, gt=0, description="documents judged after each cycle")
+        shortlist: int = Field(10, gt=0, description="best labels per document that the teacher judges in a cycle")
         start: Literal["continue", "afresh"] = Field(
-            "continue", description="a cycle's weights: the last one's, or new"
+            "continue", description="initial weights of a cycle: the last cycle's, or those before training"
         )
         accepted: Literal["cycle", "all"] = Field(
-            "cycle", description="answers trained on: this cycle's, or all so far"
+            "cycle", description="answers to train on: of this cycle, or of all cycles so far"
         )
-        negatives: Literal["in-batch", "rejected"] = Field("in-batch", description="rejected: and what was rejected")
-        rejected_per_query: int = Field(3, gt=0, description="drawn from a document's rejected labels")
+        negatives: Literal["in-batch", "rejected"] = Field("in-batch", description="rejected adds rejected labels")
+        rejected_per_query: int = Field(3, gt=0, description="labels drawn per document from its rejected ones")
         batch_size: int = Field(128, gt=0, description="queries a step")
         learning_rate: float = Field(2e-4, gt=0)
         weight_decay: float = Field(0.0, ge=0, description="not on biases and norms")
-        warmup: float = Field(0.4, ge=0, lt=1, description="share of a cycle in which the learning rate rises")
+        warmup: float = Field(0.4, ge=0, lt=1, description="share of a cycle during which the learning rate rises")
 
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"rejected_per_query"} if self.negatives == "in-batch" else set())
@@ -112,41 +111,51 @@ class LMTX(EmbeddingMethod):
         return {**super().versions(config), f"teacher {name}": registry().version("teacher", name)}
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        material, cycles = self._material(train, run), Cycles(run)
-        if cycles.figures:
-            self.load(cycles.model(len(cycles.figures) - 1))
+        documents, cycles = self._documents(train, run), Cycles(run)
+        if cycles.scores:
+            self.load(cycles.model(len(cycles.scores) - 1))
         else:
-            self.index(material.labels)
+            self.index(self.labels)
         with run.judge(self.config.teacher) as judge:
-            while self._goes_on(cycles) and self._cycle(material, cycles, judge):
+            while self._goes_on(cycles) and self._cycle(documents, cycles, judge):
                 pass
-        if cycles.figures:
+        if cycles.scores:
             self.load(cycles.model(cycles.best))
         if run.held_out is None:
-            run.log.chosen_by = f"teacher: the best label of {len(material.development)} training documents"
+            run.log.chosen_by = f"teacher: the best label of {len(documents.development)} training documents"
+
+    def _documents(self, train: TrainingData, run: Run) -> Documents:
+        """Draw the documents; a smaller number of documents is a subset of a larger one."""
+        order = run.rng("documents").permutation(len(train.texts))[: self.config.documents]
+        ids = np.sort(order)
+        development = np.searchsorted(ids, np.sort(order[: self.config.development]))
+        data = train.rows(ids)
+        self.prepare(data, run)
+        return Documents(data, ids, development, self.encoder.state_dict())
 
     def _goes_on(self, cycles: Cycles) -> bool:
-        # Once its questions are asked a cycle goes on: the teacher's budget may be spent, that of training is not.
-        within = len(cycles.asked) > len(cycles.figures) or cycles.run.ledger.fraction(cycles.run.budget) < 1
-        return within and cycles.improving and len(cycles.figures) < self.config.cycles
+        # A cycle whose questions are answered goes on to train: the teacher's budget may be spent, not the training's.
+        answered = len(cycles.answers) > len(cycles.scores)
+        within = answered or cycles.run.ledger.fraction(cycles.run.budget) < 1
+        return within and cycles.improving and len(cycles.scores) < self.config.cycles
 
-    def _cycle(self, material: Material, cycles: Cycles, judge: Judge) -> bool:
-        """One cycle; False where nothing is left to train with or on."""
-        run, cycle = cycles.run, len(cycles.figures)
-        if len(cycles.asked) == cycle:
-            cycles.add_answers(self._ask(material, judge, run))
-        data, everything = material.data, self.config.accepted == "all"
+    def _cycle(self, documents: Documents, cycles: Cycles, judge: Judge) -> bool:
+        """Run one cycle; False where no budget or no accepted pair is left to train with."""
+        run, cycle = cycles.run, len(cycles.scores)
+        if len(cycles.answers) == cycle:
+            cycles.add_answers(self._ask(documents, judge, run))
+        data, accumulated = documents.data, self.config.accepted == "all"
         shape = len(data.texts), data.num_labels
-        accepted = cycles.pairs("yes", shape, accumulated=everything)
+        accepted = cycles.pairs("yes", shape, accumulated=accumulated)
         if not cycle and not accepted.nnz:
             raise XMCBenchError(f"{data.card.name}: the teacher accepted no label of {len(data.texts)} documents")
-        budget = self._rest(run)
+        budget = self._cycle_budget(run)
         if budget is None or not accepted.nnz:
             return False
-        self._rejected = cycles.pairs("no", shape, accumulated=everything)
-        self._start = material.weights if self.config.start == "afresh" else self.encoder.state_dict()
+        self._rejected = cycles.pairs("no", shape, accumulated=accumulated)
+        self._start = documents.weights if self.config.start == "afresh" else self.encoder.state_dict()
         with run.ledger.part() as ledger:
-            part = replace(
+            cycle_run = replace(
                 run,
                 seed=int(run.rng("cycle", cycle).integers(SEEDS)),
                 budget=budget,
@@ -155,32 +164,31 @@ class LMTX(EmbeddingMethod):
                 held_out=None,
                 report=self._reporter(run, cycle),
             )
-            super().fit(data.with_targets(accepted), part)
-        self.save(cycles.place(cycle))
-        cycles.add_figure(self._look(material, cycles, judge))
+            super().fit(data.with_targets(accepted), cycle_run)
+        self.save(cycles.new_model(cycle))
+        cycles.add_score(self._evaluate(documents, cycles, judge))
         return True
 
-    def _ask(self, material: Material, judge: Judge, run: Run) -> Asked:
-        """The teacher's answers about the best labels of every document, under the encoder as it is."""
-        ledger = run.ledger
-        with ledger.step(run.budget), ledger.stage("mine"):
-            for tokens in (material.queries, material.labels):  # the labels' vectors are in the index
-                ledger.encoder_tokens += int(tokens.lengths.sum())
-                ledger.encoder_flops += self.encoder.flops(tokens.lengths)
-            ledger.scoring_flops += 2 * len(material.documents) * self.index_LD.numel()
-            best = self._best(material, np.arange(len(material.documents)), self.config.shortlist)
+    def _ask(self, documents: Documents, judge: Judge, run: Run) -> Answers:
+        """The teacher's answers about the best labels of every document under the current encoder."""
+        charging = self.charging_to(run.ledger)
+        with run.ledger.between_checks(run.budget), run.ledger.stage("mine"):
+            charging.encoding(self.queries.lengths)
+            charging.encoding(self.labels.lengths)  # their vectors are in the index
+            charging.scoring(2 * len(documents.ids) * self.index_LD.numel())
+            best = self._best_labels(documents, np.arange(len(documents.ids)), self.config.shortlist)
         rows, places = np.nonzero(best.indices >= 0)
         labels = best.indices[rows, places].astype(np.int64)
-        found = judge(material.documents[rows], labels)
-        return Asked(*(each[found.asked] for each in (rows, labels, found.yes, found.no)))
+        judged = judge(documents.ids[rows], labels)
+        return Answers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
 
-    def _best(self, material: Material, rows: np.ndarray, k: int) -> Predictions:
-        queries_BD = self.all_query_vectors(material.queries.take(rows))
+    def _best_labels(self, documents: Documents, rows: np.ndarray, k: int) -> Predictions:
+        queries_BD = self.all_query_vectors(self.queries.take(rows))
         index = search.build_index(self.index_LD, self.config.search)
-        return index.top_k(queries_BD, min(k, len(self.index_LD)), exclude=material.data.ignore[rows])
+        return index.top_k(queries_BD, min(k, len(self.index_LD)), exclude=documents.data.ignore[rows])
 
-    def _rest(self, run: Run) -> Budget | None:
-        """What the training of a cycle may spend: its epochs, within what is left; None where nothing is."""
+    def _cycle_budget(self, run: Run) -> Budget | None:
+        """The budget of a cycle's training: its epochs, within what is left of the trial's; None if nothing is left."""
         limits = run.budget.spending().items()
         rest = {name: limit - run.ledger.spent(name) for name, limit in limits if not name.startswith("teacher")}
         if min(rest.values(), default=1.0) <= 0:
@@ -196,26 +204,26 @@ class LMTX(EmbeddingMethod):
 
         return report
 
-    def _look(self, material: Material, cycles: Cycles, judge: Judge) -> float:
-        """What cycles are compared by: the suite's figure of held-out queries, else the teacher's; it joins the curve.
+    def _evaluate(self, documents: Documents, cycles: Cycles, judge: Judge) -> float:
+        """The score by which cycles are compared: the suite's held-out metric, else the teacher's; it joins the curve.
 
-        Infinite where the teacher's budget does not reach: of the cycles the last one counts then.
+        Infinite where the teacher's budget does not reach: then the last cycle counts as the best.
         """
         run, ledger, held_out = cycles.run, cycles.run.ledger, cycles.run.held_out
-        with ledger.off_the_books():
-            if held_out is not None:
-                figures = held_out.score(self.predict(held_out.texts, min(PREDICTED, len(self.index_LD))))
-            else:
-                best = self._best(material, material.development, 1).indices[:, 0]
-        if held_out is None:
-            found = judge(material.documents[material.development], best.astype(np.int64))
-            figures = {TEACHERS_FIGURE: float(found.yes.mean())} if found.asked.all() else {}
-        known = {"cycle": len(cycles.figures) + 1, "teacher_calls": ledger.teacher_calls}
-        run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**known, **figures})
-        chosen_by = TEACHERS_FIGURE if held_out is None else held_out.metric
-        return figures.get(chosen_by, math.inf)
+        if held_out is not None:
+            with ledger.off_the_books():
+                k = min(PREDICTED, len(self.index_LD))
+                metrics = held_out.score(self.predict(held_out.texts, k))
+        else:
+            with ledger.off_the_books():
+                best = self._best_labels(documents, documents.development, 1).indices[:, 0]
+            judged = judge(documents.ids[documents.development], best.astype(np.int64))
+            metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged.asked.all() else {}
+        context = {"cycle": len(cycles.scores) + 1, "teacher_calls": ledger.teacher_calls}
+        run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**context, **metrics})
+        return metrics.get(TEACHER_METRIC if held_out is None else held_out.metric, math.inf)
 
-    # What the engine asks for in a cycle ----------------------------------------------------------------------------
+    # Hooks of the training loop, which runs once per cycle ----------------------------------------------------------
 
     def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
         self.encoder.load_state_dict(self._start)
@@ -228,15 +236,6 @@ class LMTX(EmbeddingMethod):
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         return self.config.triplet(queries_BD, labels_SD, batch.positives)
-
-    def _material(self, train: TrainingData, run: Run) -> Material:
-        """Draw the documents: fewer of them are among those of more."""
-        order = run.rng("documents").permutation(len(train.texts))[: self.config.documents]
-        documents = np.sort(order)
-        development = np.searchsorted(documents, np.sort(order[: self.config.development]))
-        data = train.rows(documents)
-        queries, labels = self.prepare(data, run)
-        return Material(data, documents, development, queries, labels, self.encoder.state_dict())
 
 
 @hookimpl

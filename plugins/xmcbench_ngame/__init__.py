@@ -52,11 +52,6 @@ class NGAME(EmbeddingMethod):
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
-    def prepare(self, train: TrainingData, run: Run) -> tuple[Any, Any]:
-        """Tokenise as every method does; keep the run, whose budget the schedule of `hardest` follows."""
-        self.run = run
-        return super().prepare(train, run)
-
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """The weighted triplet loss over the `hardest` negatives of this step."""
         settings = self.config.model_copy(update={"hardest": self.hardest(queries_BD.device)})

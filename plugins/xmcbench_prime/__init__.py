@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, Run, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
 
 AT_ONCE = 16_384  # prototypes
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
@@ -141,12 +141,6 @@ class PRIME(EmbeddingMethod):
     def _network(self) -> Prototypes:
         settings = self.config
         return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
-
-    def prepare(self, train: TrainingData, run: Run) -> tuple[Any, Any]:
-        """Tokenise as every method does; keep what centroids are made of."""
-        self.queries, labels = super().prepare(train, run)
-        self.ledger, self.seed = run.ledger, int(run.rng("centroids").integers(SEEDS))
-        return self.queries, labels
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
         """Centroids start as the means of a label's queries, scaled to length 1; without a query as zero."""
@@ -281,19 +275,16 @@ class PRIME(EmbeddingMethod):
         """
         labels_S = label_ids[columns_S.cpu().numpy()]
         starts_S, counts_S = self.queries_of.indptr[labels_S], np.diff(self.queries_of.indptr)[labels_S]
-        rng = np.random.default_rng([self.seed, self.ledger.steps])
+        seed = int(self.run.rng("centroids").integers(SEEDS))
+        rng = np.random.default_rng([seed, self.run.ledger.steps])
         places_E = rng.random(self.config.queries_per_centroid - 1)
         drawn_SE = self.queries_of.indices[starts_S[:, None] + (places_E * counts_S[:, None]).astype(np.int64)]
         queries_U, inverse_P = np.unique(drawn_SE, return_inverse=True)
         tokens = self.queries.take(queries_U)
-        workers, device = self.shard.workers, columns_S.device
-        spent = torch.tensor([int(tokens.lengths.sum()), self.encoder.flops(tokens.lengths)], device=device)
-        encoder_tokens, encoder_flops = workers.sum(spent).tolist()
-        self.ledger.encoder_tokens += encoder_tokens
-        self.ledger.encoder_flops += encoder_flops
+        self.charging.own_encoding(tokens.lengths)
         vectors_UD = normalize(self.embed(tokens), dim=1)
         columns_P = columns_S.repeat_interleave(drawn_SE.shape[1])
-        return columns_P, vectors_UD[torch.from_numpy(inverse_P.ravel()).to(device)]
+        return columns_P, vectors_UD[torch.from_numpy(inverse_P.ravel()).to(columns_S.device)]
 
 
 @hookimpl

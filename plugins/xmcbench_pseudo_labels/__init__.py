@@ -40,6 +40,7 @@ class PseudoLabels(EmbeddingMethod):
     def fit(self, train: TrainingData, run: Run) -> None:
         self._rng = run.rng("pairs")
         super().fit(train, run)
+        self.shard = self._real_shard()  # what comes after training is about the dataset's labels
 
     def training_data(self, train: TrainingData) -> TrainingData:
         """The pairs in place of documents and labels. Labels of the same words are one."""
@@ -60,10 +61,15 @@ class PseudoLabels(EmbeddingMethod):
         pairs_csr = sp.csr_array((np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape)
         return TrainingData(train.card, queries, pairs_csr, list(numbers), sp.csr_array(shape, dtype=np.float32))
 
-    def index(self, labels: Any) -> None:  # noqa: ARG002  (those of the pairs, which nobody asks for)
+    def index(self, labels: Any) -> None:  # noqa: ARG002
+        """Embed the dataset's labels, in place of those of the pairs that are trained on."""
         length = self.config.max_label_length or self._real.card.max_label_length
-        self.shard = type(self.shard)(self._real.num_labels, self.shard.workers)  # the trainer keeps that of the pairs
+        labels_of_pairs, self.shard = self.shard, self._real_shard()
         self.index_LD = self.all_label_vectors(self.encoder.tokenizer.tokens(self._real.label_texts, length))
+        self.shard = labels_of_pairs  # training may go on
+
+    def _real_shard(self) -> Any:
+        return type(self.shard)(self._real.num_labels, self.shard.workers)
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)

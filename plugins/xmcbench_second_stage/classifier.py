@@ -83,7 +83,7 @@ class Classifier(SecondStage):
             positives=sampling.Draw(settings.positives_per_query),
             negatives=(nearest,),
         )
-        with run.ledger.step(run.budget), run.ledger.stage("mine"):
+        with run.ledger.between_checks(run.budget), run.ledger.stage("mine"):
             workers = self.first.shard.workers
             sampler.refresh(0, sampling.Embeddings(lambda: queries_ND, lambda: index_LD, workers))
             run.ledger.scoring_flops += 2 * len(queries_ND) * index_LD.numel()
@@ -99,7 +99,7 @@ class Classifier(SecondStage):
             if spent >= 1:
                 return
             place = max(step / total, (spent - start) / (1 - start))
-            with ledger.step(run.budget), ledger.stage("train"):
+            with ledger.between_checks(run.budget), ledger.stage("train"):
                 batch = sampler.batch(*divmod(step, batches))
                 loss = self._step(batch, table, queries_ND, _seed(run, "dropout", step))
                 table.step(self.config.table.learning_rate * _rate(place, self.config.warmup))

@@ -51,12 +51,12 @@ class SparseRanker(SecondStage):
 
     def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
         first, ledger = self.first, run.ledger
-        with ledger.step(run.budget), ledger.stage("mine"):
+        with ledger.between_checks(run.budget), ledger.stage("mine"):
             k = min(self.config.shortlist, train.num_labels)
             index = search.build_index(first.index_LD, first.config.search)
             listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
             ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
-        with ledger.step(run.budget), ledger.stage("train"):
+        with ledger.between_checks(run.budget), ledger.stage("train"):
             self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
             try:
                 words_NV = sp.csr_array(self.words.fit_transform(list(train.texts)))
@@ -77,7 +77,7 @@ class SparseRanker(SecondStage):
             of_label = np.isin(queries, true.indices[true.indptr[label] : true.indptr[label + 1]])
             if of_label.all() or not of_label.any():
                 continue
-            with ledger.step(run.budget), ledger.stage("train"):
+            with ledger.between_checks(run.budget), ledger.stage("train"):
                 learnt = LinearSVC(C=self.config.c, random_state=0).fit(words_NV[queries], of_label)
                 rows[label] = sp.csr_array(learnt.coef_.astype(np.float32))
                 self.intercepts_L[label] = learnt.intercept_[0]

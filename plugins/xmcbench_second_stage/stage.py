@@ -73,7 +73,7 @@ class SecondStage(Method):
             report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
         )
         self.first.fit(train, part)
-        with run.ledger.step(run.budget):
+        with run.ledger.between_checks(run.budget):
             queries_ND = self._embed(train, run)
         self.learn(train, queries_ND, run)
 
@@ -98,11 +98,10 @@ class SecondStage(Method):
 
     def _embed(self, train: TrainingData, run: Run) -> Tensor:
         """[N, D] what is scored for the training queries; charged."""
-        first, ledger = self.first, run.ledger
-        with ledger.stage("mine"):
+        first = self.first
+        with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            ledger.encoder_tokens += int(tokens.lengths.sum())
-            ledger.encoder_flops += first.encoder.flops(tokens.lengths)
+            first.charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)
 
 

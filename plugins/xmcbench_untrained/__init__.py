@@ -16,8 +16,8 @@ class Untrained(DualEncoder):
 
     def fit(self, train: TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
-            _, labels = self.prepare(train, run)
-            self.index_LD = self.all_label_vectors(labels)
+            self.prepare(train, run)
+            self.index_LD = self.all_label_vectors(self.labels)
 
 
 @hookimpl

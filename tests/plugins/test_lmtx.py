@@ -18,14 +18,14 @@ from toy import LABELS, QUERIES, UNLABELLED, make_run, toy_data
 
 from xmcbench import losses, sampling, search
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training import trainer
+from xmcbench.engine.training import resume, steps
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers import NO, UNASKED, UNPARSED, YES, Judgements, Teacher
 from xmcbench.trial.record import Status
 from xmcbench.trial.run import HeldOut, Run
-from xmcbench_lmtx import LMTX, TEACHERS_FIGURE, Rejected
-from xmcbench_lmtx.cycles import Asked, Cycles
+from xmcbench_lmtx import LMTX, TEACHER_METRIC, Rejected
+from xmcbench_lmtx.cycles import Answers, Cycles
 
 PLENTY = {"epochs": 100}
 SMALL = {"shortlist": 5, "batch_size": 20, "development": 30, "learning_rate": 1e-3, "warmup": 0.1}
@@ -132,7 +132,8 @@ def test_a_cycle_asks_about_the_best_labels_of_every_document_then_of_some(trial
     method = trials.method(cycles=1)
     first = trials.method(cycles=1)
     method.fit(trials.data.unannotated("lmtx"), trials.run(PLENTY))
-    queries, labels = first.prepare(trials.data, trials.run(PLENTY))
+    first.prepare(trials.data, trials.run(PLENTY))
+    queries, labels = first.queries, first.labels
     scores = (first.embed(queries) @ first.embed(labels).T).numpy()
     scores[trials.data.ignore.toarray() > 0] = -np.inf
     shortlist, development = trials.asked
@@ -304,7 +305,7 @@ def test_it_stops_at_the_first_cycle_without_improvement_and_keeps_the_best(
         ends.append(weights(self))
         return next(given)
 
-    monkeypatch.setattr(LMTX, "_look", look)
+    monkeypatch.setattr(LMTX, "_evaluate", look)
     method, run = trials.fitted(cycles=4)
     assert len(ends) == cycles
     assert same(weights(method), ends[best])
@@ -315,7 +316,7 @@ def test_the_development_figure_is_the_share_of_best_labels_that_are_accepted(tr
     _, run = trials.fitted(cycles=1)
     truth = trials.data.targets.toarray()
     (point,) = run.log.curve
-    assert point[TEACHERS_FIGURE] == np.mean([truth[pair] for pair in trials.asked[1]])
+    assert point[TEACHER_METRIC] == np.mean([truth[pair] for pair in trials.asked[1]])
     assert point["cycle"] == 1
     assert point["teacher_calls"] == run.ledger.teacher_calls
 
@@ -328,7 +329,7 @@ def test_held_out_queries_of_a_suite_choose_where_there_are_some(trials: Trials)
     trials.fitted(run=run, cycles=4)
     assert [point["nDCG@5"] for point in run.log.curve] == [0.3, 0.2]
     assert len(trials.asked) == 2  # a shortlist each, and no development documents
-    assert all(TEACHERS_FIGURE not in point for point in run.log.curve)
+    assert all(TEACHER_METRIC not in point for point in run.log.curve)
 
 
 def test_a_teacher_that_accepts_nothing_is_one_line(trials: Trials) -> None:
@@ -372,13 +373,13 @@ def test_a_budget_ends_the_cycles_within_a_step(limit: str, trials: Trials, monk
 def test_a_shorter_budget_is_a_shorter_schedule(trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     """The learning rate of each cycle rises and falls, in the last one within what is left."""
     factors: list[float] = []
-    warmup = trainer.warmup_linear
+    warmup = steps.warmup_linear
 
     def spy(fraction: float, share: float) -> float:
         factors.append(fraction)
         return warmup(fraction, share)
 
-    monkeypatch.setattr(trainer, "warmup_linear", spy)
+    monkeypatch.setattr(steps, "warmup_linear", spy)
     monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
     trials.says = yes_to_all
     trials.fitted({"steps": 5}, cycles=9)  # an epoch is 3 steps
@@ -391,7 +392,7 @@ def test_a_teachers_budget_ends_the_questions_and_the_last_cycle_counts(trials: 
     assert run.ledger.teacher_calls == 40
     assert run.ledger.queries == 40 / 5  # the documents that were asked about; their training is not cut
     (point,) = run.log.curve
-    assert TEACHERS_FIGURE not in point
+    assert TEACHER_METRIC not in point
     assert not run.ledger.over(run.budget)
     assert method.num_parameters > 0
 
@@ -420,7 +421,7 @@ def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:
 def test_resumed_equals_unbroken(
     kills: list[tuple[int, int]], settings: dict[str, Any], trials: Trials, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(resume, "SECONDS", -1.0)
     monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
     trials.says = lambda document, label: int((document + label) % 3 > 0)
     unbroken = outcome(*trials.fitted(**settings), trials.data)
@@ -464,15 +465,15 @@ def test_a_run_that_had_ended_asks_and_trains_no_more(trials: Trials) -> None:
 def test_answers_are_kept_as_they_were(trials: Trials) -> None:
     run = trials.run(PLENTY)
     cycles = Cycles(run)
-    asked = [Asked(np.arange(n), np.arange(n) * 2, np.arange(n) % 2 == 0, np.arange(n) % 2 == 1) for n in (4, 6)]
+    asked = [Answers(np.arange(n), np.arange(n) * 2, np.arange(n) % 2 == 0, np.arange(n) % 2 == 1) for n in (4, 6)]
     run.ledger.teacher_calls = 10
     for each in asked:
         cycles.add_answers(each)
-    cycles.add_figure(0.25)
+    cycles.add_score(0.25)
     run = trials.run(PLENTY)
     again = Cycles(run)
-    assert (again.figures, run.ledger.teacher_calls) == ([0.25], 10)
-    for kept, each in zip(again.asked, asked, strict=True):
+    assert (again.scores, run.ledger.teacher_calls) == ([0.25], 10)
+    for kept, each in zip(again.answers, asked, strict=True):
         assert all(np.array_equal(one, other) for one, other in zip(kept, each, strict=True))
     last, every = (again.pairs("yes", (9, 12), accumulated=flag).toarray() for flag in (False, True))
     assert np.flatnonzero(last.sum(1)).tolist() == [0, 2, 4]
@@ -508,10 +509,11 @@ def test_it_improves_on_its_initialisation(trials: Trials) -> None:
         shortlist=LABELS, epochs=16.0, cycles=1, hardest=40, learning_rate=5e-3, weight_temperature=None
     )
     before = trials.method()
-    _, labels = before.prepare(trials.data, trials.run(PLENTY))
+    before.prepare(trials.data, trials.run(PLENTY))
+    labels = before.labels
     before.index(labels)
     assert quality(before) < 0.3 < 0.5 < quality(method)
-    assert run.log.curve[0][TEACHERS_FIGURE] > 0.4
+    assert run.log.curve[0][TEACHER_METRIC] > 0.4
 
 
 def test_what_is_saved_predicts_the_same(trials: Trials) -> None:

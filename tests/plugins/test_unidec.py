@@ -21,6 +21,7 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import LabelTable, sampling
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.assembly import plain_embeddings
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_unidec import UniDEC
 
@@ -266,9 +267,10 @@ def test_training_is_the_same_whatever_scores(data: TrainingData, small_encoder:
 def test_rows_may_start_from_label_texts(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
     method = unidec(encoder={"name": small_encoder, "normalize": False}, rows="label-embeddings")
     run = make_run(tmp_path, {"steps": 1})
-    queries, labels = method.prepare(data, run)
+    method.prepare(data, run)
+    labels = method.labels
     with torch.no_grad():
-        method.begin(method.embeddings(queries, labels, run.ledger))
+        method.begin(plain_embeddings(method))
         method.modules.eval()
         wanted = normalize(method.modules["clf"](method.embed(labels)), dim=1)
     torch.testing.assert_close(method.tables()["classifier"].weight, wanted)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -97,8 +97,9 @@ class Ledger:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     peak_bytes: int = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[int] = field(default_factory=list)  # peak per worker, at the end of training
-    largest_step: dict[str, float] = field(default_factory=dict)  # the most that one step took of each limit
+    largest_step: dict[str, float] = field(default_factory=dict)  # most spent of each limit between two checks
     _inner: float = field(default=0.0, repr=False)  # seconds charged to stages nested in the current one
+    _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
 
     @property
     def device_seconds(self) -> float:
@@ -116,11 +117,11 @@ class Ledger:
     def stage(self, name: str) -> Iterator[None]:
         """Charge the wall-clock time of the block to stage `name`, without the time in nested stages."""
         outer, self._inner = self._inner, 0.0
-        start = time.perf_counter()
+        start = self._clock()
         try:
             yield
         finally:
-            spent = time.perf_counter() - start
+            spent = self._clock() - start
             self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + spent - self._inner
             self._inner = outer + spent
 
@@ -130,13 +131,13 @@ class Ledger:
         counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
         outer = dict(self.stage_seconds)
         inner = self._inner
-        start = time.perf_counter()
+        start = self._clock()
         try:
             yield
         finally:
             self.encoder_tokens, self.encoder_flops, self.scoring_flops = counts
             self.stage_seconds = outer
-            self._inner = inner + time.perf_counter() - start
+            self._inner = inner + self._clock() - start
 
     @contextmanager
     def part(self) -> Iterator[Ledger]:
@@ -166,10 +167,10 @@ class Ledger:
         return float(getattr(self, limit))
 
     @contextmanager
-    def step(self, budget: Budget) -> Iterator[None]:
-        """Measure how much of each limit the block, one step, takes.
+    def between_checks(self, budget: Budget) -> Iterator[None]:
+        """Measure what the block spends of each limit; within it nothing checks the budget, as in an optimiser step.
 
-        A trial may exceed its budget by at most its largest step.
+        A trial may exceed its budget by at most the largest of these amounts, `largest_step`.
         """
         before = {name: self.spent(name) for name in budget.spending()}
         yield

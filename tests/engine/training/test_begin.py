@@ -57,7 +57,8 @@ def test_it_begins_with_the_encoders_own_embeddings_and_pays_for_them(
         ledgers.append(run.ledger)
     ((queries_ND, labels_LD),) = method.begun
     fresh = toy(small_encoder)
-    queries, labels = fresh.prepare(data, make_run(tmp_path / "fresh", {"steps": 1}))
+    fresh.prepare(data, make_run(tmp_path / "fresh", {"steps": 1}))
+    queries, labels = fresh.queries, fresh.labels
     torch.testing.assert_close(queries_ND, fresh.embed(queries))  # no head, and before the first step
     torch.testing.assert_close(labels_LD, fresh.embed(labels))
     assert (len(queries_ND), len(labels_LD)) == (QUERIES, LABELS)

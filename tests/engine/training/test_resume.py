@@ -13,7 +13,7 @@ from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import checkpoint
-from xmcbench.engine.training import trainer
+from xmcbench.engine.training import resume
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
@@ -38,7 +38,7 @@ MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs b
 
 @pytest.fixture(autouse=True)
 def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(resume, "SECONDS", -1.0)
 
 
 def selecting(data: TrainingData) -> HeldOut:

@@ -12,7 +12,7 @@ import torch
 from toy import LABELS, QUERIES, UNLABELLED, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training.trainer import NonFiniteLossError
+from xmcbench.engine.training.steps import NonFiniteLossError
 from xmcbench.trial.budget import Budget, TooLargeError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Progress, Run
@@ -32,9 +32,9 @@ class Watched(Toy):
         self.batches.append((batch.query_ids, batch.label_ids))
         return super().loss(queries_BD, labels_SD, batch)
 
-    def all_query_vectors(self, tokens: Any, *, mining: bool = False) -> torch.Tensor:
-        self.mined += mining
-        return super().all_query_vectors(tokens, mining=mining)
+    def mining_query_vectors(self, embeddings_ND: torch.Tensor) -> torch.Tensor:
+        self.mined += 1
+        return super().mining_query_vectors(embeddings_ND)
 
 
 def watched(encoder: str, **settings: Any) -> Watched:

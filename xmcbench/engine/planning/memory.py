@@ -13,6 +13,7 @@ from functools import cache
 import torch
 
 from xmcbench.data.tokens import micro_batches
+from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
 from xmcbench.engine.planning.encoder import EncoderCosts
@@ -89,7 +90,7 @@ def memory(
 # What a worker has loaded once it takes its first step, of a model whose own bytes are subtracted.
 IDLE = """
 import psutil, torch
-import xmcbench.run.worker, xmcbench.engine.training.trainer
+import xmcbench.run.worker, xmcbench.engine.training.training
 from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
 from xmcbench.plugins.registry import registry
 registry().all("method")
@@ -117,7 +118,7 @@ def _table_bytes(table: Table, pool: int, num_labels: int) -> float:
 def _activations(method: EmbeddingMethod, encoder: EncoderCosts, paper: Paper, workers: int) -> float:
     """What the graphs of a step keep, at most `activation_gib` and one micro-batch more; and that one's backward."""
     lengths = paper.largest.lengths[::workers]
-    micros = micro_batches(lengths, method.config.micro_batch_size)
+    micros = micro_batches(lengths, method.config.micro_batch_on(default_device().type))
     padded = [len(group) * int(lengths[group].max()) for group in micros]
     widest = max(padded) * encoder.bytes_a_token
     kept = min(sum(padded) * encoder.bytes_a_token, method.config.activation_gib * 2**30)

@@ -1,4 +1,4 @@
-"""Dual encoders that learn: they say what is their own, and the harness trains them.
+"""What a method says that is trained: its sampler and its loss, and what it does around training.
 
 Legend: B queries of a batch, S labels of its pool, D dimensions.
 """
@@ -20,14 +20,7 @@ from xmcbench.engine.sampling.sampler import Sampler
 
 
 class TrainedMethod(DualEncoder):
-    """A dual encoder trained on batches of a sampler by a loss over embeddings.
-
-    A method supplies `sampler` and `loss`. One that has modules over the embeddings (projection heads, a classifier
-    table) makes them in `build_modules`, and says in `query_vectors` and `label_vectors` what it multiplies.
-
-    With several workers `loss` sees all queries of the batch and the labels that its worker holds, and returns its part
-    of the loss; the losses of `xmcbench.losses` do so by themselves.
-    """
+    """The hooks that the training loop calls; `EmbeddingMethod` adds the loop itself."""
 
     class Config(DualEncoder.Config):
         """Settings every trained dual encoder has."""
@@ -42,35 +35,36 @@ class TrainedMethod(DualEncoder):
     config: TrainedMethod.Config
 
     def training_data(self, train: TrainingData) -> TrainingData:
-        """What is trained on: `train`, unless the method adds to it. Labels stay as they are."""
+        """The data to train on: `train`, unless the method adds to it or replaces it."""
         return train
 
     @abstractmethod
     def sampler(self, train: TrainingData, seed: int) -> Sampler:
-        """Which queries make a batch, and which labels they are scored against."""
+        """The sampler: which queries make a batch, and which labels they are scored against."""
 
     @abstractmethod
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
-        """Scalar loss of the embeddings of a batch's queries and pool. `batch.positives` is on their device."""
+        """The scalar loss of the embeddings of a batch's queries and pool. `batch.positives` is on their device.
+
+        With several workers the arguments are all queries of the batch and the labels that this worker holds, and the
+        result is this worker's part of the loss; the losses of `xmcbench.losses` do so by themselves.
+        """
 
     def begin(self, embeddings: Embeddings) -> None:
-        """Called before the first step with the encoder's embeddings of everything; what they cost is charged.
+        """Called before the first step with the encoder's embeddings of everything, which are charged when asked for.
 
-        Not when a run is resumed: what is made here goes into modules and tables, which checkpoints hold.
+        A resumed run does not call it: what is computed here goes into modules and tables, which checkpoints hold.
         """
 
     def after_step(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step, for what a method keeps beside what is trained, with the step's embeddings, detached.
-
-        Like those of `loss` they are of all queries, and of the labels that this worker holds.
-        """
+        """Called after each step with the arguments of `loss`, detached: for state that no gradient trains."""
 
     def index(self, labels: Tokens) -> None:
-        """Make what `predict` searches, with the weights as they are. `labels` are those that are trained on."""
+        """Compute what `predict` searches, with the current weights. `labels` are those that are trained on."""
         self.index_LD = self.all_label_vectors(labels)
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups for AdamW: decay on matrices only, the learning rate in `lr`."""
+        """Groups for AdamW: weight decay on matrices only, the learning rate in `lr`."""
         parameters = [p for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad]
         rate, decay = self.config.learning_rate, self.config.weight_decay
         groups = [

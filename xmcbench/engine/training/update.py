@@ -34,7 +34,7 @@ class Update:
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def step(self, factor: float) -> float:
+    def apply(self, factor: float) -> float:
         """Apply the gradients at `factor` times the base learning rates; return their norm over everything.
 
         Where the norm is not finite nothing is applied.

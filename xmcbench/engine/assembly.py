@@ -1,0 +1,90 @@
+"""Assembling a model for training: encoder, tokenised texts, the labels of this worker, the method's modules."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine import checkpoint
+from xmcbench.engine.contract import VectorMethod
+from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.flops import counting
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import Workers, current_workers
+from xmcbench.files.atomic import atomic_write
+from xmcbench.trial.run import Run, derive_seed
+
+GROUPS = "label_groups.npy"  # beside the checkpoints
+
+
+def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
+    """Build the encoder and the modules of `method`, tokenise the texts of `train`; all become attributes of it."""
+    workers, seed = current_workers(), derive_seed(run.seed, "weights")
+    method.run = run
+    method.encoder = Encoder.build(method.config.encoder, train.texts, seed, run.cache).to(default_device())
+    method.charging = method.charging_to(run.ledger)
+    method.query_length = method.config.max_query_length or train.card.max_length
+    label_length = method.config.max_label_length or train.card.max_label_length
+    method.encoder.check_length(max(method.query_length, label_length))
+    tokenizer = method.encoder.tokenizer
+    method.queries = tokenizer.tokens(train.texts, method.query_length, run.cache)
+    method.labels = tokenizer.tokens(train.label_texts, label_length, run.cache)
+    # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
+    method.modules, method.shard = nn.Module(), Shard(train.num_labels, workers)
+    torch.manual_seed(seed)
+    add_modules(method, train, workers, _label_groups(method, train, plain_embeddings(method)), seed)
+
+
+def add_modules(
+    method: VectorMethod, train: TrainingData, workers: Workers, groups_L: np.ndarray | None, seed: int
+) -> None:
+    """Shard the labels over `workers` by their groups, and build the method's modules for this worker's labels."""
+    method.shard = Shard(train.num_labels, workers, groups_L)
+    torch.manual_seed(seed)
+    method.modules = method.build_modules(train).to(default_device())
+    own_values = sum(table.weight.numel() for table in method.tables().values() if table.learns)
+    method.table_values = int(workers.sum(torch.tensor(own_values, device=default_device())))
+
+
+def plain_embeddings(method: VectorMethod) -> Embeddings:
+    """The encoder's own embeddings of training queries and labels, charged when asked for.
+
+    Labels are embedded also for a method that does not encode them in training.
+    """
+    queries, labels = method.queries, method.labels
+    return Embeddings(
+        method.charging.on_demand(lambda: method.embed_queries(queries, lambda rows_ND: rows_ND), queries.lengths),
+        method.charging.on_demand(
+            lambda: method.embed_labels(labels, lambda rows_SD, _: rows_SD, encode=True), labels.lengths
+        ),
+        workers=method.shard.workers,
+        stage=method.charging.ledger.stage,
+    )
+
+
+def _label_groups(method: VectorMethod, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:
+    """The groups that `label_groups` returns; in a resumed run, on any number of workers, those of its first start.
+
+    Embeddings depend on the number of workers by rounding, and so may the groups; the table rows of a checkpoint are
+    sharded by the first groups. Where workers disagree, worker 0's groups count.
+    """
+    path = method.run.checkpoint / GROUPS
+    if path.exists() and checkpoint.newest(method.run.checkpoint):
+        stored_L: np.ndarray = np.load(path, allow_pickle=False)
+        return stored_L
+    with counting() as scored:
+        groups_L = method.label_groups(train, embeddings)
+    if groups_L is None:
+        return None
+    method.charging.scoring(scored.flops)  # every worker repeats the same work
+    workers = method.shard.workers
+    own_L = torch.from_numpy(groups_L.astype(np.int64)).to(default_device())
+    agreed_L: np.ndarray = workers.max(own_L if workers.rank == 0 else torch.zeros_like(own_L)).cpu().numpy()
+    if workers.rank == 0:
+        with atomic_write(path) as file:
+            np.save(file, agreed_L, allow_pickle=False)
+    return agreed_L

@@ -1,0 +1,109 @@
+"""What a method says that ranks labels by an inner product of vectors: its settings, its modules, its vectors.
+
+Legend: L labels, S labels that this worker holds, N texts, D dimensions.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor, nn
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.charging import Charging
+from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.embedding import Precision
+from xmcbench.engine.encoders.encoder import EncoderConfig
+from xmcbench.engine.model import Model
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.search.index import Backend
+from xmcbench.engine.workers import current_workers
+from xmcbench.trial.budget import Ledger
+from xmcbench.trial.method import Method
+from xmcbench.trial.run import Run
+
+
+class VectorMethod(Model, Method):
+    """A method that scores a label for a query by the inner product of two vectors made from embeddings."""
+
+    many_workers: ClassVar[bool] = True
+    encodes_labels: ClassVar[bool] = True
+    """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
+
+    class Config(Method.Config):
+        """Settings every dual encoder has."""
+
+        encoder: EncoderConfig = EncoderConfig()
+        precision: Precision = Field("float32", description="of matrix products in the encoder; bf16 is autocast")
+        max_query_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
+        max_label_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
+        search: Backend = Field("exact", description="of predictions; faiss-hnsw approximates")
+        micro_batch_tokens: int | None = Field(
+            None,
+            gt=0,
+            description="padded tokens in the encoder at once; null is 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
+        )
+
+        def micro_batch_on(self, kind: str) -> int:
+            """Padded tokens through the encoder at once on a device of that kind, `cpu` or `cuda`.
+
+            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding; but
+            bf16 products are prepared anew for each shape, so fewer and larger ones are faster there.
+            """
+            on_cpu = 8_192 if self.precision == "bf16" else 2_048
+            return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)
+
+    config: VectorMethod.Config
+    index_LD: Tensor
+    query_length: int
+    # Set while the method is fitted.
+    run: Run
+    charging: Charging
+    queries: Tokens  # of the training queries
+    labels: Tokens
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.precision = config.precision
+        self.micro_batch_tokens = config.micro_batch_on(default_device().type)
+
+    def charging_to(self, ledger: Ledger) -> Charging:
+        """What enters the costs of this model's encoder and scores into `ledger`."""
+        return Charging(ledger, self.encoder.flops, current_workers())
+
+    def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
+        """The method's own modules over embeddings, trained with the encoder. None by default."""
+        return nn.Module()
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """The modules that `build_modules` made, from their saved tensors. A method with modules overrides both."""
+        if tensors:
+            raise TypeError(f"{type(self).__name__} has modules of its own, so it has to define load_modules")
+        return nn.Module()
+
+    def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        """The vectors of queries that are scored, from their embeddings."""
+        return embeddings_ND
+
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        """The vectors of the labels `label_ids` [S] that are scored, from their embeddings; this worker holds them."""
+        return embeddings_SD
+
+    def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        """The vectors of queries in which a sampler looks for neighbours: by default those that are scored."""
+        return self.query_vectors(embeddings_ND)
+
+    def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        """The vectors of the labels `label_ids` [S] in which a sampler looks for neighbours."""
+        return self.label_vectors(embeddings_SD, label_ids)
+
+    def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002
+        """[L] group numbers: labels of one group are held by one worker. None puts each label into its own group.
+
+        For a method whose labels share vectors; `shard.groups_L` has the groups afterwards. `embeddings` are those of
+        the encoder before training. Every worker calls this; a resumed run reuses the groups of its first start.
+        """
+        return None

@@ -1,0 +1,10 @@
+"""The device that models live on."""
+
+from __future__ import annotations
+
+import torch
+
+
+def default_device() -> torch.device:
+    """The current GPU where there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

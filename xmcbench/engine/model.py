@@ -1,0 +1,89 @@
+"""An assembled model: the text encoder, a method's own modules over its embeddings, and the labels this worker holds.
+
+Whole collections of texts are embedded by all workers together: each embeds its share, and each gets all vectors.
+
+Legend: L labels, S labels that this worker holds, N texts, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.checkpoint import Groups
+from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.embedding import Precision, embed_all, evaluating
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.tables.label_table import LabelTable
+
+
+class Model:
+    """The attributes are set once the model is assembled or loaded; `shard` only while it trains."""
+
+    encoder: Encoder
+    modules: nn.Module
+    shard: Shard
+    precision: Precision
+    micro_batch_tokens: int
+    table_values: int = 0  # numbers in the label tables of all workers
+
+    def embed(self, tokens: Tokens) -> Tensor:
+        """[N, D] embeddings of tokenised texts, dropout off."""
+        return embed_all(self.encoder, tokens, precision=self.precision, micro_batch_tokens=self.micro_batch_tokens)
+
+    @torch.inference_mode()
+    def embed_queries(self, tokens: Tokens, vectors: Callable[[Tensor], Tensor]) -> Tensor:
+        """[N, D] what `vectors` computes from the embeddings of N texts, on every worker."""
+        workers = self.shard.workers
+        places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
+        with evaluating(self.modules):
+            mine = vectors(self.embed(tokens.take(places[workers.rank])))
+        return _in_order(workers.gather(mine), np.concatenate(places))
+
+    @torch.inference_mode()
+    def embed_labels(self, tokens: Tokens, vectors: Callable[[Tensor, np.ndarray], Tensor], *, encode: bool) -> Tensor:
+        """[L, D] what `vectors` computes from the embeddings and the ids of labels, on every worker.
+
+        Without `encode` the embeddings of S labels are [S, 0]. Each worker computes the vectors of the labels it holds.
+        """
+        label_ids = self.shard.label_ids
+        with evaluating(self.modules):
+            empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
+            mine = vectors(self.embed(tokens.take(label_ids)) if encode else empty_S0, label_ids)
+        return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
+
+    def tables(self) -> dict[str, LabelTable]:
+        """The label tables among the method's modules, by name."""
+        return {name: module for name, module in self.modules.named_modules() if isinstance(module, LabelTable)}
+
+    def module_tensors(self) -> dict[str, Tensor]:
+        """The state of the method's modules that all workers share: label tables, which are sharded, are left out."""
+        tables = tuple(f"{name}." if name else "" for name in self.tables())
+        return {name: tensor for name, tensor in self.modules.state_dict().items() if not name.startswith(tables)}
+
+    def tensors(self) -> Groups:
+        """The weights that all workers share, by group: for checkpoints."""
+        return {"encoder": self.encoder.state_dict(), "modules": self.module_tensors()}
+
+    def load_tensors(self, groups: Groups) -> None:
+        """Restore what `tensors` returned."""
+        self.encoder.load_state_dict(groups["encoder"])
+        self.modules.load_state_dict({**self.modules.state_dict(), **groups.get("modules", {})})
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters, with the rows of label tables on all workers."""
+        trained = sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
+        return trained + self.table_values
+
+
+def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:
+    """Rows in the order of the places they belong to, where row i belongs to `places[i]`."""
+    if len(places) < 2 or bool((np.diff(places) > 0).all()):
+        return rows
+    return rows[torch.from_numpy(np.argsort(places)).to(rows.device)]

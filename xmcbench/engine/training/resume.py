@@ -1,0 +1,66 @@
+"""Checkpoints of a training: written every minute and after each evaluation, read when a killed trial is resumed."""
+
+from __future__ import annotations
+
+import time
+
+from xmcbench.engine import checkpoint
+from xmcbench.engine.training import selection
+from xmcbench.engine.training.loop import Position, from_worker_0
+from xmcbench.engine.training.selection import BestWeights
+from xmcbench.engine.training.steps import TrainingSteps
+
+SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
+NUM_STORED = 2  # checkpoints: the newest, and the one before
+
+
+class Checkpoints:
+    """Writes and reads all that training needs to go on as if it had not stopped."""
+
+    def __init__(self, steps: TrainingSteps, position: Position, best: BestWeights) -> None:
+        self.steps, self.position, self.best = steps, position, best
+        self.run, self.workers = steps.method.run, steps.workers
+        self._stored_step = -1
+        self._stored_at = time.monotonic()
+
+    def save_if_due(self) -> None:
+        """Write a checkpoint when the last one is `SECONDS` old."""
+        if from_worker_0(time.monotonic() - self._stored_at, self.workers) > SECONDS:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint of the current step, unless there is one."""
+        if self._stored_step != self.run.ledger.steps:
+            with self.run.ledger.off_the_books():
+                self._write()
+            self._stored_step = self.run.ledger.steps
+        self._stored_at = time.monotonic()
+
+    def _write(self) -> None:
+        root, exchange, steps = self.run.checkpoint, self.run.exchange, self.steps
+        groups = steps.optimizers.tensors()
+        if self.workers.rank == 0:
+            groups |= {**steps.method.tensors(), "sampler": steps.sampler.state()}
+        note = {**vars(self.position), "best": self.best.metric, "best_step": self.best.step, **self.run.log.state()}
+        place = checkpoint.step_directory(root, self.run.ledger.steps)
+        checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
+        if self.workers.rank == 0 or exchange:
+            checkpoint.prune(root, NUM_STORED)
+            checkpoint.prune(root / selection.FOLDER, 1)
+        if exchange:
+            exchange.upload()
+
+    def restore(self) -> bool:
+        """Go on from the newest checkpoint; False where there is none."""
+        place = checkpoint.newest(self.run.checkpoint)
+        if place is None:
+            return False
+        saved, note = checkpoint.load(place)
+        self.steps.method.load_tensors(saved[0])
+        self.steps.optimizers.load(saved)
+        self.steps.sampler.load_state(saved[0].get("sampler", {}))
+        self.position.epoch, self.position.index = note["epoch"], note["index"]
+        self.best.metric, self.best.step = note["best"], note["best_step"]
+        self.run.log.restore(note)
+        self._stored_step = self.run.ledger.steps
+        return True

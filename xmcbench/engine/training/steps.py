@@ -1,0 +1,113 @@
+"""The optimiser steps of a method: the sampler gives a batch, the gradient cache embeds it, the method's loss gives the
+embeddings' gradients, the cache pushes them through the encoder, the update applies them at the schedule's rate.
+
+Legend: N queries, L labels, B queries of a batch, S labels of the pool (of this worker), D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.assembly import plain_embeddings
+from xmcbench.engine.charging import StepCost
+from xmcbench.engine.flops import counting
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.sampling.prefetch import Prefetch
+from xmcbench.engine.training.batch_embedder import BatchEmbedder, EmbeddedBatch
+from xmcbench.engine.training.contract import TrainedMethod
+from xmcbench.engine.training.loop import Metrics, Position
+from xmcbench.engine.training.schedule import warmup_linear
+from xmcbench.engine.training.update import Update
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.run import derive_seed
+
+
+class NonFiniteLossError(XMCBenchError):
+    """The loss or its gradient became infinite or not a number."""
+
+
+class TrainingSteps:
+    """Steps of an assembled `method` on the training data `train`."""
+
+    def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
+        self.method = method
+        self.workers = method.shard.workers
+        self.sampler = method.sampler(train, derive_seed(method.run.seed, "sampler"))
+        self.batches = Prefetch(self.sampler)
+        self.embedder = BatchEmbedder(method, self.sampler)
+        self.optimizers = Update(method.parameter_groups(), method.tables(), self.workers, method.config.clip_norm)
+        self._pending: tuple[EmbeddedBatch, float, str] | None = None  # gradients to apply, the loss, the place
+
+    def begin(self) -> None:
+        """Let the method look at the encoder's embeddings before the first step; what it asks for is charged."""
+        with self.method.charging.counted_scoring("prepare"), torch.no_grad():
+            self.method.begin(plain_embeddings(self.method))
+
+    def num_batches(self, epoch: int) -> int:
+        return self.sampler.num_batches(epoch)
+
+    def refresh(self, epoch: int) -> None:
+        with self.method.charging.counted_scoring("mine"):
+            self.sampler.refresh(epoch, self._mining_embeddings())
+
+    def gradients(self, position: Position) -> StepCost:
+        method, seed, step = self.method, self.method.run.seed, self.method.run.ledger.steps
+        place = f"step {step}, epoch {position.epoch}, batch {position.index}"
+        method.encoder.train()
+        method.modules.train()
+        with counting() as scored:
+            batch = self.batches.batch(position.epoch, position.index)
+            embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", step))
+            # Every worker draws alike: what all workers do to the queries must agree.
+            torch.manual_seed(derive_seed(seed, "loss", step))
+            loss = self._loss(embedded, place)
+        embedded.backward()
+        self._pending = embedded, loss, place
+        label_lengths_L = method.labels.lengths if method.encodes_labels else None
+        return method.charging.step_cost(embedded.whole, method.queries.lengths, label_lengths_L, scored.flops)
+
+    def update(self, fraction: float) -> Metrics:
+        method = self.method
+        assert self._pending is not None
+        (embedded, loss, place), self._pending = self._pending, None
+        norm = self.optimizers.apply(warmup_linear(fraction, method.config.warmup))
+        _check_finite(norm, "norm of the gradient", place)
+        with torch.no_grad():
+            if self.sampler.watches:
+                self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
+            method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
+        return {"loss": loss, "gradient": norm}
+
+    def _loss(self, embedded: EmbeddedBatch, place: str) -> float:
+        """The loss over all workers, after its backward pass to the embeddings."""
+        own = self.method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
+        value = float(self.workers.sum(own.detach().double()))
+        _check_finite(value, "loss", place)
+        own.backward()  # type: ignore[no-untyped-call]
+        return value
+
+    def _mining_embeddings(self) -> Embeddings:
+        """The vectors of everything in which samplers look for neighbours, charged when asked for."""
+        method, charging = self.method, self.method.charging
+
+        def queries() -> Tensor:
+            return method.embed_queries(method.queries, method.mining_query_vectors)
+
+        def labels() -> Tensor:
+            return method.embed_labels(method.labels, method.mining_label_vectors, encode=method.encodes_labels)
+
+        return Embeddings(
+            charging.on_demand(queries, method.queries.lengths),
+            charging.on_demand(labels, method.labels.lengths) if method.encodes_labels else labels,
+            workers=self.workers,
+            stage=charging.ledger.stage,
+        )
+
+
+def _check_finite(value: float, what: str, place: str) -> None:
+    if not math.isfinite(value):
+        raise NonFiniteLossError(f"the {what} is {value} at {place}: lower learning_rate or raise temperature")
