@@ -46,7 +46,7 @@ def plan(
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.accelerators import HERE
     from xmcbench.engine.planning.accelerators import accelerator as find
-    from xmcbench.engine.planning.memory import here
+    from xmcbench.engine.planning.memory import device_kind
     from xmcbench.engine.planning.trials import Machine, Planner
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.errors import XMCBenchError
@@ -54,7 +54,7 @@ def plan(
     from xmcbench.run.plan import select
     from xmcbench.suite.suite import load_suite
 
-    machine = Machine(find(accelerator), workers, utilisation, here() if accelerator == HERE else "cuda")
+    machine = Machine(find(accelerator), workers, utilisation, device_kind() if accelerator == HERE else "cuda")
     asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
     planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
     trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)

@@ -126,7 +126,7 @@ class Runner:
         """Why a worker of this trial would need more memory than its budget allows, or None."""
         if trial.budget.peak_bytes is None:
             return None
-        from xmcbench.engine.planning.limits import predicted_too_large  # imports torch
+        from xmcbench.engine.planning.trials import predicted_too_large  # imports torch
 
         settings, workers = self.settings, self._needs(trial).workers
         return predicted_too_large(trial, settings.data, settings.cache, workers)

@@ -1,22 +1,23 @@
-"""What a plan has to know of a device: its peak and its memory, from the makers' data sheets.
+"""Peak throughput and memory of devices, from the manufacturers' data sheets.
 
-Peaks are of dense matrix products in bf16 with float32 sums, those of sparse matrices left out; a V100 and a T4 have no
-bf16, theirs are of float16. float32 is what the device does without rounding the factors (no TF32).
+The bf16 peaks are of dense matrix products that accumulate in float32; V100 and T4 have no bf16, their peaks are of
+float16. The float32 peaks are without TF32.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cache
 
 from xmcbench.errors import UnknownNameError
 
-UTILISATION = 0.3  # of the peak, assumed where nobody says what is reached
+UTILISATION = 0.3  # assumed fraction of peak throughput
 GB = 1e9
 
 
 @dataclass(frozen=True)
 class Accelerator:
-    """A device: operations a second at its peak, by precision, and bytes of memory."""
+    """A device: peak operations per second by precision, and bytes of memory."""
 
     name: str
     bf16: float
@@ -46,27 +47,36 @@ HERE = "here"  # the processors of this machine, their peak measured
 def accelerator(name: str) -> Accelerator:
     """The device called `name`; `here` is this machine. Raises `UnknownNameError` for another name."""
     if name == HERE:
-        return _here()
+        return _this_machine()
     if name not in ACCELERATORS:
         raise UnknownNameError("accelerator", name, [*ACCELERATORS, HERE], "--accelerator")
     return ACCELERATORS[name]
 
 
-def _here() -> Accelerator:
-    """This machine's processors: the best of a few matrix products is the peak."""
+class _Processors(Accelerator):
+    """The processors of this machine; their peak is measured when it is first asked for."""
+
+    def peak(self, precision: str) -> float:
+        return _measured_peak("bfloat16" if precision == "bf16" else "float32")
+
+
+def _this_machine() -> Accelerator:
+    import psutil
+
+    return _Processors(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
+
+
+@cache
+def _measured_peak(dtype: str) -> float:
+    """Operations per second of the fastest of a few matrix products."""
     from time import perf_counter
 
-    import psutil
     import torch
 
-    def peak(kind: torch.dtype) -> float:
-        size, best = 1024, 0.0
-        left, right = (torch.randn(size, size).to(kind) for _ in range(2))
-        for _ in range(6):
-            start = perf_counter()
-            torch.mm(left, right)
-            best = max(best, 2 * size**3 / (perf_counter() - start))
-        return best
-
-    found = Accelerator(HERE, 0.0, peak(torch.float32), float(psutil.virtual_memory().total), "measured")
-    return replace(found, bf16=peak(torch.bfloat16))
+    size, fastest = 1024, 0.0
+    left, right = (torch.randn(size, size).to(getattr(torch, dtype)) for _ in range(2))
+    for _ in range(6):
+        start = perf_counter()
+        torch.mm(left, right)
+        fastest = max(fastest, 2 * size**3 / (perf_counter() - start))
+    return fastest

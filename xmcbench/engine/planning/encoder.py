@@ -1,8 +1,8 @@
-"""What an encoder costs, from its architecture: parameters, operations, and what a token leaves for the backward pass.
+"""What an encoder costs, from its architecture: parameters, operations, and bytes kept for the backward pass.
 
-A transformer of that architecture is made with random weights, so no weights are fetched. Operations are counted as
-trials count them; kept bytes are counted over a micro-batch of a few texts, twice, which tells what a token leaves from
-what a pass leaves whatever its size (weights cast to bf16).
+The transformer is built with random weights, so no weights are downloaded. Operations are counted as trials count them.
+Kept bytes are measured over two micro-batches of different sizes, which separates the bytes per token from those that
+any pass keeps (weights cast to bf16).
 """
 
 from __future__ import annotations
@@ -21,34 +21,36 @@ from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, t
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.errors import XMCBenchError
 
-# Architectures that are the defaults of their family in transformers, for where the hub cannot be asked.
+# Encoders whose architecture is the default of their family in transformers: used where the hub cannot be reached.
 KNOWN = {"distilbert-base-uncased": "distilbert", "bert-base-uncased": "bert", "roberta-base": "roberta"}
 FEW, MORE = 4, 12  # texts of the two micro-batches
 
 
 @dataclass(frozen=True)
 class EncoderCosts:
-    """An encoder as a plan sees it."""
+    """What a plan needs to know of an encoder."""
 
     parameters: int
     dimension: int
     flops: TextFlops
-    bytes_a_token: float  # kept for the backward pass, by a padded token
-    bytes_a_pass: float  # kept whatever the number of tokens
+    bytes_per_token: float  # kept for the backward pass, per padded token
+    bytes_per_pass: float  # kept for the backward pass, whatever the number of tokens
 
 
 def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[TextTokenizer, str]:
-    """The encoder's tokenizer, and a word of warning where it is another in its place."""
+    """The encoder's tokenizer, and a warning where that of `tiny` takes its place."""
     if config.name != "tiny":
         with suppress(XMCBenchError):
             return TextTokenizer(Encoder.tokenizer_of(config)), ""
-    told = "" if config.name == "tiny" else f"the tokenizer of {config.name} cannot be had: lengths are those of tiny's"
-    return TextTokenizer(tiny_tokenizer(texts, cache)), told
+    warning = f"the tokenizer of {config.name} cannot be loaded: token counts are those of tiny's tokenizer"
+    return TextTokenizer(tiny_tokenizer(texts, cache)), "" if config.name == "tiny" else warning
 
 
 def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:
-    """What the encoder costs in training on texts of about `width` tokens. Raises XMCBenchError where its architecture
-    cannot be had."""
+    """What training the encoder costs on texts of about `width` tokens.
+
+    Raises XMCBenchError where its architecture is unknown here.
+    """
     config = config.model_copy(update={"compile": False})
     encoder = _random(config, vocabulary)
     kept = [_kept(encoder, precision, texts, max(2, width)) for texts in (FEW, MORE)]
@@ -57,13 +59,13 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
         parameters=sum(parameter.numel() for parameter in encoder.parameters()),
         dimension=encoder.dimension,
         flops=encoder.flops_of_a_text,
-        bytes_a_token=slope,
-        bytes_a_pass=kept[0] - slope * FEW * max(2, width),
+        bytes_per_token=slope,
+        bytes_per_pass=kept[0] - slope * FEW * max(2, width),
     )
 
 
 class _NoTokenizer:
-    """Stands where an encoder has its tokenizer: nothing is tokenised."""
+    """Takes the place of an encoder's tokenizer: nothing is tokenised."""
 
     pad_id = 0
 

@@ -1,4 +1,4 @@
-"""What a worker holds at its fullest: a sum of parts, each of them counted from sizes.
+"""The peak memory of a worker: a sum of parts, each counted from sizes.
 
 Legend: N training queries, L labels, B queries of a batch, S labels of its pool, P parameters, G workers.
 """
@@ -10,16 +10,17 @@ import sys
 from dataclasses import dataclass, fields
 from functools import cache
 
-import torch
+import numpy as np
 
 from xmcbench.data.tokens import micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
+from xmcbench.engine.planning.dry_run import DRAWN
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
-from xmcbench.engine.planning.simulate import DRAWN, Paper
 from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 
@@ -30,22 +31,22 @@ SERIALISED = 3 * FLOAT  # of a parameter: weight and both moments
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of a worker, by what they are for."""
+    """Bytes of a worker, by purpose."""
 
-    process: float  # interpreter and libraries; nothing on a GPU
+    process: float  # interpreter and libraries; 0 on a GPU
     weights: float
     optimizer: float  # gradients and moments
     tables: float  # rows of label tables with their optimiser state, and gradients
-    data: float  # tokens, targets, what samplers keep
+    data: float  # tokens, targets, the state of samplers
     embeddings: float
     activations: float
     scores: float
-    checkpoint: float  # copies of what is written, after a step
+    checkpoint: float  # copies of what is written
     search: float  # of predictions, after training
 
     @property
     def total(self) -> float:
-        """The peak: what is always there, and the most of what is there for a while."""
+        """The peak: what is always held, plus the largest of what is held for a while."""
         always = self.process + self.weights + self.optimizer + self.tables + self.data
         return always + max(self.embeddings + self.activations + self.scores, self.checkpoint, self.search)
 
@@ -53,18 +54,34 @@ class Memory:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
+@dataclass(frozen=True)
+class LargestStep:
+    """The step of a trial that encodes the most tokens: its queries, the labels of its pool, all text lengths."""
+
+    queries: int
+    labels: int
+    lengths_N: np.ndarray
+
+    @classmethod
+    def of(cls, batch: Batch, work: Workload, method: EmbeddingMethod) -> LargestStep:
+        lengths = [work.query_lengths_N[batch.query_ids]]
+        if method.encodes_labels:
+            lengths.append(work.label_lengths_L[batch.label_ids])
+        return cls(len(batch.query_ids), len(batch.label_ids), np.concatenate(lengths))
+
+
 def memory(
     method: EmbeddingMethod,
     work: Workload,
     encoder: EncoderCosts,
     probe: Probe,
-    paper: Paper,
+    step: LargestStep,
     sampler: Sampler,
     workers: int,
     device: str,
 ) -> Memory:
-    """The memory of one of `workers` on a `cpu` or on `cuda`, in the largest step of a trial."""
-    step, parameters = paper.largest, encoder.parameters + probe.module_parameters
+    """The memory of one of `workers` on a device of the kind `cpu` or `cuda`."""
+    parameters = encoder.parameters + probe.module_parameters
     labels = step.labels / workers
     texts = step.queries / workers + (labels if method.encodes_labels else 0)
     vectors = step.queries + labels  # what the loss sees: all queries, this worker's labels
@@ -78,16 +95,16 @@ def memory(
         weights=parameters * FLOAT,
         optimizer=3 * parameters * FLOAT,
         tables=rows,
-        data=(_kept(sampler, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work))) / work.share,
+        data=(_sampler_state(sampler, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work))) / work.share,
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT,
-        activations=_activations(method, encoder, paper, workers),
+        activations=_activations(method, encoder, step, workers, device),
         scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
         checkpoint=(1 if on_gpu else CHECKPOINT_COPIES) * (SERIALISED * parameters + state),
         search=_search(work, encoder, probe, device),
     )
 
 
-# What a worker has loaded once it takes its first step, of a model whose own bytes are subtracted.
+# Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
 IDLE = """
 import psutil, torch
 import xmcbench.run.worker, xmcbench.engine.training.training
@@ -103,9 +120,9 @@ print(psutil.Process().memory_info().rss - 16 * sum(p.numel() for p in model.par
 
 @cache
 def process_bytes() -> float:
-    """Resident bytes of a worker that has loaded what it needs, measured in one."""
-    told = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True).stdout
-    return float(told.split()[-1])
+    """Resident bytes of a worker process without data and model, measured in a process of its own."""
+    printed = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True).stdout
+    return float(printed.split()[-1])
 
 
 def _table_bytes(table: Table, pool: int, num_labels: int) -> float:
@@ -115,18 +132,17 @@ def _table_bytes(table: Table, pool: int, num_labels: int) -> float:
     return table.rows * table.row_bytes + (read * copies * table.dimension * FLOAT if table.learns else 0)
 
 
-def _activations(method: EmbeddingMethod, encoder: EncoderCosts, paper: Paper, workers: int) -> float:
-    """What the graphs of a step keep, at most `activation_gib` and one micro-batch more; and that one's backward."""
-    lengths = paper.largest.lengths[::workers]
-    micros = micro_batches(lengths, method.config.micro_batch_on(default_device().type))
-    padded = [len(group) * int(lengths[group].max()) for group in micros]
-    widest = max(padded) * encoder.bytes_a_token
-    kept = min(sum(padded) * encoder.bytes_a_token, method.config.activation_gib * 2**30)
-    return kept + encoder.bytes_a_pass + widest
+def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str) -> float:
+    """Activations that are kept, at most `activation_gib` and one micro-batch more, and the backward pass of one."""
+    lengths_N = step.lengths_N[::workers]
+    micros = micro_batches(lengths_N, method.config.micro_batch_on(device))
+    padded = [len(group) * int(lengths_N[group].max()) for group in micros]
+    kept = min(sum(padded) * encoder.bytes_per_token, method.config.activation_gib * 2**30)
+    return kept + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
 
 
-def _kept(sampler: Sampler, dimension: int, on_gpu: bool) -> float:
-    """What a sampler keeps between steps, of vectors as wide as the real ones."""
+def _sampler_state(sampler: Sampler, dimension: int, on_gpu: bool) -> float:
+    """What a sampler holds between steps; its stand-in vectors count at the dimension of the real ones."""
     total = 0.0
     for tensor in sampler.state().values():
         if tensor.is_floating_point() and tensor.ndim == 2:
@@ -138,19 +154,19 @@ def _kept(sampler: Sampler, dimension: int, on_gpu: bool) -> float:
 
 
 def _data(work: Workload) -> float:
-    """Tokens (int32) and targets (int32 columns, float32 ones), which are mapped from disk and read."""
+    """Tokens (int32) and targets (int32 columns, float32 values), memory-mapped and read."""
     tokens = int(work.query_lengths_N.sum() + work.label_lengths_L.sum())
     return float(tokens * 4 + work.train.targets.nnz * 8)
 
 
 def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
-    """The index, the test queries' embeddings, and the scores that are looked at together."""
+    """The index, the embeddings of the test queries, and one block of scores."""
     labels, sizes = work.train.num_labels, SIZES[device]
     vectors = 2 * labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
     scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
     return float((vectors + 2 * scores) * FLOAT)
 
 
-def here() -> str:
-    """The kind of device that trials run on here."""
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def device_kind() -> str:
+    """The kind of device that trials use on this machine."""
+    return default_device().type

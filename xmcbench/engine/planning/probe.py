@@ -1,4 +1,4 @@
-"""What a method does with embeddings, seen on a few texts with random vectors: no encoder is needed for that.
+"""What a method does with embeddings, observed on a few texts with random vectors, without an encoder.
 
 Legend: B queries of a batch, S labels of its pool, L labels, D dimensions of an embedding.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from xmcbench.engine import flops
+from xmcbench.engine.assembly import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.embedding import evaluating
 from xmcbench.engine.planning.workload import Workload
@@ -27,7 +28,7 @@ ROWS = 512  # of a table, about so many are made to see what a row takes
 
 @dataclass(frozen=True)
 class Table:
-    """A label table at full size: rows, and bytes of a row (weights, optimiser, what else is kept) and its gradient."""
+    """A label table at full size. A row's bytes are those of its weights, optimiser state and other buffers."""
 
     rows: int
     row_bytes: float
@@ -37,27 +38,27 @@ class Table:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was seen."""
+    """What was observed."""
 
-    flops_a_pair: float  # operations of a step on scores, by pairs of B queries and S labels
+    flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
-    asks_queries: int  # how often all embeddings are asked for before the first step
+    asks_queries: int  # how often the embeddings of all queries are requested before the first step
     asks_labels: int
     module_parameters: int  # of the method's own modules, label tables aside
     tables: dict[str, Table]
 
 
 class _NoEncoder(nn.Module):
-    """Stands where a method has its encoder: it knows how wide embeddings are."""
+    """Takes the place of a method's encoder, and has only its dimension."""
 
     def __init__(self, dimension: int) -> None:
         super().__init__()
         self.dimension = dimension
 
 
-def look_at(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
-    """Build the method's modules over a few texts, take a step of its loss, and count."""
+def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
+    """Build the method's modules over a few texts, take one step of its loss, and count operations and bytes."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         few, counts = _few(method, work, dimension)
@@ -67,7 +68,7 @@ def look_at(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         with evaluating(few.modules), torch.no_grad():
             mining, scored = few.mining_query_vectors(vectors), few.query_vectors(vectors)
     return Probe(
-        flops_a_pair=scoring,
+        flops_per_pair=scoring,
         mining_dimension=mining.shape[1],
         scored_dimension=scored.shape[1],
         asks_queries=counts["queries"],
@@ -78,31 +79,30 @@ def look_at(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
 
 
 def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[EmbeddingMethod, dict[str, int]]:
-    """The method with its modules over a few texts, and how often it asked for all embeddings."""
+    """The method with its modules over a few texts, and how often it requested all embeddings."""
     part = work.part(FEW_QUERIES, FEW_LABELS)
     smaller = {"batch_size": len(part.texts)}
     few = type(method)(method.config.model_copy(update=smaller))
     counts = {"queries": 0, "labels": 0}
 
-    def asking(name: str, count: int) -> Any:
-        def ask() -> Tensor:
+    def requests(name: str, count: int) -> Any:
+        def request() -> Tensor:
             counts[name] += 1
             return normalize(torch.randn(count, dimension), dim=1)
 
-        return ask
+        return request
 
-    embeddings = Embeddings(asking("queries", len(part.texts)), asking("labels", part.num_labels))
+    embeddings = Embeddings(requests("queries", len(part.texts)), requests("labels", part.num_labels))
     few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
     few.modules, few.shard = nn.Module(), Shard(part.num_labels, ALONE)
-    few.shard = Shard(part.num_labels, ALONE, few.label_groups(part, embeddings))
-    few.modules = few.build_modules(part)
+    add_modules(few, part, ALONE, few.label_groups(part, embeddings), seed=0)
     with torch.no_grad():
         few.begin(embeddings)
     return few, counts
 
 
 def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
-    """Operations on scores of one step, by pairs of its queries and labels."""
+    """Operations of one step on scores, per pair of a query and a label."""
     part = work.part(FEW_QUERIES, FEW_LABELS)
     sampler = few.sampler(part, 0)
     vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
@@ -118,7 +118,7 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
 
 
 def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:
-    """The label tables at full size, from those of one of so many workers that its rows are few."""
+    """The label tables at full size, from those of one of so many workers that it holds few rows."""
     total = work.train.num_labels
     workers = Workers(0, max(1, total // ROWS))
     full = type(method)(method.config)
@@ -128,15 +128,15 @@ def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str
     full.shard = Shard(total, workers, groups_L)
     full.modules = full.build_modules(work.train)
     count = total if groups_L is None else int(np.max(groups_L)) + 1
-    found = {}
+    tables = {}
     for name, table in full.tables().items():
         rows = table.num_rows
         per_label = rows == len(full.shard.label_ids)
         held = sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim)
-        found[name] = Table(
+        tables[name] = Table(
             rows=total if per_label else count,
             row_bytes=held / max(1, rows),
             dimension=table.weight.shape[1],
             learns=table.learns,
         )
-    return found
+    return tables

@@ -1,46 +1,53 @@
-"""A plan of trials: what each will take on a named device, and whether it fits.
+"""A plan of trials: what each will cost on a named device, and whether it fits into the device's memory.
 
-A prediction is that of one trial as it stands: nothing is made smaller to fit.
+A prediction is for the trial exactly as configured: nothing is made smaller to fit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.source import Draft
+from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
-from xmcbench.engine.planning.accelerators import UTILISATION, Accelerator
+from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator
+from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import FLOAT, Memory, here, memory
-from xmcbench.engine.planning.probe import Probe, look_at
-from xmcbench.engine.planning.simulate import Paper, Simulation
+from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
+from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import LARGE, Lengths, Workload
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import Ledger
 from xmcbench.trial.build import build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
-MARGIN = 0.15  # how far a prediction of memory may be off
+MARGIN = 0.15  # the largest error of a prediction of memory
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What trials are to run on."""
+    """What trials will run on."""
 
     accelerator: Accelerator
     workers: int = 1
     utilisation: float = UTILISATION
-    kind: str = field(default_factory=here)  # of device: cpu or cuda
+    kind: str = field(default_factory=device_kind)  # of device: cpu or cuda
+
+    def seconds(self, flops: float, precision: str) -> float:
+        """How long so many operations of a precision take, shared by the workers."""
+        return flops / (self.accelerator.peak(precision) * self.utilisation * self.workers)
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What a trial will take. Bytes and seconds are a worker's; operations are of all workers."""
+    """What a trial will cost. Bytes and seconds are per worker; operations are of all workers."""
 
     trial: Trial
     workers: int
@@ -50,9 +57,9 @@ class TrialPlan:
     flops: float  # as the ledger counts them
     seconds: float
     memory: Memory
-    network: float  # bytes that a worker sends a step
-    pool: float
-    measured: bool  # whether the dataset was there to be looked at
+    network: float  # bytes that a worker sends per step
+    pool: float  # labels that a step's queries are scored against, mean over steps
+    measured: bool  # whether the dataset is on disk
     notes: tuple[str, ...] = ()
 
     @property
@@ -61,30 +68,34 @@ class TrialPlan:
 
 
 class Planner:
-    """Plans trials; an encoder on a dataset is looked at once."""
+    """Plans trials; what it learns of an encoder on a dataset is cached."""
 
     def __init__(self, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
         self.data, self.cache, self.lengths, self.machine = data, cache, lengths, machine
-        self._known: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
+        self._cached: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
 
     def plan(self, trial: Trial) -> TrialPlan:
-        """Raises XMCBenchError where nothing can be said of the trial, and why."""
+        """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
         method = build_method(trial)
         if not isinstance(method, EmbeddingMethod):
-            raise XMCBenchError("trains no encoder of its own: no plan is made of it")
+            raise XMCBenchError("trains no encoder of its own: it cannot be planned")
         work, encoder, notes = self._workload(trial, method)
+        machine, precision = self.machine, method.config.precision
+        # The clock of a dry run follows from the operations counted so far.
+        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision))
         try:
-            probe = look_at(method, work, encoder.dimension)
-            simulation = Simulation(method, work, encoder, probe, trial.seed)
-            paper = simulation.run(trial.budget, lambda flops: self._seconds(flops, method))
+            probe = observe(method, work, encoder.dimension)
+            run = dry_run(method, work, probe, Charging(ledger, encoder.flops), trial.budget, trial.seed)
         except XMCBenchError:
             raise
-        except Exception as problem:  # of a method that wants more than a sampler and a loss
+        except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
-        machine, ledger = self.machine, paper.ledger
-        method.config = _on(method.config, machine.kind)
-        held = memory(method, work, encoder, probe, paper, simulation.sampler, machine.workers, machine.kind)
-        again = self._second_pass(method, encoder, paper)
+        step = LargestStep.of(run.largest, work, method)
+        # Activations beyond `activation_gib` are not kept: their texts pass the encoder twice.
+        activations = float(step.lengths_N.sum()) * encoder.bytes_per_token / machine.workers
+        recomputed = max(0.0, 1 - method.config.activation_gib * 2**30 / activations) if activations else 0.0
+        operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
+        parameters = encoder.parameters + probe.module_parameters
         return TrialPlan(
             trial=trial,
             workers=machine.workers,
@@ -92,25 +103,16 @@ class Planner:
             epochs=ledger.epochs,
             encoder_tokens=ledger.encoder_tokens,
             flops=ledger.flops,
-            seconds=self._seconds(ledger.flops + again * ledger.encoder_flops / 3, method),
-            memory=held,
-            network=_network(encoder, probe, paper, machine.workers),
+            seconds=machine.seconds(operations, precision),
+            memory=memory(method, work, encoder, probe, step, run.sampler, machine.workers, machine.kind),
+            network=_network(step.queries * encoder.dimension, parameters, machine.workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
             notes=notes,
         )
 
-    def _seconds(self, flops: float, method: EmbeddingMethod) -> float:
-        machine = self.machine
-        return flops / (machine.accelerator.peak(method.config.precision) * machine.utilisation * machine.workers)
-
-    def _second_pass(self, method: EmbeddingMethod, encoder: EncoderCosts, paper: Paper) -> float:
-        """The share of a step's tokens whose activations are not kept: they go through the encoder twice."""
-        total = float(paper.largest.lengths.sum()) * encoder.bytes_a_token / self.machine.workers
-        return max(0.0, 1 - method.config.activation_gib * 2**30 / total) if total else 0.0
-
     def _workload(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
-        """The dataset and the encoder of a trial, and what is to be known of how they were found."""
+        """The dataset and the encoder of a trial, and notes on what was assumed of them."""
         settings = method.config
         key = (
             trial.dataset,
@@ -121,11 +123,11 @@ class Planner:
             str((settings.max_query_length, settings.max_label_length)),
             str(type(method).training_data is not EmbeddingMethod.training_data and settings.model_dump_json()),
         )
-        if key not in self._known:
-            self._known[key] = self._look(trial, method)
-        return self._known[key]
+        if key not in self._cached:
+            self._cached[key] = self._examine(trial, method)
+        return self._cached[key]
 
-    def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
+    def _examine(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
         settings, notes = method.config, []
         vocabulary: dict[str, int] = {}
         source = find_source(trial.dataset, self.data)
@@ -135,16 +137,16 @@ class Planner:
             notes.append(f"{trial.dataset} is not here: queries and labels of {tokens} are assumed")
         else:
             dataset = load(trial.dataset, self.data, self.cache)
-            train = method.training_data(_kept_rows(dataset.training_data(), trial))
-            tokenizer, told = tokenizer_of(settings.encoder, train.texts, self.cache)
+            train = method.training_data(_training_rows(dataset.training_data(), trial))
+            tokenizer, warning = tokenizer_of(settings.encoder, train.texts, self.cache)
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
-            notes += [told] if told else []
+            notes += [warning] if warning else []
             vocabulary = {"vocabulary": len(tokenizer.tokenizer)} if settings.encoder.name == "tiny" else {}
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
         return work, costs(settings.encoder, settings.precision, width, **vocabulary), tuple(notes)
 
     def _assumed(self, draft: Draft) -> Workload:
-        """That of a dataset of which no more is known than its card."""
+        """The workload of a dataset of which only the card is here."""
         sizes = (draft.num_train, draft.num_test, draft.num_labels)
         if None in sizes:
             raise XMCBenchError(f"{draft.name} is not on disk, and its card does not say its sizes")
@@ -153,39 +155,29 @@ class Planner:
     def _measured(
         self, train: TrainingData, tokenizer: TextTokenizer, settings: EmbeddingMethod.Config, num_test: int
     ) -> Workload:
-        """That of training data, of which a share is looked at where there is much of it."""
-        most_of_query = settings.max_query_length or train.card.max_length
-        most_of_label = settings.max_label_length or train.card.max_label_length
+        """The workload of training data; a sample of the queries represents a large dataset."""
+        query_length = settings.max_query_length or train.card.max_length
+        label_length = settings.max_label_length or train.card.max_label_length
         total = len(train.texts)
         if total > LARGE:
             train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:LARGE]))
-        queries = tokenizer.tokens(train.texts, most_of_query, self.cache)
-        labels = tokenizer.tokens(train.label_texts, most_of_label, self.cache)
-        return Workload.of(train, queries, labels, num_test, len(train.texts) / total)
+        queries = tokenizer.tokens(train.texts, query_length, self.cache)
+        labels = tokenizer.tokens(train.label_texts, label_length, self.cache)
+        return Workload.of(train, queries, labels, num_test, total)
 
 
-def _kept_rows(train: TrainingData, trial: Trial) -> TrainingData:
-    """The training data without as many queries as the trial sets aside."""
+def _training_rows(train: TrainingData, trial: Trial) -> TrainingData:
+    """The training data without the queries that the trial holds out."""
     if trial.selection is None or trial.selection.queries >= len(train.texts):
         return train
     return train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
 
 
-def _on(config: EmbeddingMethod.Config, kind: str) -> EmbeddingMethod.Config:
-    """The settings with the micro-batches that they stand for on such a device, whatever is here."""
-    return config.model_copy(update={"micro_batch_tokens": config.micro_batch_on(kind)})
-
-
-def _network(encoder: EncoderCosts, probe: Probe, paper: Paper, workers: int) -> float:
-    """Bytes that a worker sends in the largest step, by ring algorithms: queries gathered, their gradients and those of
-    all parameters summed.
-
-    Messages of a number a query are left out.
+def _network(query_values: int, parameters: int, workers: int) -> float:
+    """Bytes that a worker sends in a step, by ring algorithms: the embeddings of queries are gathered; their gradients
+    and those of all parameters are summed. Messages of one number per query are left out.
     """
-    queries = paper.largest.queries * encoder.dimension * FLOAT
-    gradients = (encoder.parameters + probe.module_parameters) * FLOAT
-    share = (workers - 1) / workers
-    return share * queries + 2 * share * queries + 2 * share * gradients
+    return (workers - 1) / workers * FLOAT * (3 * query_values + 2 * parameters)
 
 
 def too_large(plan: TrialPlan) -> str | None:
@@ -194,6 +186,19 @@ def too_large(plan: TrialPlan) -> str | None:
     if limit is None or needed <= limit * (1 + MARGIN):
         return None
     return f"a worker is predicted to take {needed / 1e9:.2f} GB of memory, the budget allows {limit / 1e9:.2f} GB"
+
+
+def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
+    """As `too_large`, for a trial on this machine; None also where nothing can be predicted."""
+    try:
+        return too_large(_planner_here(data, cache_dir, workers).plan(trial))
+    except XMCBenchError:
+        return None  # its memory is measured while it runs
+
+
+@cache
+def _planner_here(data: Path, cache_dir: Path, workers: int) -> Planner:
+    return Planner(data, cache_dir, Lengths(), Machine(accelerator(HERE), workers))
 
 
 def fits(plan: TrialPlan, accelerator: Accelerator) -> str:

@@ -1,8 +1,8 @@
-"""What a plan knows of a dataset: how long its texts are in tokens, and what a sampler sees of them.
+"""What a plan knows of a dataset: the lengths of its texts in tokens, its targets, and stand-in vectors of its texts.
 
-Where the data are at hand the texts are tokenised, and stand-in vectors (a sum of random vectors of its tokens) let
-samplers find neighbours and clusters much as they would. Where they are not, a card's sizes are filled with queries of
-labels drawn at random, and lengths are those one gives, or the longest there can be.
+Of a dataset on disk the texts are tokenised. The stand-in vector of a text is the sum of a random vector for each of
+its tokens: samplers find neighbours and clusters among them much as among embeddings. Of a dataset that is not on disk
+the card gives the sizes; labels are drawn at random, and lengths are those the user gives, or the card's longest.
 
 Legend: N training queries, L labels, T test queries, D dimensions of stand-in vectors.
 """
@@ -23,13 +23,13 @@ from xmcbench.data.sparse_text import no_pairs
 from xmcbench.data.tokens import Tokens
 from xmcbench.trial.run import derive_seed
 
-STAND_IN = 32  # dimensions
-LARGE = 200_000  # texts: of more queries so many are looked at; of more labels the stand-in vectors have one dimension
+STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
+LARGE = 200_000  # texts: a dataset with more queries is represented by a sample of so many
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """What to assume of a dataset that is not at hand."""
+    """What to assume of a dataset that is not on disk."""
 
     query_tokens: int | None = None  # None: the card's longest
     label_tokens: int | None = None
@@ -47,29 +47,35 @@ class Workload:
     queries_ND: Tensor = field(repr=False)
     labels_LD: Tensor = field(repr=False)
     measured: bool
-    share: float = 1.0  # of the training queries that are here; the others are taken to be like them
+    num_queries: int  # of the dataset; those here may be a sample of them
 
     @property
-    def card(self) -> DatasetCard:
-        return self.train.card
+    def share(self) -> float:
+        """The share of the dataset's training queries that are here; the others are taken to be like them."""
+        return len(self.query_lengths_N) / self.num_queries
+
+    @property
+    def all_query_lengths_N(self) -> np.ndarray:
+        """The lengths of all training queries of the dataset: those here, repeated."""
+        return np.resize(self.query_lengths_N, self.num_queries)
 
     @classmethod
-    def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, share: float = 1.0) -> Workload:
-        """That of training data, or a share of the queries, with their texts tokenised, and so many test queries."""
+    def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, num_queries: int) -> Workload:
+        """The workload of a dataset with `num_queries` training queries, all of which or a sample are tokenised."""
         vocabulary = 1 + max(int(tokens.ids.max(initial=0)) for tokens in (queries, labels))
         size = STAND_IN if max(len(queries), len(labels)) <= LARGE else 1
         words_VD = np.random.default_rng(0).standard_normal((vocabulary, size), dtype=np.float32)
-        # What many texts have in common tells them apart the least.
+        # Frequent tokens weigh less: they distinguish texts the least.
         counts_V = np.bincount(np.asarray(queries.ids), minlength=vocabulary)
         words_VD /= np.log(np.e + counts_V)[:, None]
         queries_ND, labels_LD = (
             normalize(torch.from_numpy(_sums(words_VD, tokens)), dim=1) for tokens in (queries, labels)
         )
-        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, share)
+        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries)
 
     @classmethod
     def assumed(cls, card: DatasetCard, lengths: Lengths, seed: int = 0) -> Workload:
-        """That of a card alone."""
+        """The workload of a dataset of which only the card is known."""
         rng = np.random.default_rng(derive_seed(seed, "assumed"))
         rows, columns = min(card.num_train, LARGE), card.num_labels
         width = min(lengths.labels_per_query, columns)
@@ -92,17 +98,17 @@ class Workload:
             queries_ND,
             labels_LD,
             measured=False,
-            share=rows / card.num_train,
+            num_queries=card.num_train,
         )
 
     def part(self, queries: int, labels: int) -> TrainingData:
-        """At most so many queries that have a label, and at most so many labels, theirs first."""
+        """At most `queries` queries that have a label, and at most `labels` labels, those of the queries first."""
         targets = self.train.targets
         rows = np.flatnonzero(np.diff(targets.indptr))[:queries]
         theirs = np.unique(targets[rows].indices)
         others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * labels)), theirs)
         columns = np.concatenate((theirs, others[: max(0, labels - len(theirs))]))
-        card = self.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
+        card = self.train.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
         shape = (len(rows), len(columns))
         return TrainingData(
             card,

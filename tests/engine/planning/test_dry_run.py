@@ -10,10 +10,11 @@ from toy import make_run
 
 from engine.training.method import Toy
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.charging import Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.probe import look_at
-from xmcbench.engine.planning.simulate import Simulation
+from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
@@ -46,14 +47,15 @@ def workload(method: EmbeddingMethod, data: TrainingData, cache: Path) -> tuple[
     assert told == ""
     queries = tokenizer.tokens(train.texts, data.card.max_length)
     labels = tokenizer.tokens(train.label_texts, data.card.max_label_length)
-    return Workload.of(train, queries, labels, 10), costs(method.config.encoder, "float32", 6)
+    return Workload.of(train, queries, labels, 10, len(train.texts)), costs(method.config.encoder, "float32", 6)
 
 
 def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: dict[str, Any]) -> Ledger:
     work, encoder = workload(method, data, root / "cache")
-    probe = look_at(method, work, encoder.dimension)
+    probe = observe(method, work, encoder.dimension)
     run = make_run(root, budget)
-    return Simulation(method, work, encoder, probe, run.seed).run(run.budget, lambda flops: flops / 1e12).ledger
+    ledger = Ledger(_clock=lambda: ledger.flops / 1e12)
+    return dry_run(method, work, probe, Charging(ledger, encoder.flops), run.budget, run.seed).ledger
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -79,14 +81,14 @@ def test_any_limit_ends_it(small_encoder: str, data: TrainingData, tmp_path: Pat
     assert planned(flops=1e8).flops >= 1e8
     assert planned(device_seconds=0.001).device_seconds >= 0.001
     assert planned(steps=5, epochs=0.5).steps < 5
-    with pytest.raises(XMCBenchError, match="stops at teacher_calls, which a plan knows nothing of"):
+    with pytest.raises(XMCBenchError, match="stops at teacher_calls, which a plan cannot count"):
         planned(teacher_calls=5)
 
 
 def test_tables_are_seen_at_their_full_size(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     method = built("prime", small_encoder, free_vectors=16, feedforward=64)
     work, encoder = workload(method, data, tmp_path)
-    tables = look_at(method, work, encoder.dimension).tables
+    tables = observe(method, work, encoder.dimension).tables
     assert {name: table.rows for name, table in tables.items()} == {"bank": 16, "centroids": data.num_labels}
     run = make_run(tmp_path / "run", {"steps": 1})
     method.fit(data, run)
@@ -98,7 +100,7 @@ def test_tables_are_seen_at_their_full_size(small_encoder: str, data: TrainingDa
 def test_a_module_of_a_method_counts(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     method = Toy(Toy.Config.model_validate({"encoder": {"name": small_encoder}, "batch_size": 16}))
     work, encoder = workload(method, data, tmp_path)
-    probe = look_at(method, work, encoder.dimension)
+    probe = observe(method, work, encoder.dimension)
     method.fit(data, make_run(tmp_path / "run", {"steps": 1}))
     assert encoder.parameters + probe.module_parameters == method.num_parameters
     assert (probe.asks_queries, probe.asks_labels) == (0, 0)

@@ -1,0 +1,156 @@
+"""A dry run: the training loop with steps that only count.
+
+Loop, budget, ledger and charging are those of a real training. The method's own sampler draws the batches, but of
+stand-in vectors with few dimensions, and of only some batches of an epoch: the others cost what these do on average.
+What samplers and losses compute is linear in the dimensions of the vectors, so the operations counted here are scaled.
+
+Legend: N training queries, L labels, B queries of a batch, S labels of its pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+
+from xmcbench.engine import flops
+from xmcbench.engine.charging import Charging, StepCost
+from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.losses import Positives
+from xmcbench.engine.planning.probe import Probe
+from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.embeddings import Embeddings
+from xmcbench.engine.sampling.sampler import Sampler
+from xmcbench.engine.training.loop import Loop, Metrics, Position
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.run import derive_seed
+
+EXACT_PAIRS = 2e8  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
+DRAWN = 16  # random neighbours per query
+BATCHES, OF_LARGE, OF_ADDING = 24, 4, 2  # drawn per epoch: in general, of a large dataset, where the sampler adds
+SETTLED = 2  # refreshes of a large dataset after which batches are assumed to cost what they did
+KNOWN_LIMITS = {"epochs", "steps", "encoder_tokens", "flops", "device_seconds"}
+
+
+class StandIns(Embeddings):
+    """Stand-in vectors, and neighbours among them; counts what a search of the real vectors would take."""
+
+    def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
+        queries_ND, labels_LD = self.queries(), self.labels()
+        if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
+            return super().nearest(k, exclude)
+        flops.current().flops += 2 * len(queries_ND) * labels_LD.numel()
+        return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a trial would spend, its largest step, and the sampler with what it would keep."""
+
+    ledger: Ledger
+    largest: Batch
+    sampler: Sampler
+
+
+def dry_run(
+    method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, budget: Budget, seed: int
+) -> DryRun:
+    """Spend `budget` on paper: `charging` enters the costs. Raises XMCBenchError for a limit that no plan can reach."""
+    if not KNOWN_LIMITS & budget.spending().keys():
+        raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
+    steps = CountedSteps(method, work, probe, charging, seed)
+    steps.begin()
+    Loop(steps, charging, budget, Position()).run()
+    assert steps.largest is not None
+    return DryRun(charging.ledger, steps.largest, steps.sampler)
+
+
+class CountedSteps:
+    """The steps of a training, counted."""
+
+    def __init__(self, method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, seed: int) -> None:
+        self.method, self.work, self.probe, self.charging = method, work, probe, charging
+        self.sampler = method.sampler(work.train, derive_seed(seed, "sampler"))
+        self.largest: Batch | None = None
+        self._scale = probe.mining_dimension / work.labels_LD.shape[1]
+        self._refreshes = 0
+        self._most_tokens = 0
+        self._last: StepCost | None = None  # of an epoch: its last batch may be smaller
+        self._mean: StepCost | None = None  # of the other batches
+
+    def begin(self) -> None:
+        """Charge the embeddings that the method asks for before its first step."""
+        for _ in range(self.probe.asks_queries):
+            self.charging.encoding(self.work.all_query_lengths_N)
+        for _ in range(self.probe.asks_labels):
+            self.charging.encoding(self.work.label_lengths_L)
+
+    def num_batches(self, epoch: int) -> int:
+        return round(self.sampler.num_batches(epoch) / self.work.share)
+
+    def refresh(self, epoch: int) -> None:
+        if epoch and self.sampler.watches:
+            self._observe_everything()
+        work, charging, ledger = self.work, self.charging, self.charging.ledger
+        spent = ledger.flops
+        labels = lambda: work.labels_LD  # noqa: E731
+        embeddings = StandIns(
+            charging.on_demand(lambda: work.queries_ND, work.all_query_lengths_N),
+            charging.on_demand(labels, work.label_lengths_L) if self.method.encodes_labels else labels,
+        )
+        with ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
+            self.sampler.refresh(epoch, embeddings)
+            charging.scoring(int(scored.flops * self._scale / work.share))
+        refreshed = ledger.flops > spent
+        self._refreshes += refreshed
+        moved = (refreshed or self.sampler.adds) and (work.share == 1 or self._refreshes <= SETTLED)
+        if self._last is None or moved:
+            self._draw(epoch)
+
+    def gradients(self, position: Position) -> StepCost:
+        last = position.index + 1 == self.num_batches(position.epoch)
+        cost = self._last if last else self._mean
+        assert cost is not None
+        return cost
+
+    def update(self, fraction: float) -> Metrics:  # noqa: ARG002 (no weights, no learning rate)
+        return {}
+
+    def _draw(self, epoch: int) -> None:
+        """Draw some batches of the epoch, and count what they cost."""
+        count = self.sampler.num_batches(epoch)
+        most = OF_ADDING if self.sampler.adds else OF_LARGE if self.work.share < 1 else BATCHES
+        *others, self._last = (
+            self._cost(self.sampler.batch(epoch, int(index)))
+            for index in np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
+        )
+        others = others or [self._last]
+        means = {name: round(np.mean([vars(cost)[name] for cost in others])) for name in vars(self._last)}
+        self._mean = StepCost(**means)
+
+    def _cost(self, batch: Batch) -> StepCost:
+        """What a step on this batch costs, with the labels that the sampler would add to its pool."""
+        work, looked = self.work, 0.0
+        if self.sampler.adds:
+            with flops.counting() as scored, torch.no_grad():
+                vectors = work.queries_ND[batch.query_ids], work.labels_LD[batch.label_ids]
+                batch = replace(batch, label_ids=self.sampler.harder(batch, *vectors))
+            looked = scored.flops * self._scale
+        pairs = len(batch.query_ids) * len(batch.label_ids)
+        label_lengths_L = work.label_lengths_L if self.method.encodes_labels else None
+        scoring = round(self.probe.flops_per_pair * pairs + looked)
+        cost = self.charging.step_cost(batch, work.query_lengths_N, label_lengths_L, scoring)
+        if self.largest is None or cost.encoder_tokens > self._most_tokens:
+            self.largest, self._most_tokens = batch, cost.encoder_tokens
+        return cost
+
+    def _observe_everything(self) -> None:
+        """Show every query and label to parts that watch: by the end of an epoch they have seen all."""
+        work, none = self.work, torch.empty(0, dtype=torch.int64)
+        positives = Positives(none, none, none, 0)
+        everything = Batch(np.arange(len(work.queries_ND)), np.arange(len(work.labels_LD)), positives)
+        self.sampler.observe(everything, work.queries_ND, work.labels_LD)
