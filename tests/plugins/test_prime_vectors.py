@@ -74,8 +74,8 @@ def test_further_queries_move_a_centroid_and_are_charged(small_encoder: str, tmp
     settings |= {"positives_per_query": 4, "queries_per_centroid": 3}
     method = trained(small_encoder, tmp_path / "more", steps=1, **settings)
     plain = trained(small_encoder, tmp_path / "plain", steps=1, **(settings | {"queries_per_centroid": 1}))
-    assert method.ledger.encoder_tokens > plain.ledger.encoder_tokens
-    assert method.ledger.encoder_flops > plain.ledger.encoder_flops
+    assert method.run.ledger.encoder_tokens > plain.run.ledger.encoder_tokens
+    assert method.run.ledger.encoder_flops > plain.run.ledger.encoder_flops
     queries_ND = normalize(method.embed(method.queries), dim=1)
     places = []
     for label, centroid in enumerate(method.modules["centroids"].weight):

@@ -24,6 +24,7 @@ from xmcbench.engine.workers import current_workers
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Run
+from xmcbench.trial.versions import ENGINE_VERSION
 
 
 class VectorMethod(Model, Method):
@@ -69,6 +70,10 @@ class VectorMethod(Model, Method):
         super().__init__(config)
         self.precision = config.precision
         self.micro_batch_tokens = config.micro_batch_on(default_device().type)
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        return {**super().versions(config), "engine": ENGINE_VERSION}
 
     def charging_to(self, ledger: Ledger) -> Charging:
         """What enters the costs of this model's encoder and scores into `ledger`."""
