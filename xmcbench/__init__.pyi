@@ -3,6 +3,7 @@ from .data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .engine import encoders, losses, sampling, search
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
+from .engine.encoders.dropout import row_dropout
 from .engine.encoders.encoder import EncoderConfig
 from .engine.tables.label_table import LabelTable, TableConfig
 from .errors import UnknownNameError, XMCBenchError
@@ -59,6 +60,7 @@ __all__ = [
     "rank",
     "read_predictions",
     "registry",
+    "row_dropout",
     "run_program",
     "sampling",
     "search",

@@ -15,9 +15,19 @@ import scipy.sparse as sp
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import normalize
+from torch.nn.functional import gelu, linear, normalize, scaled_dot_product_attention
 
-from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import (
+    EmbeddingMethod,
+    LabelTable,
+    MethodInfo,
+    TableConfig,
+    TrainingData,
+    hookimpl,
+    losses,
+    row_dropout,
+    sampling,
+)
 
 AT_ONCE = 16_384  # prototypes
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
@@ -36,8 +46,15 @@ class Prototypes(nn.Module):
 
     def forward(self, bag_STD: Tensor) -> Tensor:
         """[S, D], of length 1."""
-        mixed_STD: Tensor = self.layer(bag_STD)
-        return normalize(mixed_STD.mean(1), dim=1)
+        layer, attention = self.layer, self.layer.self_attn
+        # The layer's own forward, written out: `row_dropout` does not reach into nn.MultiheadAttention.
+        query, key, value = linear(bag_STD, attention.in_proj_weight, attention.in_proj_bias)[:, None].chunk(3, dim=-1)
+        rate = attention.dropout if self.training else 0.0
+        attended_STD = attention.out_proj(scaled_dot_product_attention(query, key, value, dropout_p=rate)[:, 0])
+        bag_STD = layer.norm1(bag_STD + layer.dropout1(attended_STD))
+        expanded_STF = layer.dropout(gelu(layer.linear1(bag_STD)))
+        bag_STD = layer.norm2(bag_STD + layer.dropout2(layer.linear2(expanded_STF)))
+        return normalize(bag_STD.mean(1), dim=1)
 
 
 class PRIME(EmbeddingMethod):
@@ -49,7 +66,7 @@ class PRIME(EmbeddingMethod):
         citation="Dahiya et al., Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss, "
         "NAACL 2025",
         needs=("label texts",),
-        version=2,  # free vectors begin at the paper's length
+        version=3,  # 2: free vectors begin at the paper's length; 3: dropout follows the label
     )
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
@@ -175,11 +192,17 @@ class PRIME(EmbeddingMethod):
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
         """[S, D] prototypes of length 1. Of an index's many labels some are made at a time: a bag is many vectors."""
-        starts = range(0, max(1, len(label_ids)), AT_ONCE)
-        some = [slice(start, start + AT_ONCE) for start in starts]
-        return torch.cat([self._prototypes(embeddings_SD[part], label_ids[part]) for part in some])
+        return self._prototypes(embeddings_SD, label_ids, dropout_seed=0)  # dropout is off
 
-    def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+    def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray, dropout_seed: int) -> Tensor:
+        prototypes = []
+        for start in range(0, max(1, len(label_ids)), AT_ONCE):
+            part = slice(start, start + AT_ONCE)
+            with row_dropout(dropout_seed, "label", label_ids[part]):
+                prototypes.append(self._prototypes_of(embeddings_SD[part], label_ids[part]))
+        return torch.cat(prototypes)
+
+    def _prototypes_of(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
         labels_S, bag = torch.from_numpy(label_ids), [embeddings_SD]
         if self.config.free_vectors:
             bank = self.modules["bank"]
@@ -202,13 +225,12 @@ class PRIME(EmbeddingMethod):
         settings, positives = self.config, batch.positives
         texts_BD, texts_SD = normalize(queries_BD, dim=1), normalize(labels_SD, dim=1)
         loss = texts_BD.new_zeros(())
-        # Prototypes come last: their dropout draws otherwise on each worker, and what is drawn before must agree.
         if settings.label_to_query:
             loss = loss + self._triplet(*losses.label_to_query(texts_BD, texts_SD, positives))
         if settings.query_to_label:
             loss = loss + self._triplet(texts_BD, texts_SD, positives)
         if settings.query_to_prototype or settings.regulariser_weight:
-            prototypes_SD = self.label_vectors(labels_SD, batch.label_ids)
+            prototypes_SD = self._prototypes(labels_SD, batch.label_ids, int(torch.randint(SEEDS, ())))
             if settings.query_to_prototype:
                 loss = loss + self._triplet(texts_BD, prototypes_SD, positives)
             if settings.regulariser_weight:

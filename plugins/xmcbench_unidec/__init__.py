@@ -15,7 +15,19 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from xmcbench import EmbeddingMethod, LabelTable, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import (
+    EmbeddingMethod,
+    LabelTable,
+    MethodInfo,
+    TableConfig,
+    TrainingData,
+    hookimpl,
+    losses,
+    row_dropout,
+    sampling,
+)
+
+SEEDS = 2**62
 
 
 class UniDEC(EmbeddingMethod):
@@ -27,6 +39,7 @@ class UniDEC(EmbeddingMethod):
         citation="Kharbanda et al., Unified Dual Encoder and Classifier Training for Extreme Multi-label "
         "Classification, arXiv:2405.03714, 2024",
         needs=("label texts",),
+        version=2,  # dropout of the heads follows query and label
     )
 
     class Config(EmbeddingMethod.Config):
@@ -179,16 +192,16 @@ class UniDEC(EmbeddingMethod):
 
     def loss(self, queries_BH: Tensor, labels_SH: Tensor, batch: sampling.Batch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C (Algorithm 1)."""
-        settings = self.config
-        # Queries before labels: of the labels each worker has others, and what queries draw must agree.
-        de_BD = self.mining_query_vectors(queries_BH)
-        if settings.heads == "de":
+        settings, seed = self.config, int(torch.randint(SEEDS, ()))
+        with row_dropout(seed, "query", batch.query_ids):
+            de_BD = self.mining_query_vectors(queries_BH)
+            clf_BD = self._head("clf", queries_BH) if settings.heads == "both" else None
+        with row_dropout(seed, "label", batch.label_ids):
             labels_SD = self.mining_query_vectors(labels_SH)
-            return self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
-        clf_BD = self._head("clf", queries_BH)
-        label_ids, positives = self._classifier_pool(batch)
-        labels_SD = self.mining_query_vectors(labels_SH)
         of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
+        if clf_BD is None:
+            return of_de
+        label_ids, positives = self._classifier_pool(batch)
         of_clf = self._both_ways(clf_BD, self._rows(label_ids), positives, settings.classifier_temperature)
         return settings.de_weight * of_de + (1 - settings.de_weight) * of_clf
 
@@ -208,7 +221,7 @@ class UniDEC(EmbeddingMethod):
         if not self.config.extra_positives:
             return batch.label_ids, batch.positives
         # Seeded from torch's generator, so that every worker draws alike before it keeps those it holds.
-        drawn = self.extra.labels(batch.query_ids, np.random.default_rng(int(torch.randint(2**62, ()))))
+        drawn = self.extra.labels(batch.query_ids, np.random.default_rng(int(torch.randint(SEEDS, ()))))
         label_ids = np.union1d(batch.label_ids, drawn[self.shard.mine_L[drawn]])
         rows, columns = self.targets[batch.query_ids][:, label_ids].nonzero()
         of_pool = batch.positives

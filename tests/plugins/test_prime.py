@@ -335,10 +335,10 @@ def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> 
 
 
 def train(_workers: Workers, root: str, encoder: str, kill_at: int = 0) -> dict[str, Any]:
-    """Train for 7 steps of clusters without dropout, whose draws differ with the number of workers; or be killed."""
+    """Train for 7 steps of clusters, with dropout; or be killed."""
     method = prime(
-        encoder={"name": encoder, "dropout": 0.0, "hidden_dropout": 0.0},
-        prototype_dropout=0.0,
+        encoder={"name": encoder},
+        prototype_dropout=0.2,
         feedforward=16,
         cluster_start=1,
         cluster_every=1,
@@ -368,7 +368,7 @@ def train(_workers: Workers, root: str, encoder: str, kill_at: int = 0) -> dict[
 def assert_alike(found: list[dict[str, Any]], wanted: dict[str, Any]) -> None:
     for outcome in found:
         for name in ("weights", "network", "scores"):
-            np.testing.assert_allclose(outcome[name], wanted[name], rtol=2e-3, atol=3e-5, err_msg=name)
+            np.testing.assert_allclose(outcome[name], wanted[name], rtol=2e-3, atol=1e-4, err_msg=name)
         for name in ("parameters", "tokens", "flops"):
             assert outcome[name] == wanted[name], name
         assert np.array_equal(outcome["groups"], wanted["groups"])

@@ -1,4 +1,4 @@
-"""PRIME's free vectors and centroids: how long they start, and what moves them."""
+"""PRIME's free vectors and centroids: how long they start, and what moves them. Its prototype network."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from torch.nn.functional import normalize
 from toy import LABELS, make_run, toy_data
 
+from xmcbench import row_dropout
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
-from xmcbench_prime import PRIME
+from xmcbench_prime import PRIME, Prototypes
 
 DATA = toy_data()
 XAVIER = (2 * 64 / (LABELS + 64)) ** 0.5
@@ -85,3 +86,31 @@ def test_further_queries_move_a_centroid_and_are_charged(small_encoder: str, tmp
             assert any(same), label
             places.append((same.index(True) / len(queries), (same.index(True) + 1) / len(queries)))
     assert max(low for low, _ in places) < min(high for _, high in places)
+
+
+def test_the_network_is_a_transformer_layer() -> None:
+    """Its forward pass is written out; without dropout it equals torch's, in training and with its gradients."""
+    torch.manual_seed(0)
+    network = Prototypes(8, 16, dropout=0.0)
+    bag_STD = torch.randn(5, 3, 8, requires_grad=True)
+    wanted_SD = normalize(network.layer(bag_STD).mean(1), dim=1)
+    torch.testing.assert_close(network(bag_STD), wanted_SD)
+    weights_SD = torch.randn_like(wanted_SD)
+    (wanted,) = torch.autograd.grad((wanted_SD * weights_SD).sum(), bag_STD)
+    (found,) = torch.autograd.grad((network(bag_STD) * weights_SD).sum(), bag_STD)
+    torch.testing.assert_close(found, wanted)
+
+
+def test_dropout_of_a_prototype_follows_its_label() -> None:
+    """Neither the other labels of the call nor their order matter, and all four dropouts of the layer are reached."""
+    torch.manual_seed(0)
+    network, bag_STD, ids = Prototypes(8, 16, dropout=0.5), torch.randn(5, 3, 8), np.array([4, 8, 15, 16, 23])
+    with row_dropout(7, "label", ids):
+        whole_SD = network(bag_STD)
+    with row_dropout(7, "label", ids[[3, 1]]):
+        torch.testing.assert_close(network(bag_STD[[3, 1]]), whole_SD[[3, 1]])
+    with row_dropout(7, "label", ids) as dropout:
+        network(bag_STD)
+    assert dropout.calls == 4
+    with row_dropout(8, "label", ids):
+        assert not torch.equal(network(bag_STD), whole_SD)

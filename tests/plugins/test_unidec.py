@@ -342,8 +342,8 @@ def test_only_the_rows_of_a_pool_learn(prepared: Make, data: TrainingData, tmp_p
 
 
 def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
-    """After four steps with clusters, hard negatives and extra positives; without dropout, whose draws differ."""
-    method = unidec(encoder={"name": encoder, "normalize": False, "hidden_dropout": 0.0}, extra_positives=1)
+    """After four steps with clusters, hard negatives, extra positives, and dropout."""
+    method = unidec(encoder={"name": encoder, "normalize": False}, extra_positives=1, head_dropout=0.2)
     data = toy_data()
     method.fit(data, make_run(Path(root), {"steps": 4}))
     return method.predict(data.texts, 5).scores

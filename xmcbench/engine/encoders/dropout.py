@@ -102,6 +102,15 @@ def text_seeds(seed: int, kind: str, ids_M: np.ndarray) -> np.ndarray:
     return mixed(ids_M.astype(np.uint64) + np.uint64(derive_seed(seed, kind)))
 
 
+def row_dropout(seed: int, kind: str, ids_M: np.ndarray) -> SeededDropout:
+    """Within this context dropout of tensors with a row for each id depends on `seed`, `kind` and the ids alone.
+
+    For dropout in a method's own modules: workers hold different labels, and masks must not follow which worker holds a
+    label. In `loss`, `int(torch.randint(2**62, ()))` is a seed that all workers draw alike.
+    """
+    return SeededDropout(text_seeds(seed, kind, ids_M))
+
+
 def mixed(numbers: np.ndarray) -> np.ndarray:
     """SplitMix64 of uint64 numbers."""
     hashes: np.ndarray = splitmix64(numbers.view(np.int64)).view(np.uint64)
