@@ -105,8 +105,8 @@ def test_a_packages_file_by_path(tmp_path: Path, name: str, compress: Callable[[
     [
         (b"Package: a\nDescription: caf\xe9\n", "line 2: found byte 0xe9 at offset 27, expected UTF-8"),
         (b"Version: 1\n\nPackage: a\n", "an entry without a Package field"),
-        (b"Package: a\n", "found no package that names another"),
-        (b"", "found no package that names another"),
+        (b"Package: a\n", "found no package with a dependency"),
+        (b"", "found no package with a dependency"),
     ],
 )
 def test_a_bad_packages_file_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:

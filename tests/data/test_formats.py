@@ -95,8 +95,8 @@ def test_a_gz_that_is_plain_text(json_folder: Path) -> None:
         ({"target_ind": [0], "target_rel": [1.0, 1.0]}, "1 target_ind and 2 target_rel"),
         ({"target_ind": ["0", "1"]}, "a target_ind that is no integer"),
         ({"target_ind": 3}, "int"),
-        ({"target_rel": [float("nan"), 1.0]}, "NaN, which is no number"),
-        ({"title": None}, "a title or content that is no text"),
+        ({"target_rel": [float("nan"), 1.0]}, "NaN, which is not a number"),
+        ({"title": None}, "a title or content that is not text"),
         ({"title": "\ud800"}, "surrogates not allowed"),
     ],
 )

@@ -35,7 +35,7 @@ class Counting(Teacher):
     summary = "remembers"
 
     class Config(Teacher.Config):
-        indifferent: ClassVar[frozenset[str]] = Teacher.Config.indifferent | {"size"}
+        not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {"size"}
 
         size: int = 7
         flavour: str = ""
@@ -47,7 +47,7 @@ class Counting(Teacher):
         self.breath, self.asked = breath, list[tuple[str, str]]()
 
     @property
-    def at_once(self) -> int:
+    def batch_size(self) -> int:
         return self.config.size
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:

@@ -28,7 +28,7 @@ def training_data(order: np.ndarray | None = None) -> TrainingData:
 def answers(train: TrainingData, **settings: Any) -> np.ndarray:
     """[documents, labels]"""
     teacher = Annotated(Annotated.Config.model_validate({"name": "annotated"} | settings))
-    teacher.attend(train)
+    teacher.read_annotations(train)
     documents, labels = np.divmod(np.arange(len(train.texts) * NUM_LABELS), NUM_LABELS)
     texts = [train.texts[i] for i in documents], [train.label_texts[i] for i in labels]
     (told,) = teacher.ask(Pairs(*texts, documents, labels))

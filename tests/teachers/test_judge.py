@@ -121,7 +121,7 @@ def test_a_limit_on_tokens_is_crossed_by_one_pair_at_most(tmp_path: Path, cached
     assert desk.ledger.teacher_tokens == costs[:charged].sum() >= 500
     assert desk.ledger.fraction(desk.budget) >= 1
     assert not desk.ledger.over(desk.budget)
-    assert charged <= len(teacher.asked) < charged + teacher.at_once or cached
+    assert charged <= len(teacher.asked) < charged + teacher.batch_size or cached
 
 
 def test_a_resumed_trial_ends_as_an_unbroken_one(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from xmcbench.teachers import PROMPTS, OneLabelPrompt, Prompt
-from xmcbench.teachers.prompts import takes_several, template
+from xmcbench.teachers.prompts import has_several_labels, template
 
 one, either = TypeAdapter(OneLabelPrompt), TypeAdapter(Prompt)
 
@@ -31,7 +31,7 @@ def test_prompts_are_those_the_paper_prints(shared: Path) -> None:
 @pytest.mark.parametrize("name", PROMPTS)
 def test_every_prompt_is_a_template(name: str) -> None:
     assert either.validate_python(name) == name
-    assert takes_several(template(name)) == (name == "several")
+    assert has_several_labels(template(name)) == (name == "several")
     filled = template(name).format(document="D {x}", label="L", labels="1. L")
     assert "D {x}" in filled
 
@@ -40,9 +40,9 @@ def test_every_prompt_is_a_template(name: str) -> None:
     ("prompt", "complaint"),
     [
         ("eurlex", r"did you mean 'eurlex-4k'\?"),
-        ("{document}", "each in it"),
-        ("{label}", "each in it"),
-        ("{document} {label} {labels}", "each in it"),
+        ("{document}", r"found {document} \["),
+        ("{label}", r"found {label} \["),
+        ("{document} {label} {labels}", r"found {document}, {label}, {labels} \["),
         ("{document} {lable}", r"found {lable} \(did you mean 'label'"),
         ("{doc} {label}", "found {doc}"),
         ("{document} {label:>9}", "without a format"),

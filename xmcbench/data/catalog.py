@@ -1,8 +1,9 @@
-"""Cards of the datasets that the papers report on, and of two real ones that are small enough for a CPU.
+"""Cards of the datasets that the papers report on, and of two real datasets that are small enough for a CPU.
 
-Sizes are those of the tables named; maximum lengths are those of DEXML (Table 7) or else PRIME (Table 10), 128 where
-neither says and the text is long. Labels are cut at the same length. A and B: 0.5/0.4 for Wikipedia categories, 0.6/2.6
-for Amazon products, 0.55/1.5 otherwise (AmazonCat-13K and LF-WikiSeeAlso-320K included).
+Sizes are from the tables named below. Maximum lengths are from DEXML (Table 7), else PRIME (Table 10); where neither
+gives one, 128 for long texts. Labels are truncated at the same length. The propensity constants A and B are 0.5 and 0.4
+for Wikipedia categories, 0.6 and 2.6 for Amazon products, and 0.55 and 1.5 otherwise (AmazonCat-13K and
+LF-WikiSeeAlso-320K included).
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ def _published(
 
 PUBLISHED = (
     _published("eurlex-4k", (15_449, 3_865, 3_801), OTHER, 128, "title content", XR_TRANSFORMER),  # DEXML Table 6
-    # LMTX Table 1: another split of EURLex-4K, and two that others report on too.
+    # LMTX Table 1: another split of EURLex-4K, and two datasets that other papers use too.
     _published("eurlex-4k-lmtx", (15_511, 3_803, 3_956), OTHER, 128, "title content", APLC_XLNET),
     _published("wiki10-31k", (14_146, 6_616, 30_938), OTHER, 128, "title content", XR_TRANSFORMER),
     _published("amazoncat-13k", (1_186_239, 306_782, 13_330), OTHER, 128, "title content", XR_TRANSFORMER),
     _published("lf-amazontitles-131k", (294_805, 134_835, 131_073), AMAZON, 32, "title"),  # DEXML Table 6
-    # UniDEC's dataset table; test size from PRIME Table 7 (134.8K), the same products as the titles.
+    # UniDEC's dataset table; test size from PRIME Table 7 (134.8K). The same products as lf-amazontitles-131k.
     _published("lf-amazon-131k", (294_805, 134_835, 131_073), AMAZON, 128, "title content"),
     _published("lf-wikiseealso-320k", (693_082, 177_515, 312_330), OTHER, 128, "title content"),  # LMTX Table 1
-    # LMTX Table 1 for the articles; PRIME Table 7 gives the titles rounded to the same (1.8M / 0.8M / 0.5M).
-    # DEXML Table 6 counts 1,779,881 / 769,421 instead.
+    # LMTX Table 1 for the articles; the rounded sizes of the titles in PRIME Table 7 agree (1.8M / 0.8M / 0.5M).
+    # DEXML Table 6 has 1,779,881 / 769,421 queries instead.
     _published("lf-wikititles-500k", (1_813_391, 783_743, 501_070), WIKIPEDIA, 32, "title"),
     _published("lf-wikipedia-500k", (1_813_391, 783_743, 501_070), WIKIPEDIA, 128, "title content"),
     _published("lf-amazontitles-1.3m", (2_248_619, 970_237, 1_305_265), AMAZON, 32, "title"),  # DEXML Table 6
 )
 
-# Reported on but not to be had: known to the published figures, no source to load from. UniDEC Table 4 and Appendix A.
+# Published results refer to this dataset, but it is not public. UniDEC Table 4 and Appendix A.
 WITHHELD = (
     Draft(
         name="query2bid-450m",

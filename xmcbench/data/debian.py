@@ -1,9 +1,9 @@
-"""`debian-packages`: what a package depends on, from the apt index of the machine or a Packages file.
+"""`debian-packages`: the dependencies of packages, from the apt index of the machine or a Packages file.
 
-A query is a package that has labels, its text "name: one-line description". Its labels are the packages named in the
-fields Depends, Recommends, Suggests and Enhances: alternatives count each, versions and architectures are dropped,
-names that no package of the index has (virtual packages) do not count. Labels are the packages that some query names.
-A package is no label of itself, and evaluation ignores the pair. Of several versions of a package the first counts.
+A query is a package that has labels; its text is "name: one-line description". Its labels are the packages named in its
+fields Depends, Recommends, Suggests and Enhances. Each alternative is a label, versions and architectures are dropped,
+and names without a package in the index (virtual packages) are left out. A package is never a label of itself, and
+evaluation ignores this pair. Only the first of several versions of a package is used.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from xmcbench.errors import XMCBenchError
 
 NAME = "debian-packages"
 FILES = ("Packages", "Packages.gz", "Packages.xz")
-APT_HELPER = Path("/usr/lib/apt/apt-helper")  # reads an index however apt has compressed it
+APT_HELPER = Path("/usr/lib/apt/apt-helper")  # reads an index in any compression that apt uses
 RELATIONS = (b"Depends", b"Recommends", b"Suggests", b"Enhances")
-TEST_OF_TEN = 2  # of ten hash classes of names, those in the test split
+TEST_OF_TEN = 2  # of ten hash classes of names, the number in the test split
 
-# A field is a line "Name: value"; lines that begin with a blank go on with it.
+# A field is a line "Name: value"; lines that start with white space continue it.
 FIELD = re.compile(
     rb"^(Package|Description|Depends|Recommends|Suggests|Enhances):[ \t]*(.*(?:\n[ \t].*)*)", re.MULTILINE
 )
@@ -39,7 +39,7 @@ RELATED_NAME = re.compile(rb"(?:^|[,|])\s*([a-z0-9][a-z0-9+.\-]*)")
 
 
 class DebianPackages(Source):
-    """The packages of `<data directory>/debian-packages/Packages[.gz|.xz]`, or else of apt's index."""
+    """The packages in `<data directory>/debian-packages/Packages[.gz|.xz]`, else those in apt's index."""
 
     draft = Draft(name=NAME, source="the machine's apt index", licence="descriptions: those of the packages")
 
@@ -71,28 +71,30 @@ def build(index: bytes, where: str, draft: Draft) -> Dataset:
     """The dataset of the Packages file whose content is `index`."""
     descriptions, relations = parse(index, where)
     names = sorted(descriptions)
-    place = {name: i for i, name in enumerate(names)}
-    # Python sees each package once; entries are numpy's from here on.
-    related = [{place[n] for n in relations[name] if n in place} - {place[name]} for name in names]
-    counts = np.array([len(one) for one in related])
-    columns = np.array([column for one in related for column in sorted(one)], np.int64)
+    index_of = {name: i for i, name in enumerate(names)}
+    # One Python loop over packages; everything below it is numpy.
+    related = [{index_of[n] for n in relations[name] if n in index_of} - {index_of[name]} for name in names]
+    counts = np.array([len(packages) for packages in related])
+    columns = np.array([column for packages in related for column in sorted(packages)], np.int64)
     label_packages, labels = np.unique(columns, return_inverse=True)
     if not len(labels):
-        raise XMCBenchError(f"{where}: found no package that names another, expected a Debian Packages file")
+        raise XMCBenchError(f"{where}: found no package with a dependency, expected a Debian Packages file")
     texts = PackedTexts.of(f"{name}: {descriptions[name]}" for name in names)
     targets = pairs_csr(np.repeat(np.arange(len(names)), counts), labels, (len(names), len(label_packages)))
     own = pairs_csr(label_packages, np.arange(len(label_packages)), (len(names), len(label_packages)))
     is_test = np.array([int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN for name in names])
     train, test = np.flatnonzero(~is_test & (counts > 0)), np.flatnonzero(is_test & (counts > 0))
     if not len(train) or not len(test):
-        raise XMCBenchError(f"{where}: found {len(train)} training and {len(test)} test queries, expected some of both")
+        raise XMCBenchError(
+            f"{where}: found {len(train)} training and {len(test)} test queries, expected at least one of each"
+        )
     card = draft.card(len(train), len(test), len(label_packages), where)
     splits = tuple(Split(texts.take(ids), _rows(targets, ids)) for ids in (train, test))
     return Dataset(card, splits[0], splits[1], texts.take(label_packages), _rows(own, train), _rows(own, test))
 
 
 def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """The one-line description and the related names of each package."""
+    """The one-line description of each package, and the names in its relation fields."""
     try:
         index.decode()
     except UnicodeDecodeError as error:
@@ -124,7 +126,7 @@ def _rows(matrix: sp.csr_array, ids: np.ndarray) -> sp.csr_array:
 
 @cache
 def _apt_index() -> list[Path]:
-    """The Packages files that apt has downloaded; none where there is no apt."""
+    """The Packages files that apt has downloaded; empty on a machine without apt."""
     apt = shutil.which("apt-get")
     if apt is None or not APT_HELPER.is_file():
         return []

@@ -1,4 +1,4 @@
-"""Datasets that lie in a folder of the data directory, catalogued or one's own."""
+"""Datasets in folders of the data directory, from the catalogue or added by users."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_NAME = 255  # bytes of a folder name, on most file systems
 
 
 class FolderSource(Source):
-    """The dataset in `<data directory>/<name>/`, in whichever layout its files are."""
+    """The dataset in `<data directory>/<name>/`, in any of the known layouts."""
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
@@ -45,7 +45,7 @@ class FolderSource(Source):
 
 
 def own_source(directory: Path) -> FolderSource:
-    """The source of an uncatalogued folder: its card is inferred from the files and what `card.yaml` says."""
+    """The source of a folder that is not in the catalogue. Its card is inferred from the files and `card.yaml`."""
     path = directory / CARD_FILE
     if not path.is_file():
         return FolderSource(Draft(name=directory.name, source=str(directory)))
@@ -65,14 +65,14 @@ def own_source(directory: Path) -> FolderSource:
 
 
 def own_names(data_dir: Path) -> list[str]:
-    """Names of the folders of `data_dir` that hold a dataset in one of the layouts."""
+    """The names of the folders in `data_dir` that contain a dataset in one of the layouts."""
     if not data_dir.is_dir():
         return []
     return sorted(path.name for path in data_dir.iterdir() if path.is_dir() and is_dataset(path))
 
 
 def is_dataset(directory: Path) -> bool:
-    """Whether all files of one of the layouts are there."""
+    """Whether `directory` contains all files of one of the layouts."""
     if len(os.fsencode(directory.name)) > LONGEST_NAME:
         return False
     return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)

@@ -1,6 +1,6 @@
-"""The layouts in which extreme multi-label datasets lie on disk, told apart by the files that are there.
+"""The file layouts of extreme multi-label datasets, detected from the files in a folder.
 
-Every reader returns the same thing: `Parts`. Targets are CSR float32 matrices of ones with sorted, unique indices.
+Every reader returns `Parts`. Targets are CSR float32 matrices of ones with sorted, unique indices.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ IGNORE_FILES = {
 
 @dataclass(frozen=True)
 class Parts:
-    """What the files of a dataset hold: N training queries, T test queries, L labels."""
+    """The content of the files of a dataset: N training queries, T test queries, L labels."""
 
     train: Split
     test: Split
@@ -44,7 +44,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Layout:
-    """File names of one layout, each a stem that may also be there as .gz, and what reads a split of it."""
+    """The file names of one layout, each of which may also end with .gz, and the functions that read them."""
 
     name: str
     train: tuple[str, ...]
@@ -58,7 +58,7 @@ class Layout:
         return (*self.train, *self.test, self.labels)
 
     def find(self, directory: Path, stem: str) -> Path:
-        """The file of that stem. Two forms of one file are an error: which is meant cannot be known."""
+        """The plain or compressed file with this name. Raises XMCBenchError if both exist, which would be ambiguous."""
         forms = [path for path in (directory / stem, directory / f"{stem}.gz") if path.is_file()]
         if len(forms) == 2:
             raise XMCBenchError(f"{directory}: found both {stem} and {stem}.gz, expected one of them")
@@ -66,7 +66,7 @@ class Layout:
 
 
 def read_directory(directory: Path, text: str = "title content") -> Parts:
-    """Read the dataset in `directory`; `text` ("title" or "title content") says which JSON fields make a text."""
+    """Read the dataset in `directory`. `text` is "title" or "title content": the JSON fields that form a text."""
     layout = detect(directory)
     files = {stem: layout.find(directory, stem) for stem in layout.stems}
     label_texts = layout.read_labels(files[layout.labels], text)
@@ -81,18 +81,18 @@ def read_directory(directory: Path, text: str = "title content") -> Parts:
 
 
 def detect(directory: Path) -> Layout:
-    """The one layout whose files are all in `directory`; otherwise an error that names the files expected."""
+    """The layout whose files are all in `directory`. Raises XMCBenchError unless there is exactly one."""
     absent = {layout.name: missing_files(layout, directory) for layout in LAYOUTS}
-    whole = [layout for layout in LAYOUTS if not absent[layout.name]]
-    if len(whole) == 1:
-        return whole[0]
-    if whole:
-        names = " and ".join(layout.name for layout in whole)
+    complete = [layout for layout in LAYOUTS if not absent[layout.name]]
+    if len(complete) == 1:
+        return complete[0]
+    if complete:
+        names = " and ".join(layout.name for layout in complete)
         raise XMCBenchError(f"{directory}: found the files of {names}, expected those of one layout")
-    begun = [layout for layout in LAYOUTS if len(absent[layout.name]) < len(layout.stems)]
-    if len(begun) == 1:
-        lacking = ", ".join(absent[begun[0].name])
-        raise XMCBenchError(f"{directory}: found part of the {begun[0].name} layout, expected also {lacking}")
+    partial = [layout for layout in LAYOUTS if len(absent[layout.name]) < len(layout.stems)]
+    if len(partial) == 1:
+        lacking = ", ".join(absent[partial[0].name])
+        raise XMCBenchError(f"{directory}: found part of the {partial[0].name} layout, expected also {lacking}")
     raise XMCBenchError(f"{directory}: found no dataset, expected {expected_files()}")
 
 
@@ -102,12 +102,12 @@ def missing_files(layout: Layout, directory: Path) -> list[str]:
 
 
 def expected_files() -> str:
-    """The files of every layout, for a message."""
+    """The files of every layout, for error messages."""
     return "; or ".join(f"{', '.join(layout.stems)} ({layout.name})" for layout in LAYOUTS) + "; texts plain or .gz"
 
 
 def dataset_files(directory: Path) -> list[Path]:
-    """The files that `read_directory` reads, those of ignored pairs included, in a fixed order."""
+    """The files that `read_directory` reads, with those of ignored pairs, in a fixed order."""
     layout = detect(directory)
     named = [layout.find(directory, stem) for stem in layout.stems]
     ignored = [directory / name for names in IGNORE_FILES.values() for name in names]
@@ -115,10 +115,10 @@ def dataset_files(directory: Path) -> list[Path]:
 
 
 def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> sp.csr_array:
-    found = [directory / name for name in IGNORE_FILES[split] if (directory / name).is_file()]
-    if len(found) > 1:
-        raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in found)}, expected one of them")
-    return read_pairs(found[0], shape) if found else no_pairs(shape)
+    paths = [directory / name for name in IGNORE_FILES[split] if (directory / name).is_file()]
+    if len(paths) > 1:
+        raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in paths)}, expected one of them")
+    return read_pairs(paths[0], shape) if paths else no_pairs(shape)
 
 
 def _plain_labels(path: Path, text: str) -> PackedTexts:  # noqa: ARG001 (plain text has no fields to choose from)
@@ -134,7 +134,7 @@ def _npz_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  #
 
 
 def _paired(paths: tuple[Path, ...], targets: sp.csr_array, num_labels: int) -> Split:
-    """Texts of `paths[0]` with the targets read from `paths[1]`, whose shape must be that of the texts and labels."""
+    """The split of the texts in `paths[0]` and `targets`, from `paths[1]`. Raises XMCBenchError if sizes differ."""
     texts = read_texts(paths[0])
     expected = (len(texts), num_labels)
     if targets.shape != expected:
@@ -145,7 +145,7 @@ def _paired(paths: tuple[Path, ...], targets: sp.csr_array, num_labels: int) -> 
 
 
 def read_npz(path: Path) -> sp.csr_array:
-    """The matrix of ones where a CSR matrix saved by `scipy.sparse.save_npz` is not zero. Nothing is unpickled."""
+    """A matrix with ones at the non-zero entries of a CSR matrix saved by `scipy.sparse.save_npz`. Never unpickles."""
     try:
         with np.load(path, allow_pickle=False) as file:
             parts = {key: file[key] for key in ("data", "indices", "indptr", "shape", "format")}
@@ -159,9 +159,9 @@ def read_npz(path: Path) -> sp.csr_array:
         raise XMCBenchError(f"{path}: found a matrix in {kind!r} format, expected 'csr'")
     data, indices, indptr = parts["data"], parts["indices"], parts["indptr"]
     rows, columns = (int(size) for size in parts["shape"])
-    sound = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
-    if not sound or (np.diff(indptr) < 0).any():
-        raise XMCBenchError(f"{path}: found row pointers that do not fit {rows} rows, expected a sound CSR matrix")
+    valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
+    if not valid or (np.diff(indptr) < 0).any():
+        raise XMCBenchError(f"{path}: found row pointers that do not fit {rows} rows, expected a valid CSR matrix")
     if len(indices) and (indices.min() < 0 or indices.max() >= columns):
         raise XMCBenchError(f"{path}: found labels {indices.min()} to {indices.max()}, expected 0 to {columns - 1}")
     return binary_csr(indptr, indices, data, columns)
@@ -179,7 +179,7 @@ def _json_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:
 
 
 def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTexts, sp.csr_array | None]:
-    """A JSON object a line: its text, and its targets where `num_labels` says how many labels there are."""
+    """The texts of a file with one JSON object per line, and the targets unless `num_labels` is None."""
     data, lengths = bytearray(), array("q")
     counts, labels, weights = array("q"), array("q"), array("d")
     for block in read_blocks(path):
@@ -198,7 +198,7 @@ def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTex
             data += encoded
             lengths.append(len(encoded))
     if not lengths:
-        raise XMCBenchError(f"{path}: found an empty file, expected a JSON object a line")
+        raise XMCBenchError(f"{path}: found an empty file, expected one JSON object per line")
     texts = PackedTexts.from_lengths(np.frombuffer(bytes(data), np.uint8), np.frombuffer(lengths, np.int64))
     if num_labels is None:
         return texts, None
@@ -210,7 +210,7 @@ def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTex
 def _json_text(entry: dict[str, str], text: str) -> str:
     title, content = entry["title"], entry.get("content", "")
     if not (isinstance(title, str) and isinstance(content, str)):
-        raise ValueError("a title or content that is no text")
+        raise ValueError("a title or content that is not text")
     return " ".join(part for part in (title, content) if part) if text == "title content" else title
 
 
@@ -220,14 +220,14 @@ def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[
     if len(weights) != len(labels):
         raise ValueError(f"{len(labels)} target_ind and {len(weights)} target_rel")
     if not all(type(label) is int for label in labels):
-        raise ValueError("a target_ind that is no integer")
+        raise ValueError("a target_ind that is not an integer")
     if labels and not 0 <= min(labels) <= max(labels) < num_labels:
         raise ValueError(f"target_ind {min(labels)} to {max(labels)} where labels are 0 to {num_labels - 1}")
     return cast("list[int]", labels), weights
 
 
 def _no_number(constant: str) -> float:
-    raise ValueError(f"{constant}, which is no number")
+    raise ValueError(f"{constant}, which is not a number")
 
 
 def _json_error(path: Path, line: int, error: Exception, targets: bool) -> XMCBenchError:

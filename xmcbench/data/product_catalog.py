@@ -1,18 +1,19 @@
-"""`catalog-<n>`: a made product catalogue with n labels, learnable structure, a semantic gap and a Zipf tail.
+"""`catalog-<n>`: a synthetic product catalogue of n labels, with learnable structure, a semantic gap and a Zipf tail.
 
-How it is made:
+How it is generated:
 
-1. Labels are products of a *line*: ten products of one category and one brand, which differ in three attributes.
-   Each line draws its attribute values from a palette of its own.
-2. A concept (category, brand, attribute value) has words: three that queries use and one for labels, which for some
-   concepts is the first query word and for the others a word that no query ever uses. What such a word means must be
-   learnt from which labels come with which queries.
-3. A query is about one product, its anchor, drawn by a Zipf law, and may leave out or mistake an attribute. Its labels
-   are the anchor and those products of the line that share attributes with it: labels come together.
-4. Each pair goes missing with a small probability, in train and test independently.
+1. Labels are products. Ten products of the same category and brand form a *line* and differ in three attributes. Each
+   line draws its attribute values from its own palette.
+2. A concept (category, brand or attribute value) has three words that queries use and one that labels use. For some
+   concepts the label word is the first query word; for the others no query ever uses it, so that its meaning must be
+   learnt from the pairs of queries and labels.
+3. A query is about one product, its anchor, drawn from a Zipf distribution. It may omit an attribute or state a wrong
+   one. Its labels are the anchor and products of the same line that share attributes with it, so labels are
+   correlated.
+4. Each pair is missing with a small probability, independently in train and test.
 
 Options follow the size in the name: `catalog-1k-test-20k-missing-0.2-labels-6` has 20,000 test queries, 20 % of the
-training pairs missing, and 6 labels per query on average before pairs go missing.
+training pairs missing, and 6 labels per query on average before pairs are dropped.
 
 Legend: N queries, L labels, C candidate labels of a query, the products of its anchor's line.
 """
@@ -35,23 +36,23 @@ from xmcbench.errors import XMCBenchError
 
 LINE = 10  # products of a line
 ATTRIBUTES = 3
-PALETTE = 3  # values of each attribute that a line knows
+PALETTE = 3  # values per attribute in the palette of a line
 LABELS_PER_CATEGORY = 80
 LABELS_PER_BRAND = 150
 LABELS_PER_VALUE = 25
-CODES = 20_000  # words that label texts alone hold, at most
+CODES = 20_000  # most words that occur only in label texts
 
 TRAIN_PER_LABEL, TEST_PER_LABEL = 2.4, 0.6
-ZIPF_SHIFT = 20.0  # product of rank r is asked for in proportion to 1 / (r + shift)
-SHARED = 0.75  # concepts whose label word is a query word
-QUERY_WORDS = (0.6, 0.2, 0.2)  # how often a query uses each of the words it has for a concept
-OMITTED = 0.2  # concepts that a query leaves out
-MISTAKEN = 0.12  # attributes of a query that are not the anchor's
-RELATED = (0.05, 0.2, 0.5, 0.9)  # a product of the line is a label, by attributes shared with the query
-MISSING = 0.04  # pairs that go missing
-FEWEST, MOST = 1.2, 9.0  # labels per query that can be asked for: a line has ten products
-NOISE_WORDS, NOISE_MIN, NOISE_MAX = 3000, 2, 6  # words that mean nothing, and how many a query holds
-SHORTEST = 5  # words; a query that says little holds more that mean nothing
+ZIPF_SHIFT = 20.0  # the product of rank r is an anchor with probability proportional to 1 / (r + shift)
+SHARED = 0.75  # share of the concepts whose label word is a query word
+QUERY_WORDS = (0.6, 0.2, 0.2)  # probability of each query word of a concept
+OMITTED = 0.2  # share of the concepts that a query omits
+MISTAKEN = 0.12  # share of the attributes of a query that are wrong
+RELATED = (0.05, 0.2, 0.5, 0.9)  # probability that a product of the line is a label, by number of shared attributes
+MISSING = 0.04  # share of the pairs that are missing
+MIN_LABELS, MAX_LABELS = 1.2, 9.0  # allowed mean number of labels per query: a line has ten products
+NOISE_WORDS, NOISE_MIN, NOISE_MAX = 3000, 2, 6  # size of the noise vocabulary, noise words per query
+MIN_WORDS = 5  # of a query; shorter ones get more noise words
 
 
 @dataclass(frozen=True)
@@ -66,39 +67,39 @@ class Products:
 
 @dataclass(frozen=True)
 class Queries:
-    """What N queries say, concept ids [N, 2 + ATTRIBUTES] with -1 for left out, and their labels [N, L]."""
+    """The concepts that N queries state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and their labels [N, L]."""
 
-    said: np.ndarray
+    stated: np.ndarray
     targets: sp.csr_array
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a name says after the number of labels; None stands for the plain catalogue's value."""
+    """The options in a dataset's name. None stands for the default."""
 
     test: int | None = None  # test queries
-    missing: float = MISSING  # share of the training pairs that go missing
-    labels: float | None = None  # mean number of labels per query, before pairs go missing
+    missing: float = MISSING  # share of the training pairs that are missing
+    labels: float | None = None  # mean number of labels per query, before pairs are dropped
 
     @classmethod
     def of(cls, name: str) -> Options:
-        """The options in a name that the family's pattern matches."""
-        said = re.fullmatch(REGEX, name)
-        assert said, name
-        test, missing, labels = (said[option] for option in OPTIONS)
+        """The options in a name that matches the pattern of the family."""
+        match = re.fullmatch(REGEX, name)
+        assert match, name
+        test, missing, labels = (match[option] for option in OPTIONS)
         options = cls(
             test=size_of(f"test-{test}") if test else None,
             missing=float(missing) if missing else MISSING,
             labels=float(labels) if labels else None,
         )
-        if options.labels is not None and not FEWEST <= options.labels <= MOST:
-            expected = f"expected {FEWEST} to {MOST:g} labels per query"
+        if options.labels is not None and not MIN_LABELS <= options.labels <= MAX_LABELS:
+            expected = f"expected {MIN_LABELS} to {MAX_LABELS:g} labels per query"
             raise XMCBenchError(f"dataset {name}: found {options.labels:g}, {expected}")
         return options
 
 
 class ProductCatalog(Generated):
-    """The catalogue of as many labels as its name says; `catalog-5k` and `catalog-5000` are the same."""
+    """The catalogue with the number of labels in its name; `catalog-5k` and `catalog-5000` are the same."""
 
     def __init__(self, name: str) -> None:
         self.size = size = size_of("-".join(name.split("-", 2)[:2]))
@@ -110,12 +111,12 @@ class ProductCatalog(Generated):
             num_train=round(size * TRAIN_PER_LABEL),
             num_test=self.options.test or round(size * TEST_PER_LABEL),
             num_labels=size,
-            source="made, see docs/datasets.md",
+            source="synthetic, see docs/datasets.md",
             licence="Apache-2.0",
         )
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
-        """Make the data. The training queries depend on neither the number of test queries nor the missing pairs."""
+        """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""
         products, options = make_products(self.size), self.options
         vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
         related = RELATED if options.labels is None else self._related(products, options.labels)
@@ -125,25 +126,25 @@ class ProductCatalog(Generated):
                 ((self.draft.num_train or 0, options.missing), (self.draft.num_test or 0, MISSING))
             )
         ]
-        train, test = (vocabulary.query_texts(part.said, Draws(4, i)) for i, part in enumerate(splits))
+        train, test = (vocabulary.query_texts(part.stated, Draws(4, i)) for i, part in enumerate(splits))
         labels = vocabulary.label_texts(products.concepts, Draws(5))
         return make_dataset(self.draft, (train, test, labels), (splits[0].targets, splits[1].targets))
 
-    def _related(self, products: Products, wanted: float) -> tuple[float, ...]:
-        """`RELATED` with its log-odds shifted so that the training queries have `wanted` labels on average."""
+    def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
+        """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""
         candidates = draw_candidates(products, Draws(3, self.size, 0), self.draft.num_train or 0)
         log_odds = np.log(RELATED) - np.log1p(-np.array(RELATED))
         low, high = -20.0, 20.0
         for _ in range(60):
             middle = (low + high) / 2
             shifted = 1 / (1 + np.exp(-(log_odds + middle)))
-            mean = candidates.chances(shifted).sum(axis=1).mean()
-            low, high = (middle, high) if mean < wanted else (low, middle)
+            mean = candidates.label_probabilities(shifted).sum(axis=1).mean()
+            low, high = (middle, high) if mean < mean_labels else (low, middle)
         return tuple(shifted.tolist())
 
 
 def make_products(size: int) -> Products:
-    """The labels: concept ids are numbered categories first, then brands, then attribute values."""
+    """The labels. Concept ids number the categories first, then the brands, then the attribute values."""
     draws = Draws(2, size)
     lines = -(-size // LINE)
     categories, brands, values = (
@@ -162,22 +163,22 @@ def make_products(size: int) -> Products:
 
 @dataclass(frozen=True)
 class Candidates:
-    """What N queries mean, and the products that may be their labels: those of the anchor's line."""
+    """The concepts that N queries are about, and the products of the anchor's line, which may be their labels."""
 
     meant: np.ndarray  # [N, 2 + ATTRIBUTES] concept ids
     labels: np.ndarray  # [N, C] products
-    real: np.ndarray  # [N, C] False where the last line is short
+    exists: np.ndarray  # [N, C] False beyond the end of a short last line
     is_anchor: np.ndarray  # [N, C]
-    shared: np.ndarray  # [N, C] attributes that query and product share
+    shared: np.ndarray  # [N, C] number of attributes that query and product share
 
-    def chances(self, related: np.ndarray) -> np.ndarray:
+    def label_probabilities(self, related: np.ndarray) -> np.ndarray:
         """[N, C] the probability that a candidate is a label."""
-        chances: np.ndarray = np.where(self.is_anchor, 1.0, related[self.shared]) * self.real
-        return chances
+        probabilities: np.ndarray = np.where(self.is_anchor, 1.0, related[self.shared]) * self.exists
+        return probabilities
 
 
 def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
-    """Draw the anchors of `n` queries and what the queries mean by them."""
+    """Draw the anchors of `n` queries, and the concepts that each query is about."""
     size = len(products.popularity)
     anchor = draws.weighted(products.popularity, n)
     meant = products.concepts[anchor]
@@ -185,32 +186,31 @@ def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
     other = products.palettes[(anchor // LINE)[:, None], np.arange(ATTRIBUTES), draws.integers(PALETTE, n, ATTRIBUTES)]
     meant[:, 2:] = np.where(mistaken, other, meant[:, 2:])
     candidates = (anchor // LINE * LINE)[:, None] + np.arange(LINE)
-    real = candidates < size  # the last line may be short
+    exists = candidates < size  # the last line may be short
     candidates = np.minimum(candidates, size - 1)
     shared = (products.concepts[candidates][:, :, 2:] == meant[:, None, 2:]).sum(axis=2)
-    return Candidates(meant, candidates, real, candidates == anchor[:, None], shared)
+    return Candidates(meant, candidates, exists, candidates == anchor[:, None], shared)
 
 
 def make_queries(
     products: Products, draws: Draws, n: int, missing: float = MISSING, related: tuple[float, ...] = RELATED
 ) -> Queries:
-    """`n` queries, what they say and what they are labelled with.
+    """`n` queries: the concepts that they state, and their labels.
 
-    The same draws decide whatever `missing` is: pairs that are there with a larger share missing are there with a
-    smaller one.
+    The draws do not depend on `missing`: the pairs left by a larger share are a subset of those left by a smaller one.
     """
     size = len(products.popularity)
     candidates = draw_candidates(products, draws, n)
     is_label = (draws.uniform(n, LINE) < np.array(related)[candidates.shared]) | candidates.is_anchor
-    is_label &= candidates.real & (draws.uniform(n, LINE) >= missing)
+    is_label &= candidates.exists & (draws.uniform(n, LINE) >= missing)
     row, column = np.nonzero(is_label)
     targets = pairs_csr(row, candidates.labels[row, column], (n, size))
-    said = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
-    return Queries(said, targets)
+    stated = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
+    return Queries(stated, targets)
 
 
 class Vocabulary:
-    """The words of all concepts: of `forms` [concepts, words] the last is for labels, the others are for queries."""
+    """The words of all concepts. In `forms` [concepts, words] the last column is for labels, the others for queries."""
 
     def __init__(self, num_concepts: int, num_codes: int) -> None:
         draws = Draws(6, num_concepts)
@@ -222,15 +222,15 @@ class Vocabulary:
         self.first_code = self.first_noise + NOISE_WORDS
         self.num_codes = num_codes
 
-    def query_texts(self, said: np.ndarray, draws: Draws) -> PackedTexts:
-        """Texts of queries: a word a concept said, and some that mean nothing, in random order."""
-        n = len(said)
-        form = np.searchsorted(np.cumsum(QUERY_WORDS[:-1]), draws.uniform(*said.shape), side="right")
-        meaning = np.where(said < 0, -1, self.forms[said, form])
+    def query_texts(self, stated: np.ndarray, draws: Draws) -> PackedTexts:
+        """Texts of queries: one word per stated concept and some noise words, in random order."""
+        n = len(stated)
+        form = np.searchsorted(np.cumsum(QUERY_WORDS[:-1]), draws.uniform(*stated.shape), side="right")
+        concept_words = np.where(stated < 0, -1, self.forms[stated, form])
         noise = self.first_noise + draws.integers(NOISE_WORDS, n, NOISE_MAX)
         count = NOISE_MIN + draws.integers(NOISE_MAX - NOISE_MIN + 1, n, 1)
-        count = np.maximum(count, SHORTEST - (said >= 0).sum(axis=1, keepdims=True))
-        words = np.hstack([meaning, np.where(np.arange(NOISE_MAX) < count, noise, -1)])
+        count = np.maximum(count, MIN_WORDS - (stated >= 0).sum(axis=1, keepdims=True))
+        words = np.hstack([concept_words, np.where(np.arange(NOISE_MAX) < count, noise, -1)])
         order = np.argsort(draws.uniform(*words.shape), axis=1, kind="stable")
         return self.words.join_rows(np.take_along_axis(words, order, axis=1))
 
@@ -250,7 +250,7 @@ REGEX = f"catalog-{SIZE}" + "".join(f"(?:-{name}-(?P<{name}>{value}))?" for name
 FAMILY = Family(
     name="catalog-<n>",
     regex=REGEX,
-    summary="a made product catalogue with n labels, a semantic gap and a Zipf tail (catalog-5k, catalog-131k)",
+    summary="a synthetic product catalogue with n labels, a semantic gap and a Zipf tail (catalog-5k, catalog-131k)",
     make=ProductCatalog,
     options=tuple(OPTIONS),
 )

@@ -1,4 +1,4 @@
-"""Made datasets: the two of DEXML, and the words and random draws that all made datasets share."""
+"""Synthetic datasets: the two of DEXML, and the words and random draws that all synthetic datasets share."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", 
 VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
 
-VOCABULARY = 2000  # different words of DEXML's random texts; the paper draws from a tokenizer's, about 30,000
+VOCABULARY = (
+    2000  # words of DEXML's random texts; the paper draws from a tokenizer's vocabulary of about 30,000
+)
 TEXT_WORDS = 16
-STAR = "tstar"  # the paper's t*, as a word that any tokenizer keeps whole or splits alike everywhere
+STAR = "tstar"  # the paper's t*, as a word that a tokenizer splits in the same way everywhere
 STAR_TRAIN, STAR_TEST, STAR_LABELS = 1000, 1000, 5000
 STAR_QUERIES, STAR_POSITIVES = 100, 5
 
 
 class Draws:
-    """Random draws that are the same under every version of numpy: only the raw bit stream is used.
+    """Random draws that are the same in every version of numpy.
 
-    numpy keeps the bit stream of PCG64 for good, but may change what its `Generator` makes of it.
+    They use only the raw bit stream of PCG64, which numpy guarantees. What `Generator` draws from it may change.
     """
 
     def __init__(self, *seed: int) -> None:
@@ -49,16 +51,16 @@ class Draws:
     def weighted(self, weights: np.ndarray, n: int) -> np.ndarray:
         """`n` indices, each with probability proportional to its weight."""
         ends = np.cumsum(weights)
-        found: np.ndarray = np.searchsorted(ends, self.uniform(n) * ends[-1], side="right")
-        return found.clip(max=len(weights) - 1)
+        indices: np.ndarray = np.searchsorted(ends, self.uniform(n) * ends[-1], side="right")
+        return indices.clip(max=len(weights) - 1)
 
 
 def make_words(n: int, draws: Draws) -> list[str]:
-    """`n` different pronounceable words of two or more syllables."""
+    """`n` distinct pronounceable words of two or more syllables."""
     count, base = 2, len(SYLLABLES)
     while base**count < 2 * n:
         count += 1
-    # A prime that does not divide the number of syllables: the walk meets every word once before it repeats one.
+    # The step is coprime to the number of words, so the walk visits every word before it repeats one.
     start, step = int(draws.integers(base**count, 1)[0]), 1_000_003
     numbers = (start + step * np.arange(n, dtype=np.int64)) % base**count
     syllables = np.array(SYLLABLES)
@@ -69,7 +71,7 @@ def make_words(n: int, draws: Draws) -> list[str]:
 def make_dataset(
     draft: Draft, texts: tuple[PackedTexts, PackedTexts, PackedTexts], targets: tuple[sp.csr_array, sp.csr_array]
 ) -> Dataset:
-    """A dataset without ignored pairs from the texts of training queries, test queries and labels, and the targets."""
+    """A dataset without ignored pairs, from the texts of (train, test, labels) and the targets of (train, test)."""
     train, test, labels = texts
     card = draft.card(len(train), len(test), len(labels), where=draft.name)
     ignored = (no_pairs((len(split), len(labels))) for split in (train, test))
@@ -77,7 +79,7 @@ def make_dataset(
 
 
 class Generated(Source):
-    """A source that needs no files. `version` changes with what is made."""
+    """A source that generates its data. Every change of the generated data raises `version`."""
 
     version = 1
 
@@ -89,11 +91,11 @@ class Generated(Source):
 
 
 class TStar(Generated):
-    """DEXML Section 4.1: a word of the query decides one of five labels that always come together.
+    """DEXML Section 4.1: five labels always occur together, and only one of them shares a word with the query.
 
-    The first 100 training queries begin with t* and have labels 0 to 4; label 0's text ends with t*. Test queries are
-    new texts that begin with t* and have label 0 alone. The paper does not say what the other 900 training queries are
-    labelled with; here each has one label drawn uniformly from 5 to 4,999.
+    The first 100 training queries start with t* and have the labels 0 to 4; the text of label 0 ends with t*. Test
+    queries are new texts that start with t* and have only label 0. The paper does not give the labels of the other 900
+    training queries; here each has one label, drawn uniformly from 5 to 4,999.
     """
 
     def __init__(self) -> None:
@@ -102,7 +104,7 @@ class TStar(Generated):
             num_train=STAR_TRAIN,
             num_test=STAR_TEST,
             num_labels=STAR_LABELS,
-            source="made, after DEXML Section 4.1",
+            source="synthetic, after DEXML Section 4.1",
             licence="Apache-2.0",
         )
 
@@ -113,7 +115,7 @@ class TStar(Generated):
         labels = np.full((STAR_LABELS, TEXT_WORDS + 1), -1)
         labels[:, :TEXT_WORDS] = draws.integers(VOCABULARY, STAR_LABELS, TEXT_WORDS)
         test = draws.integers(VOCABULARY, STAR_TEST, TEXT_WORDS)
-        train[:STAR_QUERIES, 0] = test[:, 0] = labels[0, -1] = VOCABULARY  # the place of t* among the words
+        train[:STAR_QUERIES, 0] = test[:, 0] = labels[0, -1] = VOCABULARY  # the index of t* in `words`
         rows = np.concatenate([np.repeat(np.arange(STAR_QUERIES), STAR_POSITIVES), np.arange(STAR_QUERIES, STAR_TRAIN)])
         others = STAR_POSITIVES + draws.integers(STAR_LABELS - STAR_POSITIVES, STAR_TRAIN - STAR_QUERIES)
         columns = np.concatenate([np.tile(np.arange(STAR_POSITIVES), STAR_QUERIES), others])
@@ -127,7 +129,7 @@ class TStar(Generated):
 
 
 class RandomPairs(Generated):
-    """DEXML Section C.1: n random query texts, n random label texts, query i has label i; test is the same as train."""
+    """DEXML Section C.1: n random query texts and n random label texts. Query i has label i. Test equals train."""
 
     def __init__(self, name: str) -> None:
         self.size = size = size_of(name)
@@ -136,7 +138,7 @@ class RandomPairs(Generated):
             num_train=size,
             num_test=size,
             num_labels=size,
-            source="made, after DEXML Section C.1",
+            source="synthetic, after DEXML Section C.1",
             licence="Apache-2.0",
         )
 
@@ -151,7 +153,7 @@ class RandomPairs(Generated):
 
 
 def size_of(name: str) -> int:
-    """The number that a family member's name ends with, `k` for thousands and `m` for millions.
+    """The number at the end of a dataset's name; `k` stands for thousands and `m` for millions.
 
     >>> size_of("catalog-131k"), size_of("catalog-1.3m"), size_of("random-pairs-500")
     (131000, 1300000, 500)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.teachers.database import Found
+from xmcbench.teachers.database import StoredAnswers
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import Progress
 
@@ -87,13 +87,13 @@ class Account:
         before = self.ledger.teacher_tokens + np.cumsum(tokens) - tokens
         return int(np.searchsorted(before, limit))
 
-    def charge(self, found: Found, places: np.ndarray, cached: int) -> None:
+    def charge(self, stored: StoredAnswers, places: np.ndarray, cached: int) -> None:
         """Charge the pairs at `places` of a block; the answers to `cached` of them were in the store."""
-        ledger, costs = self.ledger, found.tokens(places)
+        ledger, costs = self.ledger, stored.tokens(places)
         ledger.teacher_calls += len(places)
         ledger.teacher_cached += cached
-        ledger.teacher_prompt_tokens += int(found.prompt_tokens[places].sum())
-        ledger.teacher_completion_tokens += int(found.completion_tokens[places].sum())
+        ledger.teacher_prompt_tokens += int(stored.prompt_tokens[places].sum())
+        ledger.teacher_completion_tokens += int(stored.completion_tokens[places].sum())
         if self.budget.teacher_tokens is not None:  # a trial may exceed this limit by at most one pair
             largest = max(ledger.largest_step.get("teacher_tokens", 0), int(costs.max(initial=0)))
             ledger.largest_step["teacher_tokens"] = largest

@@ -44,10 +44,10 @@ class Annotated(Teacher):
         return f"annotated (recall {self.config.recall:g}, false accepts {self.config.false_accepts:g})"
 
     @property
-    def at_once(self) -> int:
+    def batch_size(self) -> int:
         return 65_536  # an unused answer costs nothing
 
-    def attend(self, train: TrainingData) -> None:
+    def read_annotations(self, train: TrainingData) -> None:
         self._document_D, documents = _distinct(train.texts)
         self._label_L, labels = _distinct(train.label_texts)
         targets = sp.coo_array(train.targets)

@@ -16,7 +16,7 @@ from filelock import FileLock
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers.account import Account
-from xmcbench.teachers.database import LOCKS, Found, JudgementStore
+from xmcbench.teachers.database import LOCKS, JudgementStore, StoredAnswers
 from xmcbench.teachers.subprocess_teacher import SubprocessTeacher
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judgements
@@ -100,24 +100,26 @@ class CachedJudge:
         account, charged_pairs = self._account, self._account.charged_pairs()
         keys = self._first_key + documents * len(self._labels) + labels
         texts = self._text_ids(documents, labels)
-        found = self._store.look_up(self._id, *texts)
+        stored = self._store.look_up(self._id, *texts)
         fresh = np.zeros(len(keys), bool)  # answered just now, for this trial
         paid = charged_pairs.contains(keys)
         due = np.flatnonzero(~paid)[: account.calls_left()]
         wanted = paid.copy()
         wanted[due] = True
-        for places in self._portions(np.flatnonzero(wanted & ~found.known)):
+        for places in self._portions(np.flatnonzero(wanted & ~stored.known)):
             report(int(places[0]))
-            if not account.affords(int(found.tokens(due[due < places[0]]).sum())):
+            if not account.affords(int(stored.tokens(due[due < places[0]]).sum())):
                 break
-            fresh[self._ask(places, documents, labels, texts, found)] = True
-        due = due[: int(np.argmin(np.append(found.known[due], False)))]
-        charged = due[: account.affordable(found.tokens(due))]
+            fresh[self._ask(places, documents, labels, texts, stored)] = True
+        due = due[: int(np.argmin(np.append(stored.known[due], False)))]
+        charged = due[: account.affordable(stored.tokens(due))]
         charged_pairs.add(keys[charged])
-        account.charge(found, charged, int((~fresh[charged]).sum()))
-        answered = paid & found.known
+        account.charge(stored, charged, int((~fresh[charged]).sum()))
+        answered = paid & stored.known
         answered[charged] = True
-        return np.where(answered, found.answers, np.int8(UNASKED)), np.where(answered, found.confidence, np.float32(0))
+        return np.where(answered, stored.answers, np.int8(UNASKED)), np.where(
+            answered, stored.confidence, np.float32(0)
+        )
 
     def _text_ids(self, documents: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The store's ids [B] of the texts of documents and labels."""
@@ -130,7 +132,7 @@ class CachedJudge:
         return self._document_texts[documents], self._label_texts[labels]
 
     def _portions(self, places: np.ndarray) -> Iterator[np.ndarray]:
-        size = self._teacher.at_once
+        size = self._teacher.batch_size
         return (places[start : start + size] for start in range(0, len(places), size))
 
     def _ask(
@@ -139,7 +141,7 @@ class CachedJudge:
         documents: np.ndarray,
         labels: np.ndarray,
         texts: tuple[np.ndarray, np.ndarray],
-        found: Found,
+        stored: StoredAnswers,
     ) -> np.ndarray:
         """Ask the teacher about the pairs at `places` of a block and store its answers.
 
@@ -147,7 +149,7 @@ class CachedJudge:
         """
         with self._lock:  # one process asks a teacher at a time; the others find its answers in the store
             again = self._store.look_up(self._id, texts[0][places], texts[1][places])
-            found.put(places[again.known], again.at(again.known))
+            stored.insert(places[again.known], again.take(again.known))
             missing: np.ndarray = places[~again.known]
             if not len(missing):
                 return missing
@@ -161,9 +163,9 @@ class CachedJudge:
                 self._check(answers, pairs)
                 answered = missing[answers.places]
                 self._store.add(self._id, texts[0][answered], texts[1][answered], answers)
-                found.put(answered, answers)
-        if not found.known[missing].all():
-            count = int(found.known[missing].sum())
+                stored.insert(answered, answers)
+        if not stored.known[missing].all():
+            count = int(stored.known[missing].sum())
             raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} pairs")
         return missing
 

@@ -1,6 +1,6 @@
-"""A causal language model in this process, which is not made to write: its probabilities of yes and of no decide.
+"""A causal language model in this process. It generates no text: its probabilities of "yes" and "no" are compared.
 
-Legend: N pairs, M of a batch, W tokens of the longest prompt, C continuations, V vocabulary.
+Legend: N pairs, M pairs of a batch, W tokens of the longest prompt, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,32 +22,34 @@ from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 if TYPE_CHECKING:
     from torch import Tensor
 
-Ids = tuple[int, ...]  # of tokens
+Ids = tuple[int, ...]  # token ids
 
 
 class CausalModel(Teacher):
-    """Compares P(yes | prompt) and P(no | prompt), each the sum over its spellings; the larger is the answer.
+    """Answers yes if P(yes | prompt) > P(no | prompt), each summed over the spellings of the word.
 
-    The probability of a spelling is the product over its tokens. Where the tokenizer has a chat template the prompt is
-    the user's turn and the spelling begins the model's; without, a space goes before it.
+    The probability of a spelling is the product over its tokens. If the tokenizer has a chat template, the prompt is
+    the user's turn and the spelling starts the model's turn. Otherwise a space precedes the spelling.
     """
 
     name = "transformers"
     summary = "a causal language model from the Hugging Face hub or a folder, scored in this process"
 
     class Config(Teacher.Config):
-        indifferent: ClassVar[frozenset[str]] = Teacher.Config.indifferent | {"model", "device", "batch_tokens"}
+        not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {"model", "device", "batch_tokens"}
 
         model: str = Field(min_length=1, description="Hugging Face id, or a folder")
-        revision: str = Field("main", description="of a Hugging Face id: branch, tag or commit")
-        prompt: OneLabelPrompt = Field("eurlex-4k", description="name of a prompt, or a template of your own")
-        document_tokens: int = Field(430, gt=0, description="tokens a document is cut at")
+        revision: str = Field("main", description="branch, tag or commit of a Hugging Face id")
+        prompt: OneLabelPrompt = Field("eurlex-4k", description="name of a prompt, or a template")
+        document_tokens: int = Field(430, gt=0, description="tokens to which a document is truncated")
         yes: tuple[str, ...] = Field(("yes", "Yes"), min_length=1, description="spellings of yes")
         no: tuple[str, ...] = Field(("no", "No"), min_length=1, description="spellings of no")
-        dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="auto: as it was saved")
-        device: str = Field("auto", description="auto: a GPU where there is one")
+        dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+            "auto", description="auto: as the model was saved"
+        )
+        device: str = Field("auto", description="auto: a GPU if there is one")
         batch_tokens: int | None = Field(
-            None, gt=0, description="padded tokens of a batch; null is 2,048 on a CPU, 32,768 on a GPU"
+            None, gt=0, description="padded tokens of a batch; null: 2,048 on a CPU, 32,768 on a GPU"
         )
 
     config: Config
@@ -62,11 +64,11 @@ class CausalModel(Teacher):
         return template(self.config.prompt)
 
     @property
-    def at_once(self) -> int:
+    def batch_size(self) -> int:
         return 1024
 
     def identity(self) -> dict[str, Any]:
-        """A model in a folder is known by the content of its files, wherever they lie."""
+        """A model in a folder is identified by the content of its files, not by the folder's path."""
         folder = Path(self.config.model)
         return {**super().identity(), "model": _content(folder) if folder.is_dir() else self.config.model}
 
@@ -84,30 +86,30 @@ class CausalModel(Teacher):
             )
 
     def close(self) -> None:
-        self.__dict__.pop("_model", None)  # the memory of the device is the method's again
+        self.__dict__.pop("_model", None)  # frees the device memory for the method
 
     def log_probabilities(self, prompts: Sequence[Ids]) -> tuple[np.ndarray, np.ndarray]:
-        """float64 [M] log P(yes) and log P(no) after each prompt."""
+        """log P(yes) and log P(no) after each prompt, float64 [M] each."""
         import torch
 
-        spelt = [self._spelt(spellings) for spellings in (self.config.yes, self.config.no)]
+        yes, no = self._spelling_ids(self.config.yes), self._spelling_ids(self.config.no)
         by_spelling: dict[Ids, Tensor] = {}
         with torch.inference_mode():
-            # Spellings that differ in their last token only are read off one pass.
-            for beginning in dict.fromkeys(ids[:-1] for ids in (*spelt[0], *spelt[1])):
-                logits = self._logits([prompt + beginning for prompt in prompts], 1 + len(beginning))
+            # One forward pass serves all spellings that differ only in their last token.
+            for prefix in dict.fromkeys(ids[:-1] for ids in (*yes, *no)):
+                logits = self._logits([prompt + prefix for prompt in prompts], 1 + len(prefix))
                 logs = logits.double().log_softmax(-1)
-                for ids in {*spelt[0], *spelt[1]}:
-                    if ids[:-1] == beginning:
+                for ids in {*yes, *no}:
+                    if ids[:-1] == prefix:
                         by_spelling[ids] = sum(logs[:, i, token] for i, token in enumerate(ids))  # type: ignore[assignment]
-            yes_M, no_M = (torch.stack([by_spelling[ids] for ids in each]).logsumexp(0) for each in spelt)
+            yes_M, no_M = (torch.stack([by_spelling[ids] for ids in word]).logsumexp(0) for word in (yes, no))
         return yes_M.cpu().numpy(), no_M.cpu().numpy()
 
     def _logits(self, texts: Sequence[Ids], count: int) -> Tensor:
-        """[M, count, V] logits after the last `count` tokens but none, one, ... of each text.
+        """[M, count, V] logits at the last `count` positions of each text.
 
-        Padding goes to the left, so that the ends of all texts are in the same columns; a token's position is counted
-        from the beginning of its text.
+        Texts are padded on the left, so that they all end in the same column. Position ids count from the first real
+        token of a text.
         """
         import torch
 
@@ -120,13 +122,13 @@ class CausalModel(Teacher):
         inputs = {"input_ids": ids_MW, "attention_mask": mask_MW}
         if "position_ids" in self._accepted:
             inputs["position_ids"] = (mask_MW.cumsum(1) - 1).clamp(min=0)
-        kept = {"logits_to_keep": count} if "logits_to_keep" in self._accepted else {}
-        placed = {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
-        logits: Tensor = self._model(**placed, use_cache=False, **kept).logits
+        options = {"logits_to_keep": count} if "logits_to_keep" in self._accepted else {}
+        on_device = {name: tensor.to(self._model.device) for name, tensor in inputs.items()}
+        logits: Tensor = self._model(**on_device, use_cache=False, **options).logits
         return logits[:, -count:]
 
     def _prompts(self, pairs: Pairs) -> list[Ids]:
-        """The tokens of each pair's prompt."""
+        """The token ids of the prompt of each pair."""
         texts: list[str] = []
         for run in pairs.runs():
             document = self._cut(pairs.documents[run.start])
@@ -135,32 +137,32 @@ class CausalModel(Teacher):
         if chat:
             turns = [[{"role": "user", "content": text}] for text in texts]
             texts = self._tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
-        made = self._tokenizer(texts, add_special_tokens=not chat, verbose=False)["input_ids"]
-        return [tuple(ids) for ids in made]
+        token_ids = self._tokenizer(texts, add_special_tokens=not chat, verbose=False)["input_ids"]
+        return [tuple(ids) for ids in token_ids]
 
     def _cut(self, document: str) -> str:
-        """The first `document_tokens` tokens of a document, as they stand in it."""
+        """The text of the first `document_tokens` tokens of a document."""
         limit, tokenizer = self.config.document_tokens, self._tokenizer
         if not tokenizer.is_fast:
             ids = tokenizer(document, add_special_tokens=False, verbose=False)["input_ids"]
             return document if len(ids) <= limit else tokenizer.decode(ids[:limit])
-        made = tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        ends = [end for _, end in made["offset_mapping"]]
+        encoding = tokenizer(document, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        ends = [end for _, end in encoding["offset_mapping"]]
         return document if len(ends) <= limit else document[: ends[limit - 1]]
 
-    def _spelt(self, spellings: Sequence[str]) -> list[Ids]:
-        """The tokens of each spelling, once."""
+    def _spelling_ids(self, spellings: Sequence[str]) -> list[Ids]:
+        """The distinct token ids of spellings of a word."""
         space = "" if self._tokenizer.chat_template is not None else " "
-        made = [self._tokenizer(space + text, add_special_tokens=False)["input_ids"] for text in spellings]
-        return list(dict.fromkeys(tuple(ids) for ids in made))
+        token_ids = (self._tokenizer(space + text, add_special_tokens=False)["input_ids"] for text in spellings)
+        return list(dict.fromkeys(tuple(ids) for ids in token_ids))
 
     def _batches(self, lengths: list[int]) -> Iterator[np.ndarray]:
-        """Places of prompts of like length, the longest first: a batch too large fails at once."""
-        most = self.config.batch_tokens or (32_768 if self._model.device.type == "cuda" else 2_048)
+        """Indices of prompts in batches of similar length, longest first: a batch that is too large fails early."""
+        max_tokens = self.config.batch_tokens or (32_768 if self._model.device.type == "cuda" else 2_048)
         order = np.argsort(lengths, kind="stable")[::-1]
         start = 0
         while start < len(order):
-            size = max(1, most // lengths[order[start]])
+            size = max(1, max_tokens // lengths[order[start]])
             yield order[start : start + size]
             start += size
 
@@ -201,7 +203,7 @@ class CausalModel(Teacher):
 
 
 def _content(folder: Path) -> str:
-    """SHA-256 of the files of a model."""
+    """SHA-256 of the names and contents of a model's files."""
     whole = sha256()
     for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
         with path.open("rb") as file:

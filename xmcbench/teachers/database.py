@@ -1,7 +1,7 @@
-"""Judgements on disk: one SQLite file in a store, shared by all trials and safe with several processes.
+"""The judgements of teachers: one SQLite file in the store, shared by all trials and safe for concurrent processes.
 
-Documents and labels are known by the hash of their text, a teacher by what determines its answers. A text is there
-once; a judgement is a row of small numbers that point at it.
+A document or label is identified by the hash of its text, a teacher by everything that determines its answers. Each
+text is stored once, and judgements refer to it by its id.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from filelock import FileLock
 from xmcbench.trial.judging import NO, UNPARSED, YES
 from xmcbench.trial.store import StoreError
 
-FILE = "judgements.sqlite"  # in the root of a store
-LOCKS = "locks"  # a folder beside it
-VERSION = 1  # of the tables
-WAIT_SECONDS = 60.0  # for another process that writes
-CHUNK = 500  # values in one statement
+FILE = "judgements.sqlite"  # in the root of the store
+LOCKS = "locks"  # the folder of lock files, in the root of the store
+VERSION = 1  # of the database schema
+WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
+CHUNK = 500  # values in one SQL statement
 WORDS = {YES: "yes", NO: "no", UNPARSED: "unparsed"}
 COLUMNS = ("document", "label", "answer", "confidence", "teacher", "identity", "prompt")
 
@@ -46,8 +46,8 @@ CREATE TABLE IF NOT EXISTS judgement (
 
 
 @dataclass
-class Found:
-    """What is known of N pairs; where `known` is false the rest means nothing."""
+class StoredAnswers:
+    """The stored answers to N pairs. The other columns are meaningless where `known` is false."""
 
     known: np.ndarray  # bool [N]
     answers: np.ndarray  # int8 [N]
@@ -56,7 +56,8 @@ class Found:
     completion_tokens: np.ndarray  # int64 [N]
 
     @classmethod
-    def nothing(cls, size: int) -> Found:
+    def empty(cls, size: int) -> StoredAnswers:
+        """No answers, for `size` pairs."""
         return cls(
             np.zeros(size, bool),
             np.zeros(size, np.int8),
@@ -65,37 +66,37 @@ class Found:
             np.zeros(size, np.int64),
         )
 
-    def at(self, places: np.ndarray) -> Found:
-        """The same of some of the pairs."""
-        return Found(*(column[places] for column in vars(self).values()))
+    def take(self, places: np.ndarray) -> StoredAnswers:
+        """The answers to the pairs at `places`."""
+        return StoredAnswers(*(column[places] for column in vars(self).values()))
 
     def tokens(self, places: np.ndarray) -> np.ndarray:
-        """int64: the tokens of prompt and answer of each of the pairs at `places`."""
+        """int64: tokens of prompt and answer together, for each of the pairs at `places`."""
         return np.asarray(self.prompt_tokens[places] + self.completion_tokens[places])
 
-    def put(self, places: np.ndarray, other: Any) -> None:
-        """Enter what `other` (Found or Answers) tells of the pairs at `places`."""
+    def insert(self, places: np.ndarray, answers: Any) -> None:
+        """Set the pairs at `places` to `answers` (`StoredAnswers` or `Answers`)."""
         self.known[places] = True
         for name in ("answers", "confidence", "prompt_tokens", "completion_tokens"):
-            getattr(self, name)[places] = getattr(other, name)
+            getattr(self, name)[places] = getattr(answers, name)
 
 
 class JudgementStore:
-    """The judgements of a store. Every fault of file or disk is a `StoreError`."""
+    """Reads and writes the judgements of a store. Every database or disk error raises `StoreError`."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / FILE
         with self._faults():
             (root / LOCKS).mkdir(parents=True, exist_ok=True)
-            with FileLock(root / LOCKS / FILE):  # two that make the file at once
+            with FileLock(root / LOCKS / FILE):  # two processes may create the database at the same time
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
-                self._make_tables()
+                self._create_tables()
 
-    def _make_tables(self) -> None:
+    def _create_tables(self) -> None:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
         if version not in (0, VERSION):
-            raise StoreError(f"{self.path}: found version {version} of its tables, expected {VERSION}")
+            raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
         if version == 0:
             with self._transaction():
                 for statement in _TABLES.split(";\n"):
@@ -106,56 +107,57 @@ class JudgementStore:
         self._database.close()
 
     def teacher(self, title: str, identity: dict[str, Any], prompt: str) -> int:
-        """The number of the teacher with this identity and this prompt template."""
-        told = json.dumps(identity, sort_keys=True)
-        key = _hash(json.dumps([told, prompt]))
+        """The id of the teacher with this identity and prompt template, which is added if it is new."""
+        identity_text = json.dumps(identity, sort_keys=True)
+        key = _hash(json.dumps([identity_text, prompt]))
         with self._faults(), self._transaction():
             self._database.execute(
                 "INSERT OR IGNORE INTO teacher (hash, title, identity, prompt) VALUES (?, ?, ?, ?)",
-                (key, title, told, prompt),
+                (key, title, identity_text, prompt),
             )
-            (number,) = self._database.execute("SELECT id FROM teacher WHERE hash = ?", (key,)).fetchone()
-        return int(number)
+            (row_id,) = self._database.execute("SELECT id FROM teacher WHERE hash = ?", (key,)).fetchone()
+        return int(row_id)
 
     def texts(self, contents: Sequence[str]) -> np.ndarray:
-        """int64 [N] numbers of texts; those that are not there yet are put in."""
+        """The ids of texts, int64 [N]. New texts are added."""
         keys = [_hash(content) for content in contents]
         with self._faults():
-            known = self._numbers(keys)
+            known = self._text_ids(keys)
             if missing := {key: content for key, content in zip(keys, contents, strict=True) if key not in known}:
                 with self._transaction():
                     self._database.executemany(
                         "INSERT OR IGNORE INTO text (hash, content) VALUES (?, ?)", missing.items()
                     )
-                known |= self._numbers(list(missing))
+                known |= self._text_ids(list(missing))
         return np.fromiter((known[key] for key in keys), np.int64, len(keys))
 
-    def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> Found:
-        """What is known of the pairs of texts `documents` [N] and `labels` [N]."""
-        found = Found.nothing(len(documents))
-        wanted = np.unique(documents).tolist()
+    def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> StoredAnswers:
+        """The stored answers of a teacher to N pairs, given as text ids `documents` [N] and `labels` [N]."""
+        stored = StoredAnswers.empty(len(documents))
         rows: list[tuple[float, ...]] = []
         with self._faults():
-            for chunk in _chunks(wanted):
+            for chunk in _chunks(np.unique(documents).tolist()):
                 rows += self._database.execute(
                     "SELECT document, label, answer, confidence, prompt_tokens, completion_tokens FROM judgement"
                     f" WHERE teacher = ? AND document IN ({', '.join('?' * len(chunk))})",
                     (teacher, *chunk),
                 )
         if not rows:
-            return found
-        table = np.array(rows, np.float64)  # numbers of texts are far below 2**53
+            return stored
+        table = np.array(rows, np.float64)  # float64 holds text ids exactly: they are far below 2**53
         keys = _pair_keys(table[:, 0].astype(np.int64), table[:, 1].astype(np.int64))
         order = np.argsort(keys)
-        asked = _pair_keys(documents, labels)
-        at = order[np.searchsorted(keys, asked, sorter=order).clip(max=len(keys) - 1)]
-        places = np.flatnonzero(keys[at] == asked)
-        told = table[at[places]]
-        found.put(places, Found(np.ones(len(places), bool), *told[:, 2:].T))
-        return found
+        wanted = _pair_keys(documents, labels)
+        nearest = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
+        places = np.flatnonzero(keys[nearest] == wanted)
+        stored.insert(places, StoredAnswers(np.ones(len(places), bool), *table[nearest[places], 2:].T))
+        return stored
 
     def add(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Any) -> None:
-        """Store what a teacher (`Answers` or `Found`) said of N pairs. When this returns it outlives a kill."""
+        """Store the answers of a teacher to N pairs; they are durable when this returns.
+
+        `documents` and `labels` are text ids [N], `answers` are `Answers` or `StoredAnswers`.
+        """
         columns = (answers.answers, answers.confidence, answers.prompt_tokens, answers.completion_tokens)
         rows = zip(documents.tolist(), labels.tolist(), *(column.tolist() for column in columns), strict=True)
         with self._faults(), self._transaction():
@@ -164,7 +166,7 @@ class JudgementStore:
             )
 
     def rows(self, title: str = "*") -> Iterator[tuple[str, str, str, float, str, str, str]]:
-        """Every judgement of the teachers whose title matches, as `COLUMNS` name it: the texts, the answer in words."""
+        """All judgements of the teachers whose title matches a glob pattern, as tuples of `COLUMNS`."""
         with self._faults():
             for document, label, answer, *rest in self._database.execute(
                 "SELECT d.content, l.content, j.answer, j.confidence, t.title, t.identity, t.prompt FROM judgement j"
@@ -174,7 +176,8 @@ class JudgementStore:
             ):
                 yield (document, label, WORDS[answer], *rest)
 
-    def _numbers(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+    def _text_ids(self, keys: Sequence[bytes]) -> dict[bytes, int]:
+        """The ids of the texts with these hashes, by hash; unknown hashes are left out."""
         known: dict[bytes, int] = {}
         for chunk in _chunks(keys):
             known |= dict(
@@ -186,7 +189,9 @@ class JudgementStore:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")  # two that read first and write later would lock each other out
+        self._database.execute(
+            "BEGIN IMMEDIATE"
+        )  # a read lock that is upgraded later could deadlock with another process
         try:
             yield
             self._database.execute("COMMIT")
@@ -208,7 +213,7 @@ def _hash(text: str) -> bytes:
 
 
 def _pair_keys(documents: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """[N] one number a pair: fewer than 2**31 texts fit into half of 64 bits."""
+    """int64 [N], one number per pair. Text ids are below 2**31, so two of them fit in 64 bits."""
     keys: np.ndarray = (documents << 32) | labels
     return keys
 

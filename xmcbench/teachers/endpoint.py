@@ -1,4 +1,4 @@
-"""A language model behind an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama, `transformers serve`, hosted ones."""
+"""A language model behind an OpenAI-compatible endpoint: vLLM, llama.cpp, Ollama, `transformers serve`, a host."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from pydantic import Field, field_validator
 from xmcbench.files.secrets import redact, remember
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers import reading
-from xmcbench.teachers.prompts import Prompt, takes_several, template
+from xmcbench.teachers.prompts import Prompt, has_several_labels, template
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 from xmcbench.trial.judging import UNPARSED
 
-NO_KEY = "none"  # what a server that wants no key is sent
+NO_KEY = "none"  # sent to a server that needs no key
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One prompt, and the pairs it asks about."""
+    """One prompt, and the indices of the pairs that it asks about."""
 
     places: range
     prompt: str
@@ -37,9 +37,9 @@ class _Request:
 class Endpoint(Teacher):
     """Asks a chat model for one word per label, with several requests in flight.
 
-    Requests are sent document by document: their prompts start alike, so that a server that caches prefixes reads each
-    document once. A request that fails temporarily (429, 5xx, a time-out, a broken connection, a reply that is no
-    completion) is retried after a growing pause. One that fails for good raises TeacherError after the answers to the
+    Requests are sent document by document: their prompts share a prefix, so that a server with a prefix cache reads
+    each document once. A request that fails temporarily (429, 5xx, a time-out, a broken connection, a reply that is no
+    completion) is retried with a growing delay. One that keeps failing raises TeacherError after the answers to the
     other requests in flight have arrived.
     """
 
@@ -47,7 +47,7 @@ class Endpoint(Teacher):
     summary = "a chat model behind an OpenAI-compatible endpoint"
 
     class Config(Teacher.Config):
-        indifferent: ClassVar[frozenset[str]] = Teacher.Config.indifferent | {
+        not_in_identity: ClassVar[frozenset[str]] = Teacher.Config.not_in_identity | {
             "base_url",
             "key_variable",
             "concurrency",
@@ -55,20 +55,22 @@ class Endpoint(Teacher):
             "retries",
         }
 
-        model: str = Field(min_length=1, description="as the endpoint calls it")
-        revision: str = Field("", description="tells models apart that endpoints call alike")
-        base_url: str | None = Field(None, description="of the endpoint; null: $OPENAI_BASE_URL, or the hosted one")
+        model: str = Field(min_length=1, description="name of the model at the endpoint")
+        revision: str = Field("", description="distinguishes models with the same name")
+        base_url: str | None = Field(
+            None, description="address of the endpoint; null: $OPENAI_BASE_URL, else the hosted one"
+        )
         key_variable: str = Field("OPENAI_API_KEY", description="environment variable that holds the key, if any")
-        prompt: Prompt = Field("eurlex-4k", description="name of a prompt, or a template of your own")
+        prompt: Prompt = Field("eurlex-4k", description="name of a prompt, or a template")
         labels_per_prompt: int = Field(10, gt=0, description="labels of a document in one prompt with {labels}")
-        max_words: int = Field(430, gt=0, description="words a document is cut at")
+        max_words: int = Field(430, gt=0, description="words to which a document is truncated")
         temperature: float = Field(0.0, ge=0)
-        answer_tokens: int = Field(8, gt=0, description="most tokens of an answer, for each label of the prompt")
-        logprobs: bool = Field(False, description="ask for the answer's probability: the confidence")
-        request: dict[str, Any] = Field({}, description="further fields of the request's body")
-        concurrency: int = Field(16, gt=0, description="requests under way at once")
-        timeout: float = Field(120.0, gt=0, description="seconds for one request")
-        retries: int = Field(8, ge=0, description="further tries of a request, up to 8 seconds apart")
+        answer_tokens: int = Field(8, gt=0, description="most tokens of an answer, per label of the prompt")
+        logprobs: bool = Field(False, description="ask for the probability of the answer, as its confidence")
+        request: dict[str, Any] = Field({}, description="further fields of the request body")
+        concurrency: int = Field(16, gt=0, description="concurrent requests")
+        timeout: float = Field(120.0, gt=0, description="seconds per request")
+        retries: int = Field(8, ge=0, description="retries of a request, at most 8 seconds apart")
 
         @field_validator("base_url")
         @classmethod
@@ -89,7 +91,7 @@ class Endpoint(Teacher):
 
     def __init__(self, config: Teacher.Config) -> None:
         super().__init__(config)
-        self._several = takes_several(self.template)
+        self._several = has_several_labels(self.template)
         self._client: Any = None
 
     @property
@@ -101,29 +103,29 @@ class Endpoint(Teacher):
         return template(self.config.prompt)
 
     @property
-    def at_once(self) -> int:
+    def batch_size(self) -> int:
         labels = self.config.labels_per_prompt if self._several else 1
         return 8 * self.config.concurrency * labels
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         client = self._connected()
-        waiting = self._requests(pairs)
+        requests = self._requests(pairs)
         with ThreadPoolExecutor(self.config.concurrency) as threads:
-            under_way: dict[Future[Answers], None] = {}
+            in_flight: dict[Future[Answers], None] = {}
             problem: BaseException | None = None
             while True:
                 if problem is None:
-                    fresh = islice(waiting, self.config.concurrency - len(under_way))
-                    under_way |= {threads.submit(self._answers, client, request): None for request in fresh}
-                if not under_way:
+                    fresh = islice(requests, self.config.concurrency - len(in_flight))
+                    in_flight |= {threads.submit(self._answers, client, request): None for request in fresh}
+                if not in_flight:
                     break
-                done = wait(under_way, return_when=FIRST_COMPLETED).done
-                under_way = {future: None for future in under_way if future not in done}
-                problem = problem or next((failure for each in done if (failure := each.exception())), None)
-                if answered := [future.result() for future in done if future.exception() is None]:
-                    yield _together(answered)
+                done = wait(in_flight, return_when=FIRST_COMPLETED).done
+                in_flight = {future: None for future in in_flight if future not in done}
+                problem = problem or next((failure for future in done if (failure := future.exception())), None)
+                if batches := [future.result() for future in done if future.exception() is None]:
+                    yield _concatenated(batches)
         if problem is not None:
-            raise self._described(problem) from None  # its context may hold what was sent
+            raise self._described(problem) from None  # the context may contain the request, and so the key
 
     def close(self) -> None:
         if self._client is not None:
@@ -161,7 +163,7 @@ class Endpoint(Teacher):
                 yield _Request(places, prompt)
 
     def _answers(self, client: Any, request: _Request) -> Answers:
-        """The answers to one prompt; what was not answered in it is unparsed."""
+        """The answers to one prompt. A label without an answer is UNPARSED."""
         completion = self._completion(client, request)
         choice, count = completion.choices[0], len(request.places)
         text = choice.message.content or ""
@@ -172,12 +174,12 @@ class Endpoint(Teacher):
             np.arange(request.places.start, request.places.stop),
             answers,
             confidence,
-            _shared_out(usage.prompt_tokens if usage else 0, count),
-            _shared_out(usage.completion_tokens if usage else 0, count),
+            _divided(usage.prompt_tokens if usage else 0, count),
+            _divided(usage.completion_tokens if usage else 0, count),
         )
 
     def _completion(self, client: Any, request: _Request) -> Any:
-        """The endpoint's completion of a prompt. The client retries: see `_check_reply`."""
+        """The completion of a prompt. The client retries failed requests, see `_check_reply`."""
         settings = self.config
         body = {
             "model": settings.model,
@@ -189,39 +191,39 @@ class Endpoint(Teacher):
         return client.chat.completions.create(**body, extra_body=settings.request or None)
 
     def _described(self, problem: BaseException) -> TeacherError:
-        """The error for a request that failed for good: one line, without secrets."""
+        """The error for a request that kept failing: one line, without secrets."""
         status = getattr(problem, "status_code", None)
-        cause = problem.__cause__ or ""  # which says why a connection failed
+        cause = problem.__cause__ or ""  # gives the reason of a failed connection
         text = " ".join(f"{problem} {cause}".split())[:300] or type(problem).__name__
         kind = type(problem).__name__ + (f" {status}" if status else "")
-        where = urlsplit(str(self._client.base_url))._replace(query="").geturl()
+        address = urlsplit(str(self._client.base_url))._replace(query="").geturl()
         return TeacherError(
             redact(
-                f"teacher {self.title} at {where} does not answer after {self.config.retries + 1} tries "
+                f"teacher {self.title} at {address} does not answer after {self.config.retries + 1} tries "
                 f"({kind}: {text}); its earlier answers are cached"
             )
         )
 
 
-def _together(parts: list[Answers]) -> Answers:
+def _concatenated(parts: list[Answers]) -> Answers:
     return Answers(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def _check_reply(response: Any) -> None:
-    """Raise for a reply that is no completion: to the client, such a request failed on the way, and it retries it.
+    """Raise for a reply that is not a completion, so that the client treats it as a transport error and retries.
 
-    The client has the one retry policy: pauses that grow up to 8 seconds, and those that the server asks for. By itself
-    it retries broken connections, time-outs and the status codes 408, 409, 429 and 5xx, but accepts any JSON.
+    The client holds the only retry policy: delays grow up to 8 seconds, or are those that the server asks for. On its
+    own it retries broken connections, time-outs and the status codes 408, 409, 429 and 5xx, but accepts any JSON.
     """
     if response.is_success:
         response.read()
         if not _is_completion(response):
             http = import_module(type(response).__module__.partition(".")[0])  # httpx or its successor
-            raise http.DecodingError("its replies are no completions", request=response.request)
+            raise http.DecodingError("its replies are not completions", request=response.request)
 
 
 def _is_completion(response: Any) -> bool:
-    """Whether a reply is JSON of the form that the protocol prescribes."""
+    """Whether a reply is JSON with the fields of a completion."""
     try:
         reply = response.json()
         text, usage = reply["choices"][0]["message"].get("content"), reply.get("usage")
@@ -233,13 +235,13 @@ def _is_completion(response: Any) -> bool:
 
 
 def _cut(text: str, words: int) -> str:
-    """The first `words` words of a text, as they stand in it."""
+    """The first `words` words of a text, with its white space."""
     ends = (word.end() for word in re.finditer(r"\S+", text))
     return text[: next(islice(ends, words - 1, None), len(text))]
 
 
 def _probability(choice: Any, several: bool) -> float:
-    """That of the token which holds the answer, where the endpoint tells; else 1."""
+    """The probability of the token that holds the answer, or 1 if the endpoint does not return it."""
     tokens = (choice.logprobs.content if choice.logprobs else None) or []
     if several:
         return 1.0
@@ -247,7 +249,7 @@ def _probability(choice: Any, several: bool) -> float:
     return math.exp(min(0.0, next((token.logprob for token in words), 0.0)))
 
 
-def _shared_out(total: int, count: int) -> np.ndarray:
-    """int64 [count] that sums to `total`, as even as whole numbers are."""
+def _divided(total: int, count: int) -> np.ndarray:
+    """`total` divided into `count` whole numbers that are as equal as possible, int64 [count]."""
     parts: np.ndarray = np.diff(total * np.arange(count + 1) // count)
     return parts

@@ -1,4 +1,4 @@
-"""Judgements as a table, written as they are read: a store may hold millions."""
+"""Exports judgements as a table. Rows are streamed, because a store may hold millions."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.database import COLUMNS
 
 Rows = Iterable[tuple[Any, ...]]
-ROWS = 50_000  # of parquet in memory at a time
+ROWS = 50_000  # rows in memory while Parquet is written
 
 
 def writer(form: str, to_file: bool) -> Callable[[Rows, Path | None], int]:
-    """What writes rows to a file, or to standard output, and says how many. Raises XMCBenchError for a wrong form."""
+    """The function that writes rows to a file or standard output and returns their number.
+
+    Raises XMCBenchError for an unknown format, or one that cannot be written to standard output.
+    """
     writers = {"csv": _csv, "json": _json, "parquet": _parquet}
     if form not in writers:
         raise UnknownNameError("format", form, writers, "--format")
@@ -45,7 +48,7 @@ def _csv(rows: Rows, output: Path | None) -> int:
 
 
 def _json(rows: Rows, output: Path | None) -> int:
-    """A list of objects, one a line."""
+    """Write a JSON list of objects, one per line."""
     with _opened(output) as file:
         count = 0
         file.write(b"[")
@@ -60,12 +63,12 @@ def _parquet(rows: Rows, output: Path | None) -> int:
     arrow = import_extra("pyarrow", "parquet", "--format parquet")
     parquet = import_extra("pyarrow.parquet", "parquet", "--format parquet")
     assert output is not None
-    kinds = [(name, arrow.float32() if name == "confidence" else arrow.string()) for name in COLUMNS]
-    schema = arrow.schema(kinds)
+    fields = [(name, arrow.float32() if name == "confidence" else arrow.string()) for name in COLUMNS]
+    schema = arrow.schema(fields)
     count = 0
     with _opened(output) as file, parquet.ParquetWriter(file, schema) as table:
-        left = iter(rows)
-        while part := list(islice(left, ROWS)):
+        iterator = iter(rows)
+        while part := list(islice(iterator, ROWS)):
             columns = dict(zip(COLUMNS, zip(*part, strict=True), strict=True))
             table.write_table(arrow.table({name: list(column) for name, column in columns.items()}, schema=schema))
             count += len(part)

@@ -1,6 +1,6 @@
-"""Prompts: those that papers print, by dataset, and one's own, checked for their placeholders.
+"""Prompts: the named ones from papers, by dataset, and validation of user templates.
 
-A template with `{label}` asks about one label, one with `{labels}` about several, which it is given as numbered lines.
+A template with `{label}` asks about one label. A template with `{labels}` asks about several, as numbered lines.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ PROMPTS = {
     'Does another wikipedia page name "{label}" has the relation to the document? answer yes or no',
     "lf-wikipedia-500k": "document = {document}, the document is the wikipedia page. "
     'Is the tag "{label}" relevant to the document? answer yes or no',
-    # Not a paper's: several labels in one prompt.
+    # Several labels in one prompt; not from a paper.
     "several": "document = {document}. Which of these tags are relevant to the document?\n{labels}\n"
     "Answer with one line for each tag: its number, then yes or no.",
 }
 
 
 def template(prompt: str) -> str:
-    """The text of a prompt: that of the name, or the template itself."""
+    """The template with this name, or `prompt` itself if it is a template."""
     return PROMPTS.get(prompt, prompt)
 
 
-def takes_several(text: str) -> bool:
-    """Whether a template asks about several labels."""
+def has_several_labels(text: str) -> bool:
+    """Whether a template asks about several labels at once."""
     return "labels" in _placeholders(text)
 
 
 def _placeholders(text: str) -> list[str]:
-    """The names in braces. Raises ValueError for braces that enclose no plain name."""
+    """The names of the placeholders. Raises ValueError for braces that do not enclose a plain name."""
     try:
         parts = list(Formatter().parse(text))
     except ValueError as problem:
-        raise ValueError(f"expected placeholders in braces, {{{{ and }}}} for braces themselves: {problem}") from None
+        raise ValueError(f"expected placeholders in braces, {{{{ and }}}} for literal braces: {problem}") from None
     for _, name, form, conversion in parts:
         if name is not None and (form or conversion):
             raise ValueError(f"expected a plain {{{name}}}, without a format")
@@ -69,11 +69,11 @@ def _checked(prompt: str, forms: tuple[str, ...]) -> str:
             raise ValueError(f"{expected}: found {{{name}}}{suggest(name, ('document', *forms))}")
     labels = set(used) & set(forms)
     if "document" not in used or len(labels) != 1:
-        raise ValueError(f"{expected}, each in it")
+        raise ValueError(f"{expected}, found {', '.join(f'{{{name}}}' for name in used) or 'none'}")
     return prompt
 
 
 OneLabelPrompt = Annotated[str, AfterValidator(_one_label)]
-"""The name of a prompt or a template, that asks about one label."""
+"""The name of a prompt or a template that asks about one label."""
 Prompt = Annotated[str, AfterValidator(_any)]
-"""The name of a prompt or a template, that asks about one label or about several."""
+"""The name of a prompt or a template that asks about one label or several."""

@@ -44,7 +44,7 @@ class _Server:
         if dataset.card.content_hash != annotated["content_hash"]:
             raise XMCBenchError(f"{annotated['name']} changed on disk since the run was planned; run it again")
         self.train = dataset.training_data()
-        self.teacher.attend(self.train)
+        self.teacher.read_annotations(self.train)
         return []
 
     def answer(self, documents: list[int], labels: list[int]) -> list[list[list[float]]]:

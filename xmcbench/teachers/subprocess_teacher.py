@@ -32,7 +32,7 @@ class SubprocessTeacher:
     def __init__(self, teacher: Teacher, annotated: AnnotatedDataset) -> None:
         self._teacher, self._annotated = teacher, annotated
         self._process: subprocess.Popen[str] | None = None
-        self.title, self.template, self.at_once = teacher.title, teacher.template, teacher.at_once
+        self.title, self.template, self.batch_size = teacher.title, teacher.template, teacher.batch_size
 
     def identity(self) -> dict[str, Any]:
         return {**self._teacher.identity(), "dataset": self._annotated.content_hash}

@@ -1,6 +1,6 @@
-"""What a teacher is: it is asked whether labels fit documents, and answers yes or no, or nothing one can make out.
+"""The contract of a teacher, which judges whether a label fits a document: yes, no, or an answer that cannot be parsed.
 
-Legend: N pairs of a document and a label, M of them answered at a time.
+Legend: N document-label pairs, M of them in one batch of answers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from xmcbench.plugins.registry import registry
 
 
 class TeacherError(XMCBenchError):
-    """A teacher that does not answer. What it answered before is kept."""
+    """A teacher does not answer. Its earlier answers are in the store."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """N pairs to judge: the texts, and their rows among the dataset's training documents and labels."""
+    """N document-label pairs to judge: their texts, and their ids among the dataset's training documents and labels."""
 
     documents: Sequence[str]
     labels: Sequence[str]
@@ -36,7 +36,7 @@ class Pairs:
         return len(self.document_ids)
 
     def runs(self) -> Iterator[range]:
-        """Stretches of pairs of one document, which a prompt or its prefix may serve together."""
+        """The ranges of consecutive pairs with the same document, which can share a prompt or a cached prefix."""
         starts = np.flatnonzero(np.diff(self.document_ids, prepend=-1))
         for start, stop in zip(starts, [*starts[1:], len(self)], strict=True):
             yield range(int(start), int(stop))
@@ -44,97 +44,98 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Answers:
-    """Answers to M of the pairs a teacher was asked, as soon as it has them."""
+    """A batch of answers to M of the pairs that a teacher was asked about."""
 
-    places: np.ndarray  # int64 [M], which of the pairs
+    places: np.ndarray  # int64 [M], indices of the pairs
     answers: np.ndarray  # int8 [M]: YES, NO or UNPARSED
     confidence: np.ndarray  # float32 [M] in 0..1
-    prompt_tokens: np.ndarray  # int64 [M]; a prompt for several pairs is shared out among them
+    prompt_tokens: np.ndarray  # int64 [M]; the tokens of a prompt for several pairs are divided among them
     completion_tokens: np.ndarray  # int64 [M]
 
 
 class Teacher(ABC):
-    """Judges pairs of a document and a label. The harness keeps every answer, and asks no pair twice.
+    """Judges document-label pairs. The harness stores every answer and never asks about a pair twice.
 
-    A subclass has a `name`, a `summary`, a `Config`, and `ask`.
+    A subclass defines `name`, `summary`, `Config` and `ask`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    version: ClassVar[int] = 1  # to be raised by every change that moves its answers
+    version: ClassVar[int] = 1  # raise it with every change that alters the answers
     simulated: ClassVar[bool] = False
-    """Whether the answers come from annotations: it is shown the training data (`attend`), in a process of its own
-    that no method can look into, and records say so."""
+    """Whether the answers come from annotations. The teacher then receives the training data (`read_annotations`) and
+    runs in a separate process, out of reach of the method. Its records are marked as simulated."""
 
     class Config(BaseModel):
-        """Settings of a teacher: frozen, and a key it does not know is an error. A bare name is `{name: ...}`."""
+        """Settings of a teacher: immutable, and an unknown key is an error. A bare name means `{name: ...}`."""
 
         model_config = ConfigDict(frozen=True, extra="forbid")
-        indifferent: ClassVar[frozenset[str]] = frozenset({"name", "prompt"})
-        """Settings on which an answer does not depend, or which (name, prompt) are told apart on their own."""
+        not_in_identity: ClassVar[frozenset[str]] = frozenset({"name", "prompt"})
+        """Settings that `identity` leaves out: those that change no answer, and name and prompt, which are stored
+        separately."""
 
         name: str
 
         @classmethod
         def kind_of(cls, value: Any) -> type[Teacher.Config]:
-            """The class of settings that `value`, as it stands in a file, has to fit: that of the teacher it names.
+            """The `Config` class of the teacher that `value`, the settings in a file, names.
 
-            Raises ValueError where no teacher has the name.
+            Raises ValueError if there is no teacher with this name.
             """
             name = value.get("name") if isinstance(value, dict) else None
             if not isinstance(name, str):
                 return cls
             try:
-                found: type[Teacher.Config] = registry().teacher(name).Config
+                config_class: type[Teacher.Config] = registry().teacher(name).Config
             except UnknownNameError as problem:
                 raise ValueError(str(problem)) from None
-            return found
+            return config_class
 
     def __init__(self, config: Config) -> None:
         self.config = config
 
     @property
     def title(self) -> str:
-        """What people are told of it: its name, and what else tells it from others of the name."""
+        """The teacher in tables and messages: its name and what distinguishes it from others of that name."""
         return self.name
 
     @property
     def template(self) -> str:
-        """The text of its prompts, with placeholders; none for a teacher that reads no prompt."""
+        """The prompt template, with placeholders; empty for a teacher without prompts."""
         return ""
 
     @property
-    def at_once(self) -> int:
-        """Pairs it is handed at a time: what is asked in vain, at most, when a limit on tokens is reached."""
+    def batch_size(self) -> int:
+        """Pairs per call of `ask`. When a limit on tokens is reached, the answers to at most this many go unused."""
         return 4096
 
     def identity(self) -> dict[str, Any]:
-        """All that determines its answers, beside template and texts; no secret."""
-        settings = self.config.model_dump(mode="json", exclude=set(self.config.indifferent))
+        """Everything that determines the answers, apart from the template and the texts. It must contain no secret."""
+        settings = self.config.model_dump(mode="json", exclude=set(self.config.not_in_identity))
         name = self.name if self.version == 1 else f"{self.name} version {self.version}"
         return {"teacher": name, **settings}
 
-    def attend(self, train: TrainingData) -> None:  # noqa: B027
-        """Called once before it is asked, of a simulated teacher only, with the whole training split."""
+    def read_annotations(self, train: TrainingData) -> None:  # noqa: B027
+        """Receive the whole training split. Called once before `ask`, and only on a simulated teacher."""
 
     @abstractmethod
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
-        """Answer every pair once, in any order, a few at a time: what is handed over is kept, whatever comes after.
+        """Answer every pair once, in any order. Each yielded batch is stored at once, so a later failure loses nothing.
 
-        Raises TeacherError where it cannot.
+        Raises TeacherError if the teacher does not answer.
         """
 
     def close(self) -> None:  # noqa: B027
-        """Let go of what it holds."""
+        """Release connections, models and memory."""
 
 
 def _settings(value: Any) -> Any:
     if isinstance(value, Teacher.Config):
         return value
     value = {"name": value} if isinstance(value, str) else value
-    # As suites are read: types as written, lists for tuples.
+    # Validate as strictly as a suite: no conversion of types, lists for tuples.
     return Teacher.Config.kind_of(value).model_validate_json(json.dumps(value), strict=True)
 
 
 TeacherConfig = Annotated[SerializeAsAny[Teacher.Config], BeforeValidator(_settings)]
-"""The type of a method's setting that names a teacher: the settings of that teacher."""
+"""The type of a method's setting that holds the settings of a teacher."""

@@ -1,4 +1,4 @@
-"""Runs in MLflow: on the server that MLFLOW_TRACKING_URI names, otherwise in a database in the store."""
+"""Logs to MLflow: to the server in MLFLOW_TRACKING_URI, otherwise to a database in the store."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from xmcbench.trial.trial import Trial
 
 URI = "MLFLOW_TRACKING_URI"
-KEY = "xmcbench.key"  # the tag by which a resumed trial finds its run
-AT_ONCE = 100  # parameters that MLflow takes in one call
-LONGEST = 500  # characters of a parameter's value that every MLflow store takes
+KEY = "xmcbench.key"  # the tag that identifies the MLflow run of a resumed trial
+MAX_PARAMETERS = 100  # per call of MLflow
+MAX_VALUE_LENGTH = 500  # characters of a parameter's value that every MLflow store accepts
 
 
 class MLflow(Tracker):
-    """An experiment a dataset, a run a trial. A resumed trial goes on in its run."""
+    """One experiment per dataset and one MLflow run per trial. A resumed trial continues its MLflow run."""
 
     name: ClassVar[str] = "mlflow"
     summary: ClassVar[str] = f"runs on the server of ${URI}, otherwise in <store>/mlflow.db"
@@ -33,13 +33,13 @@ class MLflow(Tracker):
     def __init__(self, store: Path) -> None:
         super().__init__(store)
         self._client: Any = None
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # what is tracked is nobody else's affair
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # send nothing to third parties
         self._mlflow = import_extra("mlflow", "mlflow", "tracking with MLflow")
         self._runs: dict[str, str] = {}
 
     @property
     def uri(self) -> str:
-        """Where runs go."""
+        """The tracking URI."""
         return os.environ.get(URI) or f"sqlite:///{(self.store / 'mlflow.db').absolute()}"
 
     def begin(self, trial: Trial) -> None:
@@ -47,9 +47,9 @@ class MLflow(Tracker):
             self.store.mkdir(parents=True, exist_ok=True)
             self._client = self._mlflow.MlflowClient(tracking_uri=self.uri)
         experiment = self._experiment(trial.dataset)
-        known = self._client.search_runs([experiment], f"tags.`{KEY}` = '{trial.key}'", max_results=1)
-        if known:
-            run = known[0].info.run_id
+        runs = self._client.search_runs([experiment], f"tags.`{KEY}` = '{trial.key}'", max_results=1)
+        if runs:
+            run = runs[0].info.run_id
             self._client.update_run(run, status="RUNNING")
         else:
             name = f"{trial.label} seed {trial.seed}"
@@ -76,19 +76,21 @@ class MLflow(Tracker):
 
     def _experiment(self, dataset: str) -> str:
         name = f"xmcbench/{dataset}"
-        found = self._client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         return str(self._client.create_experiment(name, artifact_location=str((self.store / "mlflow").absolute())))
 
     def _describe(self, run: str, trial: Trial) -> None:
         param = self._mlflow.entities.Param
-        params = [param(name, value[:LONGEST]) for name, value in settings(trial).items()]
-        for start in range(0, len(params), AT_ONCE):
-            self._client.log_batch(run, params=params[start : start + AT_ONCE])
+        params = [param(name, value[:MAX_VALUE_LENGTH]) for name, value in settings(trial).items()]
+        for start in range(0, len(params), MAX_PARAMETERS):
+            self._client.log_batch(run, params=params[start : start + MAX_PARAMETERS])
 
     def _write(self, trial: Trial, scalars: Scalars) -> None:
-        metric, when = self._mlflow.entities.Metric, int(time.time() * 1000)
-        found = scalars.figures.items()
-        metrics = [metric(name.replace("@", "_at_"), float(value), when, scalars.step) for name, value in found]
+        metric, milliseconds = self._mlflow.entities.Metric, int(time.time() * 1000)
+        metrics = [
+            metric(name.replace("@", "_at_"), float(value), milliseconds, scalars.step)
+            for name, value in scalars.values.items()
+        ]
         self._client.log_batch(self._runs[trial.key], metrics=metrics)

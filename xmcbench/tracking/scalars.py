@@ -1,4 +1,4 @@
-"""What trackers show of a trial: named numbers at a number of steps, and settings as text."""
+"""The values of a trial that trackers log: named numbers per step, and the settings as text."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ SPENT = ("encoder_tokens", "device_seconds")
 
 
 class Scalars(NamedTuple):
-    """Numbers by name (`train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`) after `step` steps."""
+    """Values after `step` steps, by name: `train/loss`, `select/P@1`, `test/P@1`, `spent/encoder_tokens`."""
 
-    figures: dict[str, float]
+    values: dict[str, float]
     step: int
 
 
 def of_progress(progress: TrialProgress) -> Scalars:
-    """What a method reports, under the name of its stage, and what it has spent."""
+    """The metrics that a method reports, under the name of its stage, and the amounts spent."""
     spent = progress.spent
-    figures = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
-    figures |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
-    return Scalars(figures, int(spent.get("steps", 0)))
+    values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
+    values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
+    return Scalars(values, int(spent.get("steps", 0)))
 
 
 def of_evaluation(point: Mapping[str, float]) -> Scalars:
-    """Figures on the held-out training queries."""
-    figures = {f"select/{name}": value for name, value in point.items() if "@" in name}
-    return Scalars(figures, int(point.get("steps", 0)))
+    """The metrics of one evaluation on held-out training queries."""
+    values = {f"select/{name}": value for name, value in point.items() if "@" in name}
+    return Scalars(values, int(point.get("steps", 0)))
 
 
 def of_record(record: Record) -> Scalars:
-    """Figures on the test split."""
-    figures = {f"test/{name}": value for name, value in record.metrics.items()}
-    return Scalars(figures, int(record.spent.get("steps", 0)))
+    """The metrics on the test split."""
+    values = {f"test/{name}": value for name, value in record.metrics.items()}
+    return Scalars(values, int(record.spent.get("steps", 0)))
 
 
 def settings(trial: Trial) -> dict[str, str]:
-    """All that determines the trial's result, by dotted name, as text."""
+    """Everything that determines the trial's result, as text by dotted name."""
     return {name: str(value) for name, value in flatten(trial.model_dump(mode="json", exclude={"label"}))}

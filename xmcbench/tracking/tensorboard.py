@@ -1,4 +1,4 @@
-"""Event files for TensorBoard: `tensorboard --logdir results/tensorboard` shows them."""
+"""Logs to TensorBoard: `tensorboard --logdir results/tensorboard` shows the event files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLUSH_SECONDS = 10
 
 
 class TensorBoard(Tracker):
-    """A folder of event files a trial, below `tensorboard/` of the store. The axis is the number of steps."""
+    """One folder of event files per trial, below `tensorboard/` in the store. The horizontal axis is training steps."""
 
     name: ClassVar[str] = "tensorboard"
     summary: ClassVar[str] = "event files under <store>/tensorboard"
@@ -35,7 +35,7 @@ class TensorBoard(Tracker):
         self._writers[trial.key] = writer(str(self.directory(trial)), flush_secs=FLUSH_SECONDS)
 
     def directory(self, trial: Trial) -> Path:
-        """Where the trial's events lie; TensorBoard shows the path below `tensorboard/` as its name."""
+        """The folder of a trial's event files. TensorBoard shows its path below `tensorboard/` as the run's name."""
         label = re.sub(r"[^\w.=,+-]+", "_", trial.label)
         return self.store / "tensorboard" / trial.dataset / f"{label}-seed{trial.seed}-{trial.key[:8]}"
 
@@ -46,11 +46,11 @@ class TensorBoard(Tracker):
         self._write(trial, of_evaluation(point))
 
     def end(self, trial: Trial, record: Record) -> None:
-        found, writer = of_record(record), self._writers.pop(trial.key)
-        writer.add_text("record", f"```json\n{record.model_dump_json(indent=1)}\n```", found.step)
-        described = {**settings(trial), "status": str(record.status)}
-        # This writes the figures as ordinary scalars too.
-        writer.add_hparams(described, found.figures, run_name=".", global_step=found.step)
+        scalars, writer = of_record(record), self._writers.pop(trial.key)
+        writer.add_text("record", f"```json\n{record.model_dump_json(indent=1)}\n```", scalars.step)
+        hyperparameters = {**settings(trial), "status": str(record.status)}
+        # This call also writes the metrics as ordinary scalars.
+        writer.add_hparams(hyperparameters, scalars.values, run_name=".", global_step=scalars.step)
         writer.close()
 
     def close(self) -> None:
@@ -58,5 +58,5 @@ class TensorBoard(Tracker):
             writer.close()
 
     def _write(self, trial: Trial, scalars: Scalars) -> None:
-        for name, value in scalars.figures.items():
+        for name, value in scalars.values.items():
             self._writers[trial.key].add_scalar(name, value, scalars.step)
