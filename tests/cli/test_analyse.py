@@ -30,7 +30,7 @@ def test_tables_are_printed_and_files_written(ran: Bench, capsys: pytest.Capture
     out = ran.root / "out"
     assert call(ran, "ok", "fake-20/rare", "-k", "3", "--out", out, "--figures", "svg") == 0
     shown = capsys.readouterr()
-    assert "head, torso, tail: what labels of a bin add to P@3 (per cent)" in shown.out
+    assert "head, torso, tail: contribution of the labels of a bin to P@3 (per cent)" in shown.out
     assert "Δ rare" in shown.out
     records = {record.trial.label: record for record in ran.store.records()}
     found = json.loads((out / "analysis.json").read_text())

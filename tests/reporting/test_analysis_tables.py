@@ -23,7 +23,7 @@ def found() -> dict[str, Analysis]:
 def values(path: Path, *place: str) -> list[str]:
     """The values that a file of figures holds of a trial, partition and figure."""
     rows = csv.DictReader(path.open())
-    return [row["value"] for row in rows if (row["trial"], row["partition"], row["figure"]) == place]
+    return [row["value"] for row in rows if (row["trial"], row["partition"], row["metric"]) == place]
 
 
 def test_tables_show_contributions_that_add_up_and_gains_over_the_first(found: dict[str, Analysis]) -> None:
@@ -48,7 +48,7 @@ def test_one_trial_is_compared_with_none(found: dict[str, Analysis]) -> None:
 
 def test_files_carry_every_digit(found: dict[str, Analysis], tmp_path: Path) -> None:
     paths = write_analyses(found, tmp_path / "new")
-    assert [path.name for path in paths] == ["figures.csv", "curves.csv", "analysis.json"]
+    assert [path.name for path in paths] == ["metrics.csv", "curves.csv", "analysis.json"]
     for name, analysis in found.items():
         contribution = [float(value) for value in values(paths[0], name, DECILES, "contribution")]
         assert contribution == analysis.breakdowns[DECILES].contribution.tolist()

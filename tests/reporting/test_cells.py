@@ -79,7 +79,7 @@ def test_a_leaderboard_at_each_budget() -> None:
         ("slow", "10.00 (2)", "20.00 (2)", "40.00 (1)", "50.00 (1)"),
         ("quick", "30.00 (1)", "30.00 (1)", "30.00 (2)", "30.00 (2)"),
     )
-    assert "without a look at every level: unseen (ok)" in grid.notes
+    assert "without an evaluation at each budget: unseen (ok)" in grid.notes
 
 
 def test_a_step_over_two_levels_answers_for_both() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reporting.made import record
-from xmcbench.reporting.equal_budgets import equalities
+from xmcbench.reporting.equal_budgets import check_equal_budgets
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 
@@ -20,8 +20,8 @@ def spent(label: str, tokens: float, step: float = 10, limit: int = 100, **chang
 
 
 def test_equal_trials_are_told_in_a_line() -> None:
-    (found,) = equalities([spent("a", 100), spent("b", 110), spent("words", 0)], "encoder_tokens")
-    assert found.unequal == ()
+    (found,) = check_equal_budgets([spent("a", 100), spent("b", 110), spent("words", 0)], "encoder_tokens")
+    assert found.violations == ()
     assert str(found) == (
         "equal encoder tokens: 2 trials with 100 spent 100 to 110, each within one of its steps (the largest: 10); "
         "spent none: words"
@@ -30,18 +30,18 @@ def test_equal_trials_are_told_in_a_line() -> None:
 
 @pytest.mark.parametrize("tokens", [1, 99, 111, 500])
 def test_too_little_and_too_much_are_named(tokens: float) -> None:
-    (found,) = equalities([spent("a", 100), spent("b", tokens)], "encoder_tokens")
+    (found,) = check_equal_budgets([spent("a", 100), spent("b", tokens)], "encoder_tokens")
     assert str(found) == f"UNEQUAL encoder tokens: b spent {tokens} of 100, its largest step 10"
 
 
 @given(limit=st.integers(1, 10_000), step=st.integers(1, 200))
 def test_a_run_that_stops_at_the_first_boundary_is_equal(limit: int, step: int) -> None:
     tokens = -(-limit // step) * step
-    (found,) = equalities([spent("a", tokens, step, limit)], "encoder_tokens")
-    assert found.unequal == ()
+    (found,) = check_equal_budgets([spent("a", tokens, step, limit)], "encoder_tokens")
+    assert found.violations == ()
 
 
 def test_budgets_are_apart_and_failures_are_left_out() -> None:
     records = [spent("a", 100), spent("b", 203, limit=200), spent("c", 5, status=Status.OOM)]
-    found = equalities(records, "encoder_tokens")
+    found = check_equal_budgets(records, "encoder_tokens")
     assert [(one.allowed, one.spent) for one in found] == [(100, (100,)), (200, (203,))]

@@ -46,7 +46,7 @@ def tables(
 def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], format: str = "table") -> str:
     """The tables of a suite: its own, quality at smaller budgets, quality against cost, and the equality check."""
     from xmcbench import reporting
-    from xmcbench.reporting.equal_budgets import equalities
+    from xmcbench.reporting.equal_budgets import check_equal_budgets
     from xmcbench.trial.build import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
@@ -62,5 +62,5 @@ def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], form
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
     text = reporting.render_tables([*grids, reporting.cost_table(found, metric)], format)
     records = [record for _, record in outcomes if record]
-    checks = [str(equality) for equality in equalities(records, suite.equal)] if suite.equal else []
+    checks = [str(check) for check in check_equal_budgets(records, suite.equal)] if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])

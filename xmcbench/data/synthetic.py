@@ -17,9 +17,7 @@ ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", 
 VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
 
-VOCABULARY = (
-    2000  # words of DEXML's random texts; the paper draws from a tokenizer's vocabulary of about 30,000
-)
+VOCABULARY = 2000  # words of DEXML's random texts; the paper draws from a tokenizer's vocabulary of about 30,000
 TEXT_WORDS = 16
 STAR = "tstar"  # the paper's t*, as a word that a tokenizer splits in the same way everywhere
 STAR_TRAIN, STAR_TEST, STAR_LABELS = 1000, 1000, 5000

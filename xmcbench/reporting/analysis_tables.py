@@ -1,4 +1,4 @@
-"""Analyses as tables to read, and as files for other programs: one CSV of figures, one of curves, one JSON of all."""
+"""Analyses of predictions as tables, and as files: a CSV of metrics, a CSV of curves, and a JSON file of everything."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.text_table import TextTable
 
-FIGURES = {
-    "contribution": "what labels of a bin add to P@{k}",
-    "recall": "true pairs of a bin among the best {k} of their query",
-    "coverage": "true labels of a bin among the best {k} of some query",
+METRICS = {
+    "contribution": "contribution of the labels of a bin to P@{k}",
+    "recall": "true pairs of a bin among the top {k} of their query",
+    "coverage": "true labels of a bin among the top {k} of at least one query",
 }
 
 
 def analysis_tables(analyses: Mapping[str, Analysis]) -> list[TextTable]:
-    """The tables of analyses on one dataset, by name of the trial; the first is what the others are compared with."""
+    """Tables of the analyses of trials on one dataset, by name of the trial. The first trial is the reference."""
     first = next(iter(analyses.values()))
-    grids = [_summary(analyses)]
+    tables = [_summary(analyses)]
     for partition in first.breakdowns:
-        wanted = FIGURES if partition == REGIMES else ("contribution",)
-        grids += [_bins(analyses, partition, figure) for figure in wanted]
-    return grids
+        metrics = METRICS if partition == REGIMES else ("contribution",)
+        tables += [_bins(analyses, partition, metric) for metric in metrics]
+    return tables
 
 
 def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
@@ -48,78 +48,79 @@ def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
     rows = []
     for name, analysis in analyses.items():
         precision, propensity = zip(*analysis.trade_off.values(), strict=True)
-        figures = [*precision, *propensity, *analysis.coverage.values(), analysis.distinct[analysis.k]]
-        figures += [analysis.precision_recall.area, analysis.scores.separation]
-        rows.append((name, *map(_per_cent, figures)))
+        values = [*precision, *propensity, *analysis.coverage.values(), analysis.distinct[analysis.k]]
+        values += [analysis.precision_recall.area, analysis.scores.separation]
+        rows.append((name, *map(_per_cent, values)))
     notes = (
-        "coverage: true labels found for at least one query; distinct: labels predicted at all, of all labels. "
-        "area: under precision against recall, all queries together; separation: how often a true pair scores above a "
-        "false one. Both know the kept labels of each query only.",
+        "coverage: share of the true labels that are predicted for at least one of their queries; distinct: share of "
+        "all labels that are predicted for any query. area: under the precision-recall curve of all queries together; "
+        "separation: probability that a true pair scores above a false one. Both cover only the stored predictions.",
     )
     return TextTable("precision, propensity, coverage, scores (per cent)", headings, tuple(rows), notes)
 
 
-def _bins(analyses: Mapping[str, Analysis], partition: str, figure: str) -> TextTable:
-    """A row a bin, a column a trial; of contributions also the sum, and how the trials compare with the first."""
+def _bins(analyses: Mapping[str, Analysis], partition: str, metric: str) -> TextTable:
+    """One row per bin and one column per trial. Contributions also have a sum and gains over the first trial."""
     (reference, first), *others = analyses.items()
     bins = first.breakdowns[partition]
-    columns = [getattr(analysis.breakdowns[partition], figure) for analysis in analyses.values()]
-    compared = [(name, _gain(columns[0], column)) for (name, _), column in zip(others, columns[1:], strict=True)]
-    compared = compared if figure == "contribution" else []
+    columns = [getattr(analysis.breakdowns[partition], metric) for analysis in analyses.values()]
+    gains = [(name, relative_gain(columns[0], column)) for (name, _), column in zip(others, columns[1:], strict=True)]
+    gains = gains if metric == "contribution" else []
     rows = [
         (
             name,
             f"{bins.num_labels[i]:,}",
             f"{bins.num_pairs[i]:,}",
             *(_per_cent(column[i]) for column in columns),
-            *(_signed(gain[i]) for _, gain in compared),
+            *(_signed(gain[i]) for _, gain in gains),
         )
         for i, name in enumerate(bins.bins)
     ]
-    if figure == "contribution":
+    if metric == "contribution":
         rows.append(
             (
                 "all",
                 f"{bins.num_labels.sum():,}",
                 f"{bins.num_pairs.sum():,}",
                 *(_per_cent(c.sum()) for c in columns),
-                *(_signed(_gain(columns[0].sum(), c.sum())) for c in columns[1:]),
+                *(_signed(relative_gain(columns[0].sum(), c.sum())) for c in columns[1:]),
             )
         )
-    headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name, _ in compared))
-    title = f"{partition}: {FIGURES[figure].format(k=first.k)} (per cent)"
-    notes = [f"Δ: relative to {reference}."] if compared else []
-    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if figure == "contribution" else ())
+    headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name, _ in gains))
+    title = f"{partition}: {METRICS[metric].format(k=first.k)} (per cent)"
+    notes = [f"Δ: relative to {reference}."] if gains else []
+    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if metric == "contribution" else ())
 
 
 def _notes(partition: str) -> tuple[str, ...]:
     if partition == DECILES:
-        return ("Decile 1 holds the tenth of the labels with the most training queries, 10 that with the fewest.",)
+        return ("Decile 1 contains the labels with the most training queries, decile 10 those with the fewest.",)
     if partition.startswith(SIMILARITY):
-        return ("Three bins of equally many labels by the mean cosine of a label's vector and its 10 nearest others.",)
+        return ("Three bins of equal size, by the mean cosine similarity of a label to its 10 nearest labels.",)
     return ()
 
 
-def _gain(reference: Any, figure: Any) -> Any:
-    """How much more `figure` is, relative to `reference`; NaN where that is 0."""
-    reference, figure = np.asarray(reference, float), np.asarray(figure, float)
-    return np.divide(figure - reference, reference, out=np.full(reference.shape, np.nan), where=reference > 0)
+def relative_gain(reference: Any, value: Any) -> Any:
+    """The relative gain of `value` over `reference`; NaN where `reference` is 0."""
+    reference, value = np.asarray(reference, float), np.asarray(value, float)
+    return np.divide(value - reference, reference, out=np.full(reference.shape, np.nan), where=reference > 0)
 
 
-def _per_cent(figure: float) -> str:
-    return "-" if np.isnan(figure) else f"{100 * figure:.2f}"
+def _per_cent(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:.2f}"
 
 
-def _signed(figure: float) -> str:
-    return "-" if np.isnan(figure) else f"{100 * figure:+.1f} %"
+def _signed(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:+.1f} %"
 
 
 def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> list[Path]:
-    """Write `figures.csv`, `curves.csv` and `analysis.json` into the folder `out`; every digit, fractions."""
+    """Write `metrics.csv`, `curves.csv` and `analysis.json` to the folder `out`, as fractions at full precision."""
     contents = {
-        "figures.csv": _csv(("trial", "partition", "bin", "k", "figure", "value"), _figures(analyses)),
+        "metrics.csv": _csv(("trial", "partition", "bin", "k", "metric", "value"), _metric_rows(analyses)),
         "curves.csv": _csv(("trial", "curve", "x", "y", "threshold"), _points(analyses)),
-        "analysis.json": json.dumps({name: _plain(asdict(each)) for name, each in analyses.items()}, indent=1) + "\n",
+        "analysis.json": json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1)
+        + "\n",
     }
     for name, content in contents.items():
         with atomic_write(out / name) as file:
@@ -127,7 +128,7 @@ def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> list[Path]:
     return [out / name for name in contents]
 
 
-def _figures(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
+def _metric_rows(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
     for name, analysis in analyses.items():
         for k, (precision, propensity) in analysis.trade_off.items():
             yield name, "", "", k, "P", precision
@@ -140,20 +141,20 @@ def _figures(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
             for i, bin in enumerate(bins.bins):
                 yield name, partition, bin, "", "labels", int(bins.num_labels[i])
                 yield name, partition, bin, "", "test pairs", int(bins.num_pairs[i])
-                for figure in FIGURES:
-                    yield name, partition, bin, analysis.k, figure, _known(getattr(bins, figure)[i])
+                for metric in METRICS:
+                    yield name, partition, bin, analysis.k, metric, _known(getattr(bins, metric)[i])
 
 
 def _points(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
-    """Recall and precision by threshold; the middle of each bin of scores and the densities there."""
+    """The points of the precision-recall curve, with thresholds, and of the score densities, at the centres of bins."""
     for name, analysis in analyses.items():
         curve, scores = analysis.precision_recall, analysis.scores
         for recall, precision, threshold in zip(curve.recall, curve.precision, curve.thresholds, strict=True):
             yield name, "recall, precision", recall, precision, threshold
-        middles = (scores.edges[:-1] + scores.edges[1:]) / 2
+        centres = (scores.edges[:-1] + scores.edges[1:]) / 2
         for of, density in (("true", scores.true), ("false", scores.false)):
-            for middle, value in zip(middles, density, strict=True):
-                yield name, f"score, density of {of} pairs", middle, value, ""
+            for centre, value in zip(centres, density, strict=True):
+                yield name, f"score, density of {of} pairs", centre, value, ""
 
 
 def _known(value: float) -> float | None:
@@ -161,7 +162,7 @@ def _known(value: float) -> float | None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: lists for arrays, null for what is not a number."""
+    """`value` as JSON types: lists for arrays, null for NaN and infinity."""
     if isinstance(value, dict):
         return {str(name): _plain(inner) for name, inner in value.items()}
     if isinstance(value, np.ndarray | list | tuple):

@@ -1,4 +1,4 @@
-"""Whether the cells of a sweep spent the same: each to within the one step that may cross the limit."""
+"""Checks that all cells of a sweep spent the same budget, to within the one step that may cross the limit."""
 
 from __future__ import annotations
 
@@ -9,53 +9,55 @@ from xmcbench.trial.record import SCORED, Record
 
 
 @dataclass(frozen=True)
-class Equality:
-    """What trials of one budget spent of the limit at which all of them stop."""
+class BudgetCheck:
+    """The amounts that the trials of one budget spent of the limit at which all of them must stop."""
 
     limit: str
     allowed: float
-    spent: tuple[float, ...]  # by those that trained
-    largest_step: float  # of any of them
-    nothing: tuple[str, ...]  # labels of those that spend none of it
-    unequal: tuple[str, ...]  # what is wrong, a trial each
+    spent: tuple[float, ...]  # per trial that trained
+    largest_step: float  # of all trials
+    untrained: tuple[str, ...]  # labels of the trials that spent none of it
+    violations: tuple[str, ...]  # one message per trial that spent too little or too much
 
     def __str__(self) -> str:
         name = self.limit.replace("_", " ")
-        if self.unequal:
-            return f"UNEQUAL {name}: " + "; ".join(self.unequal)
+        if self.violations:
+            return f"UNEQUAL {name}: " + "; ".join(self.violations)
         if not self.spent:
             return f"equal {name}: no trial has spent any"
         text = (
             f"equal {name}: {len(self.spent)} trials with {self.allowed:,.10g} spent {min(self.spent):,.10g} to "
             f"{max(self.spent):,.10g}, each within one of its steps (the largest: {self.largest_step:,.10g})"
         )
-        return text + (f"; spent none: {', '.join(self.nothing)}" if self.nothing else "")
+        return text + (f"; spent none: {', '.join(self.untrained)}" if self.untrained else "")
 
 
-def equalities(records: Sequence[Record], limit: str) -> list[Equality]:
-    """One for each budget among the records that ended with figures. A trial is equal where it spent at least the
-    limit, and no more than one of its own steps past it."""
-    alike: dict[float, list[Record]] = {}
+def check_equal_budgets(records: Sequence[Record], limit: str) -> list[BudgetCheck]:
+    """One check per budget, of the records with metrics.
+
+    A trial must have spent at least the limit, and at most one of its own steps more.
+    """
+    groups: dict[float, list[Record]] = {}
     for record in records:
         if record.status in SCORED:
-            alike.setdefault(float(record.trial.budget.limits()[limit]), []).append(record)
-    return [_of(found, limit, allowed) for allowed, found in alike.items()]
+            groups.setdefault(float(record.trial.budget.limits()[limit]), []).append(record)
+    return [_check(group, limit, allowed) for allowed, group in groups.items()]
 
 
-def _of(records: Sequence[Record], limit: str, allowed: float) -> Equality:
+def _check(records: Sequence[Record], limit: str, allowed: float) -> BudgetCheck:
     trained = [record for record in records if record.spent[limit]]
     steps = {record.key: float(record.spent["largest_step"].get(limit, 0.0)) for record in trained}
-    unequal = [
+    violations = [
         f"{record.trial.label} spent {record.spent[limit]:,.10g} of {allowed:,.10g}, its largest step "
         f"{steps[record.key]:,.10g}"
         for record in trained
         if not allowed <= record.spent[limit] <= allowed + steps[record.key]
     ]
-    return Equality(
+    return BudgetCheck(
         limit=limit,
         allowed=allowed,
         spent=tuple(float(record.spent[limit]) for record in trained),
         largest_step=max(steps.values(), default=0.0),
-        nothing=tuple(dict.fromkeys(record.trial.label for record in records if not record.spent[limit])),
-        unequal=tuple(unequal),
+        untrained=tuple(dict.fromkeys(record.trial.label for record in records if not record.spent[limit])),
+        violations=tuple(violations),
     )

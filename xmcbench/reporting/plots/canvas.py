@@ -1,4 +1,4 @@
-"""What all figures have in common: size, colours, and files that are the same bytes each time."""
+"""The size, style and colours of all figures. Files are reproducible byte for byte."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from xmcbench.plugins.extras import import_extra
 
 FIGURE_FORMATS = ("png", "pdf", "svg")
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
-# Okabe and Ito's colours, told apart by people who see few of them; black last.
+# The palette of Okabe and Ito, which colour-blind readers can distinguish; black last.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE = {
@@ -35,7 +35,7 @@ STYLE = {
     "figure.dpi": 200,
     "savefig.bbox": "tight",
     "savefig.pad_inches": 0.03,
-    "pdf.fonttype": 42,  # fonts as outlines that journals take
+    "pdf.fonttype": 42,  # embed TrueType fonts, as journals require
     "svg.hashsalt": "xmcbench",
     "mathtext.default": "regular",
 }
@@ -44,7 +44,7 @@ UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 @contextmanager
 def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int = 1) -> Iterator[Any]:
-    """Axes to draw on, one or a list of `panels` side by side; written to `path`, whose ending says in which format."""
+    """Yield axes, or a list of `panels` axes side by side. Writes the figure to `path`, whose suffix is the format."""
     matplotlib = import_extra("matplotlib", "plots", "drawing figures")
     figures = import_extra("matplotlib.figure", "plots", "drawing figures")
     with matplotlib.rc_context(STYLE):
@@ -58,11 +58,11 @@ def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int 
 
 
 def plain(text: str) -> str:
-    """Text in which matplotlib reads no formula."""
+    """`text` with dollar signs escaped, which would start a formula in matplotlib."""
     return text.replace("$", r"\$")
 
 
 def legend_below(axes: Any, columns: int = 3) -> None:
-    """The legend of the axes under the whole figure, where it covers nothing."""
+    """Draw the legend of the axes below the whole figure, where it covers nothing."""
     handles, names = axes.get_legend_handles_labels()
     axes.figure.legend(handles, names, loc="outside lower center", ncols=columns, columnspacing=1.4, handlelength=1.6)

@@ -1,4 +1,4 @@
-"""The figure of a dataset: how many labels have how many training queries."""
+"""The figure of a dataset: training queries per label."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.reporting.plots.canvas import COLOURS, drawing, plain
 
-POINTS = 2000  # of the curve, at most
+MAX_POINTS = 2000  # of the curve
 
 
 def label_distribution(dataset: Dataset, path: Path) -> None:
-    """Draw the training queries per label, labels from frequent to rare, with the card's head and tail thresholds."""
+    """Draw the training queries per label, from frequent to rare, with the card's bounds of head and tail."""
     card = dataset.card
     counts = np.sort(np.bincount(dataset.train.targets.indices, minlength=card.num_labels))[::-1]
     seen = counts[counts > 0]
-    ranks = np.unique(np.geomspace(1, max(1, len(seen)), POINTS).astype(int))
+    ranks = np.unique(np.geomspace(1, max(1, len(seen)), MAX_POINTS).astype(int))
     with drawing(path) as axes:
         axes.loglog(ranks[ranks <= len(seen)], seen[ranks[ranks <= len(seen)] - 1], color=COLOURS[0])
         for count, name in ((card.head_at_least, "head"), (card.tail_at_most, "tail")):

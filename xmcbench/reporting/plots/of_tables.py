@@ -1,4 +1,4 @@
-"""Figures of a leaderboard: cost against quality, quality along the budget, deciles."""
+"""Figures of a leaderboard: quality against cost, quality over the budget, contributions of deciles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from xmcbench.reporting.plots.of_analyses import deciles
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
 
-LABELLED = 16  # points with their name beside them
+MAX_LABELS = 16  # points with a name beside them
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
-SMALLEST, LARGEST = 16.0, 260.0  # square points of a blob
-WIDE = 4.0  # the largest cost over the smallest from which on the axis is logarithmic
+MIN_AREA, AREA_RANGE = 16.0, 260.0  # of a marker, in square points
+LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this times the smallest
 
 
 class Point(NamedTuple):
@@ -31,10 +31,10 @@ class Point(NamedTuple):
     name: str
     x: float
     y: float
-    size: float  # square points
+    area: float  # of the marker, in square points
 
 
-MOST = len(COLOURS)  # methods of a figure, the best ones: more cannot be told apart
+MAX_CURVES = len(COLOURS)  # the best methods only: readers cannot distinguish more
 
 
 def write_figures(
@@ -44,7 +44,7 @@ def write_figures(
     format: str,
     analyses: Mapping[str, Analysis] | None = None,
 ) -> list[Path]:
-    """Draw what can be drawn of each dataset of the table into the folder `out`; the paths of the figures."""
+    """Draw all figures for which the datasets of the table have data, to the folder `out`. Returns their paths."""
     paths = []
     for name, groups in _by_dataset(table).items():
         rows = [row for group in groups for row in group.rows]
@@ -62,27 +62,27 @@ def write_figures(
 def _of_group(
     group: Group, name: str, records: Mapping[str, Record], analyses: Mapping[str, Analysis], out: Path, format: str
 ) -> list[Path]:
-    """What is drawn of trials that had one budget."""
+    """Draw the figures of trials with the same budget."""
     stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
     paths = []
-    found = [curve for curve in curves(group.rows, records).values() if any(group.sort in at for at in curve[1])]
-    if found:
+    drawn = [curve for curve in curves(group.rows, records).values() if any(group.sort in at for at in curve[1])]
+    if drawn:
         paths.append(out / f"{stem}-curve.{format}")
-        _curves(found[:MOST], group.sort, paths[-1])
+        _curves(drawn[:MAX_CURVES], group.sort, paths[-1])
     known = {row.method: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
     if known:
         paths.append(out / f"{stem}-deciles.{format}")
-        deciles(dict(list(known.items())[:MOST]), paths[-1])
+        deciles(dict(list(known.items())[:MAX_CURVES]), paths[-1])
     return paths
 
 
 def _by_dataset(table: Leaderboard) -> dict[str, list[Group]]:
-    """The groups of each dataset and track, by the beginning of their files' names."""
-    found: dict[str, list[Group]] = defaultdict(list)
+    """The groups of each dataset and track, by the prefix of their file names."""
+    groups: dict[str, list[Group]] = defaultdict(list)
     for group in table.groups:
         track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
-        found[f"{_stem(group.dataset)}{track}"].append(group)
-    return found
+        groups[f"{_stem(group.dataset)}{track}"].append(group)
+    return groups
 
 
 def _stem(text: str) -> str:
@@ -90,21 +90,21 @@ def _stem(text: str) -> str:
 
 
 def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
-    """PRIME's Figure 1: quality against cost, a blob as large as the batch; published rows are hollow."""
+    """Quality against cost (PRIME, Figure 1). A marker's area is the batch size; published rows are hollow."""
     largest = max(costs(row).get("batch_size", 0.0) for row in rows)
-    sizes = [SMALLEST + LARGEST * costs(row).get("batch_size", 0.0) / (largest or 1.0) for row in rows]
+    areas = [MIN_AREA + AREA_RANGE * costs(row).get("batch_size", 0.0) / (largest or 1.0) for row in rows]
     points = [
-        Point(row.source, row.method, costs(row)[cost], 100 * row.metrics[metric], size)
-        for row, size in zip(rows, sizes, strict=True)
+        Point(row.source, row.method, costs(row)[cost], 100 * row.metrics[metric], area)
+        for row, area in zip(rows, areas, strict=True)
     ]
-    points = sorted(set(points), key=lambda point: (-point.y, point.name, point.x))  # papers repeat one another's rows
+    points = sorted(set(points), key=lambda point: (-point.y, point.name, point.x))  # papers repeat rows
     with drawing(path, PAGE, 3.4) as axes:
         for at, source in enumerate(("measured", "published")):
-            if some := [point for point in points if point.source == source]:
+            if sourced := [point for point in points if point.source == source]:
                 fill = COLOURS[at] + "66" if source == "measured" else "none"
-                x, y, areas = ([getattr(point, name) for point in some] for name in ("x", "y", "size"))
+                x, y, areas = ([getattr(point, name) for point in sourced] for name in ("x", "y", "area"))
                 axes.scatter(x, y, areas, facecolors=fill, edgecolors=COLOURS[at], linewidths=0.9, label=source)
-        if max(point.x for point in points) > WIDE * min(point.x for point in points):
+        if max(point.x for point in points) > LOG_RATIO * min(point.x for point in points):
             axes.set_xscale("log")
         axes.set(xlabel=COSTS[cost], ylabel=f"{metric} (%)")
         axes.margins(0.1)
@@ -116,7 +116,7 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
 def _label(axes: Any, points: Sequence[Point]) -> None:
     """Write the names of the best points beside them, each name once, without overlap."""
     adjust = import_extra("adjustText", "plots", "labelling points")
-    best = list({point.name: point for point in reversed(points)}.values())[::-1][:LABELLED]
+    best = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_LABELS]
     texts = [axes.text(point.x, point.y, plain(shorten(point.name, 48)), fontsize=6) for point in best]
     lines = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4}
     adjust.adjust_text(
@@ -124,17 +124,17 @@ def _label(axes: Any, points: Sequence[Point]) -> None:
     )
 
 
-def _curves(found: Sequence[tuple[str, list[dict[str, float]]]], metric: str, path: Path) -> None:
-    """Quality on held-out training queries along what the budget limits."""
+def _curves(lines: Sequence[tuple[str, list[dict[str, float]]]], metric: str, path: Path) -> None:
+    """Quality on held-out training queries against the amount spent of the budget."""
     with drawing(path, PAGE, 2.8) as axes:
         spent = next(
-            name for name in (*SPENT, "fraction") if any(name in point for _, points in found for point in points)
+            name for name in (*SPENT, "fraction") if any(name in point for _, points in lines for point in points)
         )
-        for at, (name, points) in enumerate(found):
+        for at, (name, points) in enumerate(lines):
             known = [point for point in points if metric in point and spent in point]
             style = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 3}
             x, y = [point[spent] for point in known], [100 * point[metric] for point in known]
             axes.plot(x, y, label=plain(name), **style)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-        axes.set(xlabel=SPENT.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
+        axes.set(xlabel=SPENT.get(spent, "fraction of the budget"), ylabel=f"{metric} on held-out queries (%)")
         legend_below(axes, 3)
