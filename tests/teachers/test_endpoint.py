@@ -14,7 +14,7 @@ import pytest
 from pydantic import ValidationError
 
 from xmcbench.teachers import NO, UNPARSED, YES, TeacherError
-from xmcbench.teachers.endpoint import Endpoint, _cut, _shared_out
+from xmcbench.teachers.endpoint import Endpoint, _cut, _divided
 from xmcbench.trial.budget import Budget
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
@@ -189,11 +189,11 @@ def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
         Endpoint.Config.model_validate({"name": "openai", "model": "m"} | wrong)
 
 
-def test_documents_are_cut_between_words_and_tokens_shared_out_whole() -> None:
+def test_documents_are_cut_between_words_and_tokens_divided_whole() -> None:
     assert _cut("a  bc\nd", 2) == "a  bc"
     assert _cut(" a b ", 2) == " a b"
     assert _cut("a b", 5) == "a b"
     for total, count in ((10, 3), (0, 4), (7, 7), (5, 8)):
-        parts = _shared_out(total, count)
+        parts = _divided(total, count)
         assert (parts.sum(), len(parts)) == (total, count)
         assert parts.max() - parts.min() <= 1

@@ -48,14 +48,14 @@ def analyse(
     records = _on_one_dataset(place, runs)
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
-    found = analyse_together(place, records, dataset, k, vectors)
-    typer.echo(render_tables(analysis_tables(found), format))
+    analyses = analyse_together(place, records, dataset, k, vectors)
+    typer.echo(render_tables(analysis_tables(analyses), format))
     if out is not None:
-        written = write_analyses(found, out)
+        written = write_analyses(analyses, out)
         if figures:
             from xmcbench.reporting.plots import write_analysis_figures
 
-            written += write_analysis_figures(found, out, figures)
+            written += write_analysis_figures(analyses, out, figures)
         typer.echo("\n".join(f"wrote {path}" for path in written), err=True)
 
 

@@ -47,10 +47,10 @@ def compare(
         typer.echo(render_tables([_stored_metrics(place, records, names)], format))
         typer.echo(f"\nno breakdown and no example queries: {problem}", err=True)
         return
-    predictions, found = _compare(place, records, dataset, names, k)
-    typer.echo(render_tables([*_tables(records, found)], format))
+    predictions, comparison = _compare(place, records, dataset, names, k)
+    typer.echo(render_tables([*_tables(records, comparison)], format))
     if format == "table" and queries:
-        typer.echo("\n" + "\n".join(_queries(found, dataset, predictions, queries)))
+        typer.echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
 
 
 def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
@@ -91,10 +91,10 @@ def _stored_metrics(store: Store, records: tuple[Record, Record], names: Sequenc
     return _metrics_table(records, compare_resampled((records[0].metrics, records[1].metrics), resampled))
 
 
-def _tables(records: tuple[Record, Record], found: Comparison) -> Iterator[TextTable]:
-    yield _metrics_table(records, found.metrics)
-    for name, parts in found.breakdowns.items():
-        yield _table(f"P@{found.k} by {name}", "labels", parts, ())
+def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[TextTable]:
+    yield _metrics_table(records, comparison.metrics)
+    for name, parts in comparison.breakdowns.items():
+        yield _table(f"P@{comparison.k} by {name}", "labels", parts, ())
 
 
 def _metrics_table(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
@@ -115,12 +115,12 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
     from xmcbench.reporting import TextTable
 
     rows = []
-    for each in compared:
-        found = each.difference
-        low, high = found.interval
-        star = "*" if found.significant else ""
-        figures = (f"{100 * each.first:.2f}", f"{100 * each.second:.2f}", f"{100 * found.value:+.2f}{star}")
-        rows.append((each.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{found.p:.3f}"))
+    for result in compared:
+        difference = result.difference
+        low, high = difference.interval
+        star = "*" if difference.significant else ""
+        figures = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
+        rows.append((result.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{difference.p:.3f}"))
     return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
 
 

@@ -82,13 +82,15 @@ def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) ->
     return read_pecos(path) if format == Format.PECOS else read_rows(path, columns, encoding)
 
 
-def _report(found: Imported) -> None:
-    typer.echo(f"{found.folder}: {found.train:,} training rows, {found.test:,} test rows, {found.labels:,} labels")
-    what = "left out" if found.removed else "kept, --deduplicate leaves them out"
-    if found.repeated:
-        typer.echo(f"{found.repeated:,} rows repeat a text of their split: {what}")
-    if found.shared:
-        typer.echo(f"{found.shared:,} test rows have a text of the training split: {what}")
+def _report(imported: Imported) -> None:
+    typer.echo(
+        f"{imported.folder}: {imported.train:,} training rows, {imported.test:,} test rows, {imported.labels:,} labels"
+    )
+    what = "left out" if imported.removed else "kept, --deduplicate leaves them out"
+    if imported.repeated:
+        typer.echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
+    if imported.shared:
+        typer.echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
 
 
 def fetch(

@@ -20,18 +20,18 @@ def find_trial(store: Store, name: str) -> Record:
     from xmcbench.trial.record import SCORED
 
     records = _records(store)
-    meant = _meant(records, name)
-    found = [record for record in meant if record.status in SCORED]
-    if not found and meant:
-        raise XMCBenchError(f"{described(meant[0])} ended as {meant[0].status}: it has no model")
+    candidates = _candidates(records, name)
+    matches = [record for record in candidates if record.status in SCORED]
+    if not matches and candidates:
+        raise XMCBenchError(f"{described(candidates[0])} ended as {candidates[0].status}: it has no model")
     scored = [record for record in records.values() if record.status in SCORED]
-    return _only(found, scored, name, store)
+    return _only(matches, scored, name, store)
 
 
 def find_record(store: Store, name: str) -> Record:
     """The trial that `name` means, whatever its status; names are those of `find_trial`."""
     records = _records(store)
-    return _only(_meant(records, name), records.values(), name, store)
+    return _only(_candidates(records, name), records.values(), name, store)
 
 
 def described(record: Record) -> str:
@@ -51,22 +51,22 @@ def _records(store: Store) -> dict[str, Record]:
     return records
 
 
-def _meant(records: dict[str, Record], name: str) -> list[Record]:
+def _candidates(records: dict[str, Record], name: str) -> list[Record]:
     if name in records:
         return [records[name]]
     names = _names(records)
     return [record for key, record in records.items() if name in names[key] or (name and key.startswith(name))]
 
 
-def _only(found: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
+def _only(matches: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
     """The only record in `found`; `others` may hold the nearest valid name."""
     from xmcbench.errors import XMCBenchError, suggest
 
-    if len(found) == 1:
-        return found[0]
-    if found:
-        listed = "\n".join(f"  {described(record)}" for record in found)
-        raise XMCBenchError(f"{name!r} is {len(found)} trials, a key means one:\n{listed}")
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        listed = "\n".join(f"  {described(record)}" for record in matches)
+        raise XMCBenchError(f"{name!r} is {len(matches)} trials, a key means one:\n{listed}")
     known = {f"{record.trial.dataset}/{record.trial.label}" for record in others}
     raise XMCBenchError(f"{store.root}: no trial is called {name!r}{suggest(name, known)}")
 

@@ -109,8 +109,8 @@ class _Measured:
 
     def of(self, datasets: Container[str]) -> _Measured:
         """The records on `datasets`."""
-        kept = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
-        return _Measured(kept, self.places)
+        records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
+        return _Measured(records, self.places)
 
     def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
         """The metrics of a trial on resamples of the test queries."""
@@ -120,12 +120,12 @@ class _Measured:
         """The analyses of the trials shown whose predictions and dataset are at hand."""
         from xmcbench.reporting.analyses import analyses
 
-        found: dict[str, Analysis] = {}
+        results: dict[str, Analysis] = {}
         shown = {key for group in board.groups for row in group.rows for key in row.keys}
         for place in {id(place): place for place in self.places.values()}.values():
             own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            found |= analyses(place, own, data, on_problem=lambda line: typer.echo(f"warning: {line}", err=True))
-        return found
+            results |= analyses(place, own, data, on_problem=lambda line: typer.echo(f"warning: {line}", err=True))
+        return results
 
 
 def _measured(store: Path) -> _Measured:
@@ -133,16 +133,16 @@ def _measured(store: Path) -> _Measured:
     from xmcbench.reporting.published import ACCEPTED
 
     folders = [place for place in (ACCEPTED, store) if (place / "trials").is_dir()]
-    found = _Measured({}, {})
+    measured = _Measured({}, {})
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
 
         for place in map(Store, folders):
             with _uncollected():
                 own = {record.key: record for record in place.records()}
-            found.records.update(own)
-            found.places.update(dict.fromkeys(own, place))
-    return found
+            measured.records.update(own)
+            measured.places.update(dict.fromkeys(own, place))
+    return measured
 
 
 @contextmanager

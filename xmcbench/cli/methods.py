@@ -14,19 +14,19 @@ def methods() -> None:
 
     from xmcbench.plugins.registry import registry
 
-    found = registry()
+    plugins = registry()
     rows = [
         (
-            each.name,
-            each.thing.info.summary,
-            each.origin.distribution,
-            each.origin.version,
-            ", ".join(each.thing.info.needs),
+            method.name,
+            method.thing.info.summary,
+            method.origin.distribution,
+            method.origin.version,
+            ", ".join(method.thing.info.needs),
         )
-        for each in found.all("method")
+        for method in plugins.all("method")
     ]
     typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
-    if found.broken:
+    if plugins.broken:
         typer.echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
-        broken = [(each.name, each.distribution, each.version, each.reason) for each in found.broken]
+        broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]
         typer.echo(tabulate(broken, headers=BROKEN_HEADERS, disable_numparse=True))

@@ -71,7 +71,7 @@ def plan(
     typer.echo(render_tables(grids, format))
     for line in reversed(left_out):
         typer.echo(f"not planned: {line}", err=True)
-    raise typer.Exit(0 if all(_fits(each, machine) != "no" for each in made) else 1)
+    raise typer.Exit(0 if all(_fits(plan, machine) != "no" for plan in made) else 1)
 
 
 def _fits(made: TrialPlan, machine: Machine) -> str:
@@ -87,25 +87,25 @@ def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: 
 
     rows = [
         (
-            _name(each.trial, made),
+            _name(plan.trial, made),
             *(
                 format_value(value, "count")
-                for value in (each.steps, round(each.pool), each.encoder_tokens, each.flops)
+                for value in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)
             ),
-            format_value(each.device_hours, "hours"),
-            format_value(each.memory.total, "bytes"),
-            format_value(each.network, "bytes") if each.workers > 1 else "-",
-            _fits(each, machine),
+            format_value(plan.device_hours, "hours"),
+            format_value(plan.memory.total, "bytes"),
+            format_value(plan.network, "bytes") if plan.workers > 1 else "-",
+            _fits(plan, machine),
         )
-        for each in made
+        for plan in made
     ]
     device = machine.accelerator
-    total = sum(each.device_hours * seeds[each.trial.dataset, each.trial.label] for each in made)
+    total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in made)
     notes = [
         f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds: {format_value(total, 'hours')} device hours",
         f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and sent are per worker",
-        *dict.fromkeys(note for each in made for note in each.notes),
+        *dict.fromkeys(note for plan in made for note in plan.notes),
     ]
     headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent per step", "fits")
     return TextTable("plan", headings, tuple(rows), tuple(notes))
@@ -117,13 +117,13 @@ def _memory(made: Sequence[TrialPlan]) -> TextTable:
 
     parts = list(made[0].memory.parts())
     rows = [
-        (_name(each.trial, made), *(format_value(value, "bytes") for value in each.memory.parts().values()))
-        for each in made
+        (_name(plan.trial, made), *(format_value(value, "bytes") for value in plan.memory.parts().values()))
+        for plan in made
     ]
     note = "peak: the first five, plus the largest of embeddings + activations + scores, checkpoint, search"
     return TextTable("memory per worker", ("trial", *parts), tuple(rows), (note,))
 
 
 def _name(trial: Trial, made: Sequence[TrialPlan]) -> str:
-    several = len({each.trial.dataset for each in made}) > 1
+    several = len({plan.trial.dataset for plan in made}) > 1
     return f"{trial.dataset}/{trial.label}" if several else trial.label

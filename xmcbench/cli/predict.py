@@ -41,8 +41,8 @@ def predict(
     record = find_trial(place, run)
     labels = _label_texts(record, data)
     predictions = load_saved_model(place, record).predict(texts, min(k, len(labels)))
-    found = zip(texts, _answers(predictions, labels), strict=True)
-    answers = [{"text": asked, "labels": ranked} for asked, ranked in found]
+    rankings = zip(texts, _answers(predictions, labels), strict=True)
+    answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
     typer.echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
 
 
@@ -94,8 +94,8 @@ def _table(answer: dict[str, Any]) -> str:
     from tabulate import tabulate
 
     rows = [
-        (rank, f"{found['score']:.4f}", " ".join(found["label"].split()))
-        for rank, found in enumerate(answer["labels"], start=1)
+        (rank, f"{label['score']:.4f}", " ".join(label["label"].split()))
+        for rank, label in enumerate(answer["labels"], start=1)
     ]
     table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("right", "right", "left")) if rows else ""
     return f"{answer['text']}\n{table or '  no label found'}"

@@ -64,13 +64,13 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     matched: dict[str, Record] = {}
     for pattern in patterns:
         # A sweep's labels hold brackets, which a glob would read as a set of characters.
-        found = [r for r in scored if pattern in (r.key, r.trial.label)] or [
+        matches = [r for r in scored if pattern in (r.key, r.trial.label)] or [
             r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
         ]
-        if not found:
+        if not matches:
             near = suggest(pattern, (record.trial.label for record in scored))
             raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}{near}")
-        matched |= {record.key: record for record in found}
+        matched |= {record.key: record for record in matches}
     return list(matched.values())
 
 

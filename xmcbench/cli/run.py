@@ -155,16 +155,23 @@ def _tuning(tune: Tune) -> str:
     """A line about tuning, which comes before the plan and changes the settings and keys of its trials."""
     from xmcbench.reporting import budget_text
 
-    each = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
-    return f"tuned first: {each}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
+    samples = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
+    return f"tuned first: {samples}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
 def _print_plan(plan: Sequence[PlannedTrial]) -> None:
     from tabulate import tabulate
 
     rows = [
-        (each.trial.label, each.trial.dataset, each.trial.seed, each.trial.key, each.action, each.reason)
-        for each in plan
+        (
+            planned.trial.label,
+            planned.trial.dataset,
+            planned.trial.seed,
+            planned.trial.key,
+            planned.action,
+            planned.reason,
+        )
+        for planned in plan
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     typer.echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")

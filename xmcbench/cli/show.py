@@ -59,5 +59,5 @@ def _print(record: Record, store: Store) -> None:
         console.print(Text("\n".join(map(printable, record.failure.log_tail.splitlines()))))
         console.print()
     directory = store.directory(record.key)
-    kept = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-    console.print(Text(f"{directory}: {', '.join(kept)}", style="dim"))
+    files = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    console.print(Text(f"{directory}: {', '.join(files)}", style="dim"))

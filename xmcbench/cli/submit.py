@@ -46,12 +46,12 @@ def submit(
         raise XMCBenchError("submit: --comment needs --check")
     dataset = cache(partial(load, data_dir=data))
     if run is None:
-        found = _check(to, dataset, comment, verified)
+        problems = _check(to, dataset, comment, verified)
     else:
-        found = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, dataset)
-    for problem in found:
+        problems = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, dataset)
+    for problem in problems:
         typer.echo(problem, err=True)
-    raise typer.Exit(1 if found else 0)
+    raise typer.Exit(1 if problems else 0)
 
 
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
@@ -77,10 +77,10 @@ def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset])
 
     store = Store(place)
     record = find_trial(store, run)
-    found = [*submission.outdated(record), *submission.problems(record)]
-    found += submission.differences(store, record, dataset(record.trial.dataset))
-    if found:
-        return [f"not submitted: {record.key}: {problem}" for problem in found]
+    problems = [*submission.outdated(record), *submission.problems(record)]
+    problems += submission.differences(store, record, dataset(record.trial.dataset))
+    if problems:
+        return [f"not submitted: {record.key}: {problem}" for problem in problems]
     directory = submission.accept(store, record, to)
     typer.echo(f"{directory}: written, {len(record.metrics)} metrics recomputed; commit it and open a pull request")
     return []
@@ -96,29 +96,29 @@ def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
     store, verifications = Store(folder), verification.read_verifications(verified)
-    found, checked, trials = [], [], sorted(folder.glob("trials/*"))
+    problems, checked, trials = [], [], sorted(folder.glob("trials/*"))
     for directory in trials:
         try:
             record = store.record(directory.name)
             if record is None:
-                found.append(f"{directory}: holds no record.json")
+                problems.append(f"{directory}: holds no record.json")
                 continue
         except StoreError as problem:
-            found.append(str(problem))
+            problems.append(str(problem))
             continue
         own, complete = _check_one(store.root, record, dataset)
         again = verification.is_verified(store, record, verifications)
         checked.append(review.Checked(record, tuple(own), complete, again))
-        found += [f"{directory}: {problem}" for problem in own]
+        problems += [f"{directory}: {problem}" for problem in own]
     recomputed = sum(one.recomputed for one in checked)
-    typer.echo(f"{folder}: {len(trials)} trials, metrics of {recomputed} recomputed, {len(found)} problems")
+    typer.echo(f"{folder}: {len(trials)} trials, metrics of {recomputed} recomputed, {len(problems)} problems")
     if comment is not None:
         unread = "".join(
-            f"- {problem}\n" for problem in found if not any(p in problem for o in checked for p in o.problems)
+            f"- {problem}\n" for problem in problems if not any(p in problem for o in checked for p in o.problems)
         )
         with atomic_write(comment) as file:
             file.write((review.comment(store, checked) + unread).encode())
-    return found
+    return problems
 
 
 def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) -> tuple[list[str], bool]:
@@ -129,14 +129,14 @@ def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) 
 
     store = Store(folder)
     directory = store.directory(record.key)
-    found = [*submission.problems(record), *submission.stray_files(directory)]
+    problems = [*submission.problems(record), *submission.stray_files(directory)]
     if not (directory / "predictions.npz").exists():
         if not (directory / "predictions.sha256").exists():
-            found.append("neither predictions.npz nor predictions.sha256 is there")
-        return found, False
+            problems.append("neither predictions.npz nor predictions.sha256 is there")
+        return problems, False
     try:
         own = dataset(record.trial.dataset)
     except XMCBenchError as problem:
         typer.echo(f"{directory}: metrics not recomputed: {problem}")
-        return found, False
-    return found + list(submission.differences(store, record, own)), True
+        return problems, False
+    return problems + list(submission.differences(store, record, own)), True

@@ -54,13 +54,13 @@ def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], form
 
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}
-    found = reporting.cells(outcomes, entries, idle)
+    cells = reporting.cells(outcomes, entries, idle)
     published = reporting.published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
-    grids = [reporting.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
+    grids = [reporting.cell_table(title, shape, cells, published) for title, shape in suite.tables.items()]
     if suite.selection:
-        grids += reporting.smaller_budget_tables(found, suite.selection.metric, suite.selection.evaluations)
+        grids += reporting.smaller_budget_tables(cells, suite.selection.metric, suite.selection.evaluations)
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    text = reporting.render_tables([*grids, reporting.cost_table(found, metric)], format)
+    text = reporting.render_tables([*grids, reporting.cost_table(cells, metric)], format)
     records = [record for _, record in outcomes if record]
     checks = [str(check) for check in check_equal_budgets(records, suite.equal)] if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])

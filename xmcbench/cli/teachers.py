@@ -30,13 +30,13 @@ def list_teachers() -> None:
 
     rows = [
         (
-            each.name,
-            each.thing.summary,
-            each.origin.distribution,
-            each.origin.version,
-            "yes" if each.thing.simulated else "no",
+            plugin.name,
+            plugin.thing.summary,
+            plugin.origin.distribution,
+            plugin.origin.version,
+            "yes" if plugin.thing.simulated else "no",
         )
-        for each in registry().all("teacher")
+        for plugin in registry().all("teacher")
     ]
     typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
 

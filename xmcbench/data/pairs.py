@@ -57,9 +57,9 @@ def binary(matrix: sp.csr_array) -> sp.csr_array:
 
 def contains(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
     """Which of the labels `indices` [N, K] are in their row of the binary `pairs` [N, L]: bool [N, K]; -1 never is."""
-    found = np.zeros(indices.size, dtype=bool)
-    found[find(pairs, indices)] = True
-    return found.reshape(indices.shape)
+    contained = np.zeros(indices.size, dtype=bool)
+    contained[find(pairs, indices)] = True
+    return contained.reshape(indices.shape)
 
 
 def find(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
@@ -91,5 +91,5 @@ def find(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
         positions: np.ndarray = maybe[hit] + chunk.start * predicted.shape[1]
         return positions
 
-    found = map_chunks(look_up, *indices.shape)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+    chunks = map_chunks(look_up, *indices.shape)
+    return np.concatenate(chunks) if chunks else np.empty(0, np.int64)

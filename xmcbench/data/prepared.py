@@ -40,13 +40,13 @@ def find_source(name: str, data_dir: Path | None = None) -> Source:
     """The registered source `name`, a member of a registered family, or the folder `name` of the data directory."""
     data_dir = data_dir or default_data_dir()
     try:
-        found = registry().dataset(name)
+        source = registry().dataset(name)
     except UnknownNameError:
         if Path(name).name == name and is_dataset(data_dir / name):
             return own_source(data_dir / name)
         known = {registered.name for registered in registry().all("dataset")} | set(own_names(data_dir))
         raise UnknownNameError("dataset", name, known) from None
-    return found.make(name) if isinstance(found, Family) else found
+    return source.make(name) if isinstance(source, Family) else source
 
 
 def dataset_name(entry: Mapping[str, Any]) -> str:
@@ -55,14 +55,14 @@ def dataset_name(entry: Mapping[str, Any]) -> str:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise XMCBenchError(f"found {name!r} as name, expected that of a dataset")
-    found = registry().dataset(name)
-    known = found.options if isinstance(found, Family) else ()
+    registered = registry().dataset(name)
+    known = registered.options if isinstance(registered, Family) else ()
     for option in options:
         if option not in known:
             raise UnknownNameError("option", option, known, f"of dataset {name}")
     full = "".join([name, *(f"-{option}-{options[option]}" for option in known if option in options)])
-    if isinstance(found, Family) and not found.matches(full):
-        raise XMCBenchError(f"dataset {full}: a value is not one of {found.name}, see docs/datasets.md")
+    if isinstance(registered, Family) and not registered.matches(full):
+        raise XMCBenchError(f"dataset {full}: a value is not one of {registered.name}, see docs/datasets.md")
     return full
 
 

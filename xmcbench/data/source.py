@@ -28,8 +28,8 @@ class Draft(Facts):
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
         """The card of data with these sizes, read from `where`. Raises XMCBenchError where a size is unexpected."""
-        found = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
-        for size, value in found.items():
+        sizes = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
+        for size, value in sizes.items():
             expected = getattr(self, size)
             if expected is not None and expected != value:
                 raise XMCBenchError(
@@ -38,7 +38,7 @@ class Draft(Facts):
                 )
         if num_train < FEWEST_TRAIN:  # propensities are not defined below
             raise XMCBenchError(f"{where}: found {num_train} training queries, expected at least {FEWEST_TRAIN}")
-        return DatasetCard(**(self.model_dump(exclude={"text"}) | found))
+        return DatasetCard(**(self.model_dump(exclude={"text"}) | sizes))
 
 
 class Source(ABC):

@@ -66,7 +66,7 @@ def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
     if not terms:
         return {}
     columns = _Columns(len(next(iter(terms.values())).numerator))
-    places = {name: (columns.place(each.numerator), columns.place(each.denominator)) for name, each in terms.items()}
+    places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
     sums_BC = resampled_sums(np.stack(columns.unique, axis=1))
 
     def sums(place: tuple[int, float]) -> np.ndarray:

@@ -37,8 +37,8 @@ class LabelBins:
 
     def coverage(self, hits: Hits, k: int) -> np.ndarray:
         """The share of each bin's true labels that are found for at least one query; NaN for a bin without labels."""
-        found, true_labels = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
-        return _share(self._count(found), self._count(true_labels))
+        predicted, true_labels = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
+        return _share(self._count(predicted), self._count(true_labels))
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
         """Number of `labels` in each bin; repeated labels count repeatedly."""

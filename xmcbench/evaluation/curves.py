@@ -48,10 +48,10 @@ def precision_recall(hits: Hits) -> PrecisionRecall:
     """The curve of DEXML's Figure 5, reduced to about `CURVE_POINTS` points evenly spaced in recall."""
     scores, true = _pairs(hits)
     order = np.argsort(-scores, kind="stable")
-    scores, found = scores[order], np.cumsum(true[order])
+    scores, true_positives = scores[order], np.cumsum(true[order])
     ends = np.flatnonzero(np.append(scores[1:] != scores[:-1], True)) if len(scores) else np.empty(0, np.int64)
-    precision = found[ends] / (ends + 1)
-    recall = found[ends] / max(1, hits.truth.nnz)
+    precision = true_positives[ends] / (ends + 1)
+    recall = true_positives[ends] / max(1, hits.truth.nnz)
     area = float(np.sum(np.diff(recall, prepend=0.0) * precision))
     points = _thinned(recall)
     return PrecisionRecall(scores[ends][points], precision[points], recall[points], area, _exact_from(hits))

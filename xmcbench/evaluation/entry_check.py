@@ -111,12 +111,12 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
             raise InvalidPredictions(f"{name} is {value}, expected a fraction in 0..1")
     if "P@1" in metrics and "nDCG@1" in metrics and abs(metrics["P@1"] - metrics["nDCG@1"]) > _SLACK:
         raise InvalidPredictions(f"P@1 is {metrics['P@1']} and nDCG@1 is {metrics['nDCG@1']}, expected them equal")
-    found: dict[str, list[tuple[int, float]]] = defaultdict(list)
+    curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for name, value in metrics.items():
         if parts := re.fullmatch(r"(P|R)@(\d+)", name):
             k = int(parts[2])
-            found[parts[1]].append((k, value * k if parts[1] == "P" else value))
-    for family, points in found.items():
+            curves[parts[1]].append((k, value * k if parts[1] == "P" else value))
+    for family, points in curves.items():
         for (k, at_k), (more, at_more) in pairwise(sorted(points)):
             if at_more < at_k - _SLACK * more:
                 raise InvalidPredictions(f"{family}@{more} finds fewer true labels than {family}@{k}")

@@ -18,10 +18,10 @@ def resampled_metrics(hits: Hits, metrics: Sequence[str], evaluators: Mapping[st
 
 def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, MetricTerms]:
     """The terms per query of `metrics`. Metrics whose evaluator has no `terms` are left out."""
-    found = {}
+    by_metric = {}
     for metric in metrics:
         evaluator, k = parse_metric(metric, evaluators)
         if (terms := getattr(evaluator, "terms", None)) is not None:
             with named_failure(metric):
-                found[metric] = terms(hits, k)
-    return found
+                by_metric[metric] = terms(hits, k)
+    return by_metric

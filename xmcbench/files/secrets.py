@@ -84,13 +84,13 @@ def _is_named_secret(name: Any, value: Any) -> bool:
 
 def _values() -> set[str]:
     """The secrets in this process's environment, and those that were remembered."""
-    found = set(_remembered)
+    secrets = set(_remembered)
     for name, value in os.environ.items():
         if _VARIABLE.search(name):
-            found.add(value)
+            secrets.add(value)
         elif "://" in value and "@" in value:
-            found.add(unquote(_password(value)))
-    return {secret for secret in found if len(secret) >= SHORTEST}
+            secrets.add(unquote(_password(value)))
+    return {secret for secret in secrets if len(secret) >= SHORTEST}
 
 
 def _password(url: str) -> str:

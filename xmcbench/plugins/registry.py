@@ -163,32 +163,34 @@ class Registry:
         try:
             self._manager.register(plugin, name=f"{origin.distribution}:{name}")
             self._manager.check_pending()
-            found = {kind: self._collect(kind, plugin, origin) for kind, hook in HOOKS.items() if hasattr(plugin, hook)}
+            registered = {
+                kind: self._collect(kind, plugin, origin) for kind, hook in HOOKS.items() if hasattr(plugin, hook)
+            }
         except Exception:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise
-        for kind, things in found.items():
+        for kind, things in registered.items():
             self._things[kind].update(things)
 
     def _collect(self, kind: str, plugin: Any, origin: Origin) -> dict[str, Registered]:
         """The things of one kind that a plugin registers. A name that is taken or a broken contract is an error."""
         self._load_home(kind)
-        found: dict[str, Registered] = {}
+        things: dict[str, Registered] = {}
 
         def register(thing: Any) -> None:
             self._homes[kind].check_plugin(thing)
             name = getattr(thing, "name", None)
             if not isinstance(name, str) or not name:
                 raise TypeError(f"{thing!r} has no name")
-            if known := found.get(name) or self._get(kind, name):
+            if known := things.get(name) or self._get(kind, name):
                 raise XMCBenchError(f"{kind} {name!r} of {origin} is already registered by {known.origin}")
-            found[name] = Registered(name, thing, origin)
+            things[name] = Registered(name, thing, origin)
 
         others = self._manager.get_plugins() - {plugin}
         hook: Callable[..., Any] = self._manager.subset_hook_caller(HOOKS[kind], others)
         hook(register=register)
-        return found
+        return things
 
 
 def _check_marked(plugin: Any) -> None:

@@ -24,7 +24,7 @@ def analyses(
     for record in records:
         if record.metrics:
             by_dataset[record.trial.dataset].append(record)
-    found: dict[str, Analysis] = {}
+    analyses: dict[str, Analysis] = {}
     for name, some in by_dataset.items():
         try:
             dataset = load(name, data)
@@ -34,10 +34,10 @@ def analyses(
         bins = partitions(dataset)
         for record in some:
             try:
-                found[record.key] = analyse(stored_predictions(store, record, dataset), dataset, bins, k)
+                analyses[record.key] = analyse(stored_predictions(store, record, dataset), dataset, bins, k)
             except XMCBenchError as problem:
                 on_problem(f"{record.key} {record.trial.label}: {problem}")
-    return found
+    return analyses
 
 
 def analyse_together(
@@ -59,7 +59,7 @@ def names(records: Iterable[Record]) -> dict[str, Record]:
         lambda record: f"{record.trial.label} {record.key}",
     )
     for form in forms:
-        found = {form(record): record for record in named.values()}
-        if len(found) == len(named):
+        by_name = {form(record): record for record in named.values()}
+        if len(by_name) == len(named):
             break
-    return found
+    return by_name

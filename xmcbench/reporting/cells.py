@@ -51,15 +51,15 @@ def cells(
     seeds: dict[str, list[tuple[Trial, Record | None]]] = defaultdict(list)
     for trial, record in outcomes:
         seeds[json.dumps(trial.model_dump(mode="json", exclude={"seed"}), sort_keys=True)].append((trial, record))
-    return [_cell(alike, entries, idle) for alike in seeds.values()]
+    return [_cell(outcomes, entries, idle) for outcomes in seeds.values()]
 
 
 def _cell(
-    alike: Sequence[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
+    outcomes: Sequence[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
 ) -> SweepCell:
-    trial = alike[0][0]
-    statuses = [str(record.status) if record else "not run" for _, record in alike]
-    scored = [record for _, record in alike if record and record.status in SCORED]
+    trial = outcomes[0][0]
+    statuses = [str(record.status) if record else "not run" for _, record in outcomes]
+    scored = [record for _, record in outcomes if record and record.status in SCORED]
     rows = [row for _, row in measured_rows(scored, newest_versions(scored))]
     unused = idle(trial)
     return SweepCell(
@@ -73,15 +73,15 @@ def _cell(
 
 
 def cell_table(
-    title: str, shape: TableShape, found: Sequence[SweepCell], published: Sequence[PublishedRow] = ()
+    title: str, shape: TableShape, cells: Sequence[SweepCell], published: Sequence[PublishedRow] = ()
 ) -> TextTable:
     """The table of a suite: its cells, and below them the rows of the paper's table that it is shaped like."""
-    shown = [each for each in found if shape.methods is None or each.entry in shape.methods]
-    rows = [(each.label, *(_text(each, name) for name in shape.columns)) for each in shown]
+    shown = [cell for cell in cells if shape.methods is None or cell.entry in shape.methods]
+    rows = [(cell.label, *(_text(cell, name) for name in shape.columns)) for cell in shown]
     theirs = [row for row in published if row.source == shape.beside]
     for row in theirs:
-        told = f"{row.source}: {row.label}, {row.dataset}"
-        rows.append((told, *(_printed(row, name) or "-" for name in shape.columns)))
+        name_of_row = f"{row.source}: {row.label}, {row.dataset}"
+        rows.append((name_of_row, *(_printed(row, name) or "-" for name in shape.columns)))
     notes = []
     if POOL in shape.columns:
         notes.append("pool: labels that a step's queries are scored against, mean over steps")
@@ -91,41 +91,42 @@ def cell_table(
     return TextTable(title, headings, tuple(rows), tuple(notes))
 
 
-def cost_table(found: Sequence[SweepCell], metric: str) -> TextTable:
+def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
     """Quality against cost, method by method and the cheapest cell first."""
-    order = {entry: place for place, entry in enumerate(dict.fromkeys(each.entry for each in found))}
-    scored = sorted((each for each in found if metric in each.row.metrics), key=lambda e: (order[e.entry], _cost(e)))
+    order = {entry: place for place, entry in enumerate(dict.fromkeys(cell.entry for cell in cells))}
+    scored = sorted((cell for cell in cells if metric in cell.row.metrics), key=lambda e: (order[e.entry], _cost(e)))
     rows = []
-    for each in scored:
-        of_method = _undominated(each, [other for other in scored if other.entry == each.entry], metric)
-        mark = "all" if _undominated(each, scored, metric) else "method" if of_method else ""
-        rows.append((each.label, *(_text(each, name) for name in (metric, *COSTS)), mark))
+    for candidate in scored:
+        rivals = [other for other in scored if other.entry == candidate.entry]
+        of_method = _undominated(candidate, rivals, metric)
+        mark = "all" if _undominated(candidate, scored, metric) else "method" if of_method else ""
+        rows.append((candidate.label, *(_text(candidate, name) for name in (metric, *COSTS)), mark))
     headings = ("method", metric, *(_heading(name) for name in COSTS), "best of")
     note = f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"
     return TextTable(f"quality against cost: {metric}", headings, tuple(rows), (note,))
 
 
-def _cost(each: SweepCell) -> float:
-    return float(each.row.facts.get("flops", 0.0))
+def _cost(cell: SweepCell) -> float:
+    return float(cell.row.facts.get("flops", 0.0))
 
 
-def _undominated(each: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
+def _undominated(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
     """Whether no other is as good for less, or better for as much."""
 
     def beats(other: SweepCell) -> bool:
-        gain, saved = other.row.metrics[metric] - each.row.metrics[metric], _cost(each) - _cost(other)
+        gain, saved = other.row.metrics[metric] - cell.row.metrics[metric], _cost(cell) - _cost(other)
         return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
 
-    where = each.trial.dataset, each.trial.budget
+    where = cell.trial.dataset, cell.trial.budget
     return not any(beats(other) for other in others if (other.trial.dataset, other.trial.budget) == where)
 
 
-def _text(each: SweepCell, name: str) -> str:
-    if "@" in name and name not in each.row.metrics:
-        return each.status
-    if name not in each.settings:
-        return cell(each.row, name) or "-" if "@" in name or name in COLUMNS else "-"
-    value = each.settings[name]
+def _text(sweep_cell: SweepCell, name: str) -> str:
+    if "@" in name and name not in sweep_cell.row.metrics:
+        return sweep_cell.status
+    if name not in sweep_cell.settings:
+        return cell(sweep_cell.row, name) or "-" if "@" in name or name in COLUMNS else "-"
+    value = sweep_cell.settings[name]
     if isinstance(value, dict) and "name" in value:  # an encoder
         value = value["name"]
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -83,9 +83,9 @@ class ClaimFile(_Model):
 
 def read_claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
     """The claims of a file. Raises `XMCBenchError` with file, line and key of each mistake."""
-    located = read(path, exact=True)
-    problems = Problems(located)
-    file = validate(ClaimFile, located.data, (), {}, problems)
+    content = read(path, exact=True)
+    problems = Problems(content)
+    file = validate(ClaimFile, content.data, (), {}, problems)
     problems.check()
     assert file is not None
     return tuple(file.claims)

@@ -45,10 +45,10 @@ def _device_hours(row: Row) -> float | None:
 
 def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tuple[str, list[dict[str, float]]]]:
     """Quality along the budget, by key of a trial: what to call the trial, and the points of its record's curve."""
-    found = {}
+    points = {}
     for row in rows:
         for key, seed in zip(row.keys, row.seeds, strict=True):
             if key in records and records[key].curve:
                 name = row.label if len(row.keys) == 1 else f"{row.label} seed {seed}"
-                found[key] = (name, records[key].curve)
-    return found
+                points[key] = (name, records[key].curve)
+    return points

@@ -48,7 +48,9 @@ def describe(record: Record) -> tuple[Section, ...]:
         Section("Provenance", tuple(_flat(made))),
         Section("Reproduce", tuple(_reproduce(record, command))),
     )
-    clean = (Section(each.title, tuple((name, printable(text)) for name, text in each.rows)) for each in sections)
+    clean = (
+        Section(section.title, tuple((name, printable(text)) for name, text in section.rows)) for section in sections
+    )
     return tuple(section for section in clean if section.rows)
 
 

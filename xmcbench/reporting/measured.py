@@ -39,8 +39,8 @@ def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -
     """
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        alike = record.trial.model_dump_json(exclude={"seed", "version"})
-        seeds[f"{alike} {record.status} {record.metric_version}"].append(record)
+        settings = record.trial.model_dump_json(exclude={"seed", "version"})
+        seeds[f"{settings} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
     older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
     variants = _variants([group[0] for group in groups], older)

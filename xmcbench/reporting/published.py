@@ -231,7 +231,7 @@ def _rows(file: PublishedFile, document: YamlDocument, problems: Problems) -> It
             if not _complete(facts, table, row, steps, problems):
                 continue
             scale = 100 if table.unit == "per cent" else 1
-            found = PublishedRow(
+            published = PublishedRow(
                 **facts,
                 paper=file.paper,
                 table=f"Table {table.table}" if isinstance(table.table, int) else table.table,
@@ -245,11 +245,11 @@ def _rows(file: PublishedFile, document: YamlDocument, problems: Problems) -> It
                 printed_costs=_printed_costs(document.data, i, j),
                 place=document.where(steps),
             )
-            if found.key in places:
+            if published.key in places:
                 same = "the same paper, table, dataset, method and variant"
-                problems.add(steps, f"{same} as {places[found.key]}; expected a variant that tells them apart")
-            places[found.key] = found.place
-            yield found
+                problems.add(steps, f"{same} as {places[published.key]}; expected a variant that tells them apart")
+            places[published.key] = published.place
+            yield published
 
 
 def _printed_costs(file: dict[str, Any], table: int, row: int) -> dict[str, str]:

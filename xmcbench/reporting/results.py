@@ -66,24 +66,24 @@ def _of_method(rows: Sequence[PublishedRow], claims: Sequence[Claim]) -> list[Ro
     if not shown:  # a table that only has ablations of the method
         kind = next(iter(folded))
         shown[kind].append(folded[kind].pop(0))
-    heads = {kind: sorted(found, key=_preference) for kind, found in shown.items()}
+    heads = {kind: sorted(results, key=_preference) for kind, results in shown.items()}
     for kind, others in folded.items():
         heads[kind if kind in heads else next(iter(heads))] += others
-    return [_shown(found, kind, claims) for kind, found in heads.items()]
+    return [_shown(results, kind, claims) for kind, results in heads.items()]
 
 
 def _merged(rows: Sequence[PublishedRow]) -> list[Result]:
     """The rows of a method by result. Rows of unknown kind come last, so that they join a result of a known kind."""
-    found: list[Result] = []
+    results: list[Result] = []
     for row in sorted(rows, key=lambda row: (not row.predictor, row.predictor == "classifier")):
-        same = (result for result in found if _same_result(row, result))
+        same = (result for result in results if _same_result(row, result))
         if (result := next(same, None)) is not None:
             result.append(row)
         else:
-            found.append([row])
+            results.append([row])
     order = {id(row): place for place, row in enumerate(rows)}
     return sorted(
-        ([*sorted(result, key=lambda row: order[id(row)])] for result in found), key=lambda r: order[id(r[0])]
+        ([*sorted(result, key=lambda row: order[id(row)])] for result in results), key=lambda r: order[id(r[0])]
     )
 
 
@@ -118,16 +118,16 @@ def _preference(result: Result) -> tuple[bool, bool, bool, int]:
     return not own, all(row.slip for row in result), any(row.split for row in result), 0 if own else -len(result)
 
 
-def _shown(found: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
+def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
     """The first result as a row, the others folded into it."""
-    head = sorted(found[0], key=lambda row: (not row.introduced, bool(row.slip)))
+    head = sorted(results[0], key=lambda row: (not row.introduced, bool(row.slip)))
     rows = [printed_row(row, claims) for row in head]
     facts = {name: fact for row in reversed(rows) for name, fact in row.facts.items()}
     facts["paper"] = _sources(head)
-    others = [printed_row(row, claims) for result in found[1:] for row in result]
+    others = [printed_row(row, claims) for result in results[1:] for row in result]
     for cost in (row for row in others if row.facts["role"] == "cost" and not row.variant):
         facts = {**{name: cost.facts[name] for name in COSTS if name in cost.facts}, **facts}
-    variants = len(found) - 1
+    variants = len(results) - 1
     if variants:
         facts["variants"] = f"+{variants}"
     notes = dict.fromkeys(str(row.facts["note"]) for row in rows if "note" in row.facts)
@@ -144,7 +144,7 @@ def _shown(found: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
         facts={name: fact for name, fact in facts.items() if name != "role"},
         claims=tuple(dict.fromkeys(claim for row in rows for claim in row.claims)),
         papers=tuple(dict.fromkeys(row.papers[0] for row in rows)),
-        disagreements=_disagreements(found),
+        disagreements=_disagreements(results),
         folded=(*rows, *others),
     )
 
@@ -154,10 +154,12 @@ def _only_misprinted(metric: str, rows: Sequence[Row]) -> bool:
     return all(metric in row.slips for row in rows if metric in row.metrics)
 
 
-def _disagreements(found: Sequence[Result]) -> dict[str, str]:
+def _disagreements(results: Sequence[Result]) -> dict[str, str]:
     """For each metric that is printed with several values, these values and their sources."""
-    rows = [row for result in found for row in result if row.role == "main" and row.variant in COMPARABLE]
-    rows = [row for row in {row.key: row for row in [*found[0], *rows]}.values() if row in found[0] or not row.split]
+    rows = [row for result in results for row in result if row.role == "main" and row.variant in COMPARABLE]
+    rows = [
+        row for row in {row.key: row for row in [*results[0], *rows]}.values() if row in results[0] or not row.split
+    ]
     disagreements = {}
     for metric in dict.fromkeys(name for row in rows for name in row.metrics):
         values: dict[str, list[PublishedRow]] = defaultdict(list)

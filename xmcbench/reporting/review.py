@@ -53,7 +53,7 @@ def comment(store: Store, checked: Sequence[Checked]) -> str:
     )
     table = TextTable("Submissions", ("trial", "key", "state", "problems"), rows)
     compared = [_references(store, one.record, [o.record for o in checked]) for one in checked if not one.problems]
-    return render_tables([table, *(found for found in compared if found)], "markdown") + "\n"
+    return render_tables([table, *(other for other in compared if other)], "markdown") + "\n"
 
 
 def _references(store: Store, record: Record, others: Sequence[Record]) -> TextTable | None:
@@ -65,11 +65,11 @@ def _references(store: Store, record: Record, others: Sequence[Record]) -> TextT
     rows = []
     for other in near[:REFERENCES]:
         kept = store.resampled(record, names), store.resampled(other, names)
-        for found in compare_resampled((record.metrics, other.metrics), kept):
-            low, high = found.difference.interval
-            verdict = "significant" if found.difference.significant else "not significant"
+        for compared in compare_resampled((record.metrics, other.metrics), kept):
+            low, high = compared.difference.interval
+            verdict = "significant" if compared.difference.significant else "not significant"
             name = f"{other.trial.label}, {budget_text(other.trial.budget.limits())}"
-            difference = f"{100 * found.difference.value:+.2f}"
-            rows.append((name, found.name, difference, f"{100 * low:+.2f} to {100 * high:+.2f}", verdict))
+            difference = f"{100 * compared.difference.value:+.2f}"
+            rows.append((name, compared.name, difference, f"{100 * low:+.2f} to {100 * high:+.2f}", verdict))
     title = f"{record.trial.dataset}/{record.trial.label} minus reference trials (paired bootstrap)"
     return TextTable(title, ("reference", "metric", "difference", "95 %", ""), tuple(rows)) if rows else None

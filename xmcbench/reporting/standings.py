@@ -111,10 +111,10 @@ def _with_budget(records: list[Record], wanted: str) -> list[Record]:
         raise XMCBenchError(f"--budget {wanted}: found {number!r}, expected a number as in steps=1000") from None
     limits = [(record, record.trial.budget.limits()) for record in records]
     known = {f"{own}={value:.10g}" for _, budget in limits for own, value in budget.items()}
-    found = [r for r, own in limits if name in own and (limit is None or own[name] == limit)]
-    if not found:
+    matches = [r for r, own in limits if name in own and (limit is None or own[name] == limit)]
+    if not matches:
         raise UnknownNameError("budget", wanted, known, "in these records")
-    return found
+    return matches
 
 
 def _measured_groups(records: list[Record], published: list[PublishedRow], view: View) -> list[Group]:

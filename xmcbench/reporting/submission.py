@@ -92,8 +92,8 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
     for name, value in score(hits, names, evaluators).items():
         if abs(value - record.metrics[name]) > _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {value}"
-    found = intervals(resampled_metrics(hits, names, evaluators))
-    for name, interval in found.items():
+    computed = intervals(resampled_metrics(hits, names, evaluators))
+    for name, interval in computed.items():
         own = record.intervals.get(name, (-1.0, -1.0))
         if max(abs(own[0] - interval[0]), abs(own[1] - interval[1])) > 1e-6:  # kept as float32
             yield f"the interval of {name} is {own}, its predictions give {interval}"
@@ -110,8 +110,8 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
         _write(directory / "predictions.npz", content)
     else:
         _write(directory / "predictions.sha256", f"{sha256(content).hexdigest()}  predictions.npz\n".encode())
-    kept = store.resampled(record, list(record.metrics))
-    accepted.write_resampled(record.key, kept, record.truth_hash)
+    resampled = store.resampled(record, list(record.metrics))
+    accepted.write_resampled(record.key, resampled, record.truth_hash)
     accepted.write_record(shared)
     return directory
 

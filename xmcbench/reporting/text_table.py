@@ -211,7 +211,7 @@ def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
     text = text.replace("--", "-\u200b-")  # not a dash
     return re.sub(
-        r"[\\~^<>|\u200b\"±×≤≥Δ≈†‡↓✓✗○&%$#_{}]", lambda found: LATEX_SPECIAL.get(found[0], "\\" + found[0]), text
+        r"[\\~^<>|\u200b\"±×≤≥Δ≈†‡↓✓✗○&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
     )
 
 

@@ -25,16 +25,16 @@ def with_ties(rows: Sequence[Row], metrics: Sequence[str], resampled: Resampled)
     ranked = [row for row in rows if row.rank is not None]
     if len(ranked) < 2 and not any(row.std for row in ranked):
         return list(rows)
-    kept = _Kept(metrics, resampled)
-    known = [replace(row, intervals=kept.intervals(row)) if row.std and row.rank else row for row in rows]
+    replicates = _Replicates(metrics, resampled)
+    known = [replace(row, intervals=replicates.intervals(row)) if row.std and row.rank else row for row in rows]
     tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for metric in metrics:
-        for row in _tied(metric, [row for row in known if row.rank and metric in row.intervals], kept):
+        for row in _tied(metric, [row for row in known if row.rank and metric in row.intervals], replicates):
             tied[row.keys].add(metric)
     return [replace(row, tied=frozenset(tied[row.keys])) if row.rank and row.keys in tied else row for row in known]
 
 
-def _tied(metric: str, rows: Sequence[Row], kept: _Kept) -> list[Row]:
+def _tied(metric: str, rows: Sequence[Row], replicates: _Replicates) -> list[Row]:
     """Of rows with an interval those that the best row in `metric` does not beat."""
     from xmcbench.evaluation.bootstrap import indistinguishable
 
@@ -44,15 +44,15 @@ def _tied(metric: str, rows: Sequence[Row], kept: _Kept) -> list[Row]:
     lowest = best.intervals[metric][0]
     # Where intervals do not overlap, neither does that of the difference hold 0: such rows need not be read.
     near = [row for row in rows if row is not best and row.intervals[metric][1] >= lowest]
-    figures = kept.figures(best, metric)
-    compared = [(row, own) for row in near if (own := kept.figures(row, metric)) is not None]
+    figures = replicates.figures(best, metric)
+    compared = [(row, own) for row in near if (own := replicates.figures(row, metric)) is not None]
     if figures is None or not compared:
         return []
     answers = indistinguishable(figures, [own for _, own in compared])
     return [row for (row, _), same in zip(compared, answers, strict=True) if same]
 
 
-class _Kept:
+class _Replicates:
     """Figures on resamples of rows, read once."""
 
     def __init__(self, metrics: Sequence[str], resampled: Resampled) -> None:

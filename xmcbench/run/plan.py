@@ -34,8 +34,8 @@ class PlannedTrial:
 
 def select(trials: Sequence[Trial], only: str) -> list[Trial]:
     """The trials whose label, or `dataset/label`, is `only` or matches it as a shell pattern."""
-    found = [trial for trial in trials if trial.matches(only)]
-    if not found:
+    matches = [trial for trial in trials if trial.matches(only)]
+    if not matches:
         labels = ", ".join(dict.fromkeys(trial.label for trial in trials))
         raise XMCBenchError(f"--only {only}: no trial matches (labels: {labels})")
-    return found
+    return matches

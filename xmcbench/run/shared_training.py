@@ -28,8 +28,8 @@ def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
         return None
     wanted = _training(trial, method)
     for record in store.records():
-        alike = record.trial.method == trial.method and record.trial.dataset_hash == trial.dataset_hash
-        usable = alike and record.status in SCORED and saved_model(record, store).is_dir()
+        comparable = record.trial.method == trial.method and record.trial.dataset_hash == trial.dataset_hash
+        usable = comparable and record.status in SCORED and saved_model(record, store).is_dir()
         if usable and _training(record.trial, method) == wanted:
             return record
     return None

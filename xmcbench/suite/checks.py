@@ -21,7 +21,7 @@ from xmcbench.trial.budget import CAPS, Budget
 
 def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:
     """Datasets exist (with `on_disk`, their files too), and so do all metrics."""
-    evaluators = {found.name: found.thing for found in registry().all("evaluator")}
+    evaluators = {evaluator.name: evaluator.thing for evaluator in registry().all("evaluator")}
     for i, name in enumerate(file.datasets):
         source = problems.note(("datasets", i), find_source, name, data_dir)
         if on_disk and source is not None and (message := source.missing(data_dir)):
@@ -51,12 +51,12 @@ def check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems
     """With the key `equal`, every budget has that one limit."""
     if file.equal is None:
         return
-    limits = [name for name in Budget.model_fields if name not in CAPS]
-    if file.equal not in limits:
-        problems.add(("equal",), f"unknown limit {file.equal!r}{suggest(file.equal, limits)}")
+    stops = [name for name in Budget.model_fields if name not in CAPS]
+    if file.equal not in stops:
+        problems.add(("equal",), f"unknown limit {file.equal!r}{suggest(file.equal, stops)}")
         return
-    for found in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
-        problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(found)}")
+    for others in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
+        problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(others)}")
 
 
 def _check_settings(file: SuiteFile, expansion: Expansion, known: set[str], problems: Problems) -> None:

@@ -10,12 +10,12 @@ from xmcbench.trial.trial import Trial
 
 def build_method(trial: Trial) -> Method:
     """The trial's method with its settings, not fitted. Raises XMCBenchError if another version is installed."""
-    found = registry().method(trial.method, trial.distribution)
-    if found.origin.distribution != trial.distribution:
-        raise XMCBenchError(f"method {trial.method!r} is of {found.origin}, expected {trial.distribution}")
-    config = found.thing.Config.model_validate(trial.config)
-    for part, version in found.thing.versions(config).items():
+    plugin = registry().method(trial.method, trial.distribution)
+    if plugin.origin.distribution != trial.distribution:
+        raise XMCBenchError(f"method {trial.method!r} is of {plugin.origin}, expected {trial.distribution}")
+    config = plugin.thing.Config.model_validate(trial.config)
+    for part, version in plugin.thing.versions(config).items():
         if (wanted := trial.versions.get(part, version)) != version:
             raise XMCBenchError(f"method {trial.method!r}: found version {version} of {part}, expected {wanted}")
-    method: Method = found.thing(config)
+    method: Method = plugin.thing(config)
     return method

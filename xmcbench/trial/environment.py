@@ -64,6 +64,6 @@ def _call(command: list[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True, timeout=MAKE_SECONDS)
     except (OSError, subprocess.SubprocessError) as problem:
-        said = str(getattr(problem, "stderr", "") or problem).strip().splitlines()
-        reason = next((line for line in reversed(said) if line.startswith("ERROR")), said[-1] if said else "")
+        lines = str(getattr(problem, "stderr", "") or problem).strip().splitlines()
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1] if lines else "")
         raise XMCBenchError(f"{' '.join(command[1:5])} ...: failed: {reason}") from problem

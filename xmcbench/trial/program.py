@@ -128,12 +128,12 @@ def _tree(pid: int) -> list[psutil.Process]:
 
 
 def _marked(mark: str) -> list[psutil.Process]:
-    found = []
+    processes = []
     for process in psutil.process_iter():
         with suppress(psutil.Error, OSError):
             if mark in process.environ().get(MARK, ""):
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def _alive(process: psutil.Process) -> bool:

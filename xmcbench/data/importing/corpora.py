@@ -43,13 +43,13 @@ def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
 
 def read_hugging_face(directory: Path, columns: Columns) -> dict[str, Iterator[Row]]:
     """The train and test splits of a folder that `DatasetDict.save_to_disk` or the hub's Parquet layout wrote."""
-    found: dict[str, Iterator[Row]] = {}
+    splits: dict[str, Iterator[Row]] = {}
     for split in ("train", "test"):
         files = sorted([*directory.glob(f"{split}/*.arrow"), *directory.glob(f"**/{split}-*.parquet")])
         if not files:
             raise XMCBenchError(f"{directory}: found no {split} split, expected {split}/*.arrow or {split}-*.parquet")
-        found[split] = chain.from_iterable(read_rows(path, columns) for path in files)
-    return found
+        splits[split] = chain.from_iterable(read_rows(path, columns) for path in files)
+    return splits
 
 
 def read_annif(path: Path) -> Iterator[Row]:

@@ -90,12 +90,12 @@ def _delimiter(path: Path, file: TextIO) -> str:
     sample = file.read(1 << 16)
     file.seek(0)
     try:
-        found = csv.Sniffer().sniff(sample, DELIMITERS).delimiter
+        delimiter = csv.Sniffer().sniff(sample, DELIMITERS).delimiter
     except csv.Error:
         return ","
-    if found != ",":
-        _log.warning("%s: read with the delimiter %r, which was detected", path, found)
-    return found
+    if delimiter != ",":
+        _log.warning("%s: read with the delimiter %r, which was detected", path, delimiter)
+    return delimiter
 
 
 def _read_json_lines(path: Path, encoding: str | None) -> Iterator[dict[str, Any]]:
