@@ -216,8 +216,8 @@ def test_predictions_of_another_program_can_be_handed_in(bench: Bench, capsys: p
     dataset = load("fake-20", bench.root / "data")
     predictions = bench.root / "elsewhere.npz"
     save_npz(predictions, csr_matrix(dataset.test.targets.astype(np.float32)))
-    main_code = score_into_store(bench, predictions)
-    assert main_code == 0
+    assert score_into_store(bench, predictions) == 0
+    capsys.readouterr()
     (made,) = bench.store.records()
     keep(bench, made, provenance={**made.provenance, **CLEAN})
     code, said, wrong = submit(bench, capsys, made.key)
