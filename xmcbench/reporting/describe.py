@@ -139,9 +139,13 @@ def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Nested values by dotted name, as text."""
     for path, value in flatten(tree):
         name = path.rpartition(".")[2]
+        if value in ({}, []):
+            continue
         if isinstance(value, bool) or value is None or isinstance(value, dict | list):
             yield path, json.dumps(value, ensure_ascii=False)
-        elif name in KINDS:
-            yield path, format_value(value, KINDS[name])
+        elif kind := "seconds" if path.startswith("stage_seconds.") else KINDS.get(name):
+            yield path, format_value(value, kind)
+        elif isinstance(value, int):
+            yield path, f"{value:,}"
         else:
-            yield path, f"{value:,}" if isinstance(value, int) else str(value)
+            yield path, str(value)

@@ -155,6 +155,7 @@ function redraw(navigated = false) {
   writeAddress(navigated);
   redrawTables();
   redrawCharts();
+  byId("bibtex").hidden = !groups.some((group) => group.rows.some((row) => row.papers.length));
   byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, note)));
 }
 

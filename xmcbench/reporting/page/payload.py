@@ -17,6 +17,7 @@ from xmcbench.reporting.standings import every_printed
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
+ON_DEMAND = ("negatives", "encoder", "hardware")  # published facts that only the list of columns shows
 HIDDEN = ("trial", "paper")  # the page has links in their place
 DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
@@ -74,6 +75,8 @@ def _group(group: Group) -> dict[str, Any]:
     compared = [AGAINST] if any(group.sort in row.against for row in group.rows) else []
     kind = ["kind"] if "kind" in group.columns else []
     columns = list(dict.fromkeys([*kind, *group.metrics, *compared, *metrics, *facts]))
+    usual = [name for name in group.columns if group.source != "published" or name not in ON_DEMAND]
+    shown = [*kind, *group.metrics, *compared, *usual]
     return {
         "source": group.source,
         "dataset": group.dataset,
@@ -82,7 +85,7 @@ def _group(group: Group) -> dict[str, Any]:
         "budget": "" if group.source == "published" else budget_text(group.budget),
         "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
         "columns": columns,
-        "shown": [name for name in (*kind, *group.metrics, *compared, *group.columns) if name in columns],
+        "shown": [name for name in shown if name in columns],
         "sort": group.sort,
         "rows": [_row(row, group.sort, columns) for row in group.rows],
         "printed": [_row(one, group.sort, columns) for one in every_printed(group)]

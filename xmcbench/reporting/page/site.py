@@ -107,6 +107,7 @@ def _record(record: Record) -> str:
         style=style,
         title=f"{record.trial.dataset}/{record.trial.label}",
         key=record.key,
+        dataset=record.trial.dataset,
         sections=describe(record),
     )
 
