@@ -8,11 +8,13 @@ seen with 80 % power.
 
     python benchmarks/claims.py --data DIRECTORY --run    # trains first what the store lacks: hours on two cores
     python benchmarks/claims.py --store leaderboard/measured --only 'PRIME*'
+    python benchmarks/claims.py --write leaderboard/claims.yaml    # also the states that the leaderboard shows
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -29,7 +31,8 @@ from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.bootstrap import Difference, difference
 from xmcbench.evaluation.power import Uncertainty, planned, uncertainty
-from xmcbench.reporting import PublishedRow, published_rows
+from xmcbench.reporting import PublishedRow, published_rows, read_claims
+from xmcbench.reporting.claims import Claim, state_of, write_claims
 from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -62,6 +65,8 @@ class Outcome:
     detectable: float  # the difference that is seen with 80 % power, a fraction
     seeds: int
     queries: int
+    found: Difference | None = None  # better minus than; None where trials are missing
+    sides: tuple[Side, ...] = ()  # better and than
 
 
 class Trials:
@@ -148,7 +153,7 @@ def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
     if "early" in claim:
         text += "; " + early(claim["early"], metric, better.ended, than.ended)
     verdict = "not decided" if not found.significant else "holds" if found.value > 0 else "does not hold"
-    return Outcome(text, verdict, spread.detectable(), seeds, queries)
+    return Outcome(text, verdict, spread.detectable(), seeds, queries, found, (better, than))
 
 
 def compared(better: list[Record], than: list[Record], metric: str, trials: Trials) -> tuple[Difference, Uncertainty]:
@@ -181,13 +186,44 @@ def verdict(outcome: Outcome, papers: float | None) -> str:
     return f"{outcome.verdict}: {sees} {100 * outcome.detectable:.1f} points{of_paper}"
 
 
-def row(claim: dict[str, Any], trials: Trials, published: tuple[PublishedRow, ...]) -> tuple[dict[str, Any], str]:
-    """The claim's line of the table, and its verdict."""
+def leaderboard_claim(claim: dict[str, Any], outcome: Outcome) -> Claim:
+    """The claim as the leaderboard shows it."""
+    name = re.sub("[^a-z0-9]+", "-", claim["claim"].lower().replace("'", "")).strip("-")
+    entry = {"id": name, "claim": claim["claim"], "metric": claim["metric"], "published": claim["paper"]}
+    if outcome.found is None:
+        return Claim.model_validate(entry)
+    better, than = outcome.sides
+    low, high = (f"{100 * end:+.2f}" for end in outcome.found.interval)
+    entry["state"] = state_of((float(low), float(high)))
+    entry["trials"] = {
+        "suite": ", ".join(dict.fromkeys(suites_of(claim))),
+        "dataset": better.dataset,
+        "better": better.label,
+        "than": than.label,
+        "better_keys": [record.key for record in better.ended],
+        "than_keys": [record.key for record in than.ended],
+        "difference": f"{100 * outcome.found.value:+.2f}",
+        "interval": (low, high),
+    }
+    return Claim.model_validate(entry)
+
+
+def row(claim: dict[str, Any], outcome: Outcome, published: tuple[PublishedRow, ...]) -> dict[str, Any]:
+    """The claim's line of the table."""
     paper, papers = printed(claim, published)
-    outcome = measured(claim, trials)
     cells = {"claim": claim["claim"], "paper": paper, "measured": outcome.text, "seeds": outcome.seeds}
     cells |= {"queries": outcome.queries, "verdict": verdict(outcome, papers)}
-    return cells, outcome.verdict
+    return cells
+
+
+def update(path: Path, claims: list[dict[str, Any]], outcomes: dict[str, Outcome]) -> None:
+    """Write the claims of the leaderboard. Those whose trials are missing keep the entry that the file has."""
+    known = {claim.id: claim for claim in read_claims(path)} if path.exists() else {}
+    for claim in claims:
+        found = leaderboard_claim(claim, outcomes[claim["claim"]]) if claim["claim"] in outcomes else None
+        if found and (found.trials or found.id not in known):
+            known[found.id] = found
+    write_claims(known.values(), path)
 
 
 def main() -> None:
@@ -197,10 +233,11 @@ def main() -> None:
     parser.add_argument("--only", default="*", help="claims that match the pattern")
     parser.add_argument("--run", action="store_true", help="train what is missing first")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the leaderboard's claims")
     options = parser.parse_args()
     claims = [c for c in yaml.safe_load((HERE / "claims.yaml").read_text()) if fnmatch(c["claim"], options.only)]
     trials, published = Trials(options.store, options.data), published_rows()
-    rows, verdicts, problems = [], Counter[str](), []
+    rows, outcomes, problems = [], {}, []
     try:
         for suite in dict.fromkeys(suite for claim in claims for suite in suites_of(claim)) if options.run else ():
             command = ["xmcbench", "run", trials.path(suite), "--store", options.store, "--data", options.data]
@@ -209,12 +246,13 @@ def main() -> None:
         sys.exit(str(error))
     for claim in claims:
         try:
-            cells, outcome = row(claim, trials, published)
+            outcomes[claim["claim"]] = outcome = measured(claim, trials)
+            rows.append(row(claim, outcome, published))
         except XMCBenchError as problem:
             problems.append(f"{claim['claim']}: {problem}")
-            continue
-        rows.append(cells)
-        verdicts[outcome] += 1
+    if options.write:
+        update(options.write, claims, outcomes)
+    verdicts = Counter(outcome.verdict for outcome in outcomes.values())
     report("claims", rows, options.out)
     print(", ".join(f"{verdicts[name]} {name}" for name in VERDICTS))
     if problems:

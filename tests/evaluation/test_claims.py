@@ -59,6 +59,19 @@ def test_a_claim_holds_or_not_or_is_not_decided(claims: ModuleType, root: Path) 
     assert claims.verdict(same, 0.006) == "not decided: sees 0.0 points, the paper's difference is 0.6"
 
 
+def test_the_leaderboard_gets_states_and_keys_of_the_trials(claims: ModuleType, root: Path, tmp_path: Path) -> None:
+    claim = {"claim": "A method's claim", "metric": "P@1", "suite": "run", "better": "neighbours", "than": "popular"}
+    claim["paper"] = {"text": "a paper"}
+    path = tmp_path / "claims.yaml"
+    missing = claims.measured({**claim, "suite": "later"}, claims.Trials(root / "results", root, root))
+    for outcome_now, state in ((missing, "not tried"), (outcome(claims, root), "reproduced"), (missing, "reproduced")):
+        claims.update(path, [claim], {claim["claim"]: outcome_now})
+        (written,) = claims.read_claims(path)
+        assert (written.id, written.state) == ("a-methods-claim", state)
+    assert len(written.trials.better_keys) == len(written.trials.than_keys) == 2
+    assert float(written.trials.interval[0]) > 0
+
+
 def test_the_power_is_told_before_a_suite_runs(claims: ModuleType, root: Path) -> None:
     """120 queries: 0.5 / sqrt(120) times the quantiles of 97.5 and 80 %."""
     found = outcome(claims, root, suite="later")

@@ -3,6 +3,7 @@
 
 const SERIES = 8; // lines or bars of a chart; more could not be distinguished
 const DRAWN = 400; // points of a chart: the Pareto front and the best others
+const NAMED = 16; // points that all have names; of more points only those of the Pareto front
 const HEIGHT = 360;
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 46 };
 
@@ -128,14 +129,15 @@ function planCost(rows, x, y) {
       circle.append(title(`${point.name}: ${y} ${point.y.toFixed(2)}, ${PAGE.costs[x]} ${short(point.x)}`));
       root.append(circle);
     }
-    for (const label of placeLabels(front, width)) {
+    const named = points.length <= NAMED ? [...front, ...others] : front;
+    for (const label of placeLabels(named, width)) {
       if (label.far) root.append(svg("line", { class: "leader", x1: label.px, y1: label.py, x2: label.x, y2: label.y - 4 }));
       root.append(svg("text", { class: "label", x: label.x, y: label.y }, label.text));
     }
     const sources = unique(points.map((point) => point.source)).sort();
     show("cost", root, `${y} against ${PAGE.costs[x]} of ${points.length} rows; the table above holds the same values`,
       [...sources.map((source) => [source, source]), ["front-swatch", "Pareto front: no row is better at the same cost or less"]], [
-      "Names are those of the Pareto front; the other points show theirs on hover.",
+      named === front ? "Names are those of the Pareto front; the other points show theirs on hover." : "",
       all.length > points.length ? `${all.length - points.length} of ${all.length} rows below the best are not drawn.` : "",
       rows.length > known.length ? `${rows.length - known.length} rows without this cost or without a rank are left out.` : "",
     ]);
