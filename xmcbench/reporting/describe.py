@@ -11,12 +11,13 @@ from typing import Any
 
 from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
+from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
 from xmcbench.trial.trial import SCHEMA_VERSION
 
-KINDS: Mapping[str, Any] = {
+KINDS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
     "peak_bytes": "bytes",
     "peak_device_bytes": "bytes",
@@ -143,8 +144,10 @@ def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             continue
         if isinstance(value, bool) or value is None or isinstance(value, dict | list):
             yield path, json.dumps(value, ensure_ascii=False)
-        elif kind := "seconds" if path.startswith("stage_seconds.") else KINDS.get(name):
-            yield path, format_value(value, kind)
+        elif path.startswith("stage_seconds."):
+            yield path, format_value(value, "seconds")
+        elif name in KINDS:
+            yield path, format_value(value, KINDS[name])
         elif isinstance(value, int):
             yield path, f"{value:,}"
         else:
