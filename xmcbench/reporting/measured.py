@@ -54,18 +54,18 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     imported = isinstance(first.trial.budget, UnknownBudget)
     single = scored and len(records) == 1
     failure = first.failure
-    figures: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     if scored and len(records) > 1:
         names = [name for name in first.metrics if all(name in record.metrics for record in records)]
-        figures = {name: [record.metrics[name] for record in records] for name in names}
+        values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
         source="imported" if imported else "measured",
         method=" ".join(first.trial.label.split()),
         variant=variant,
         status=first.status,
-        metrics={name: fmean(values) for name, values in figures.items()} or (first.metrics if single else {}),
+        metrics={name: fmean(own) for name, own in values.items()} or (first.metrics if single else {}),
         intervals=first.intervals if single else {},
-        std={name: stdev(values) for name, values in figures.items()},
+        std={name: stdev(own) for name, own in values.items()},
         facts={"trial": first.key} if imported else _facts(records),
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),

@@ -69,12 +69,12 @@ class RowFacts(BaseModel):
     slip: dict[Metric, Slip] = Field({}, description="metrics that the paper misprints, and what is wrong with each")
     split: str = Field("", description="how the test split differs; such rows are shown unranked")
     label_text: bool | None = Field(None, description="whether label texts are read")
-    classifier: bool | None = Field(None, description="whether a weight vector a label is used in prediction")
+    classifier: bool | None = Field(None, description="whether prediction uses a weight vector for each label")
     ensemble: int | None = Field(None, ge=1, description="learners whose predictions are combined")
     extra_metadata: bool | None = Field(None, description="whether data beside texts and targets is used")
     encoder: str | None = Field(None, description="the pretrained encoder")
     dimension: int | None = Field(None, ge=1, description="dimension of the embeddings that are searched")
-    loss: str | None = Field(None, description="what is minimised")
+    loss: str | None = Field(None, description="the loss that is minimised")
     batch_size: int | None = Field(None, ge=1, description="queries per step")
     negatives: str | None = Field(None, description="where negatives come from")
     negative_pool: int | None = Field(None, ge=0, description="labels that a query is scored against in a step")
@@ -82,9 +82,9 @@ class RowFacts(BaseModel):
     hardware: Devices | None = Field(None, description="`4 x A100`; kinds are joined by ` + `")
     training_hours: Cost | None = Field(None, description="wall clock")
     inference_hours: Cost | None = Field(None, description="wall clock, for the test split")
-    memory_gb: Cost | None = Field(None, description="largest of a device")
-    batch_seconds: Cost | None = Field(None, description="a step")
-    epoch_hours: Cost | None = Field(None, description="a pass")
+    memory_gb: Cost | None = Field(None, description="peak memory of the largest device")
+    batch_seconds: Cost | None = Field(None, description="wall clock of one step")
+    epoch_hours: Cost | None = Field(None, description="wall clock of one epoch")
     settings: dict[str, str | int | bool] = Field({}, description="anything else; added to those further out")
     note: str = Field("", description="remarks on the row")
 
@@ -114,9 +114,9 @@ class TableRow(RowFacts):
 class PublishedTable(RowFacts):
     """A table as it stands in a file, or the part of one that is about one dataset."""
 
-    table: int | str = Field(description="its number, or where else the figures stand")
+    table: int | str = Field(description="its number, or another place")
     metrics: list[Metric] = Field([], description="the columns of `figures`, each once")
-    unit: Literal["per cent", "fraction"] = Field("per cent", description="in which figures are printed")
+    unit: Literal["per cent", "fraction"] = Field("per cent", description="the unit that the values are printed in")
     rows: list[TableRow] = Field(min_length=1, description="a mapping each")
 
     @field_validator("metrics")

@@ -1,4 +1,4 @@
-"""A leaderboard: groups of comparable rows. Text tables, pages and figures are views of it."""
+"""A leaderboard: groups of comparable rows. Text tables, pages and charts show it."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Group:
     track: str
     protocol: str  # how evaluation differs from the dataset's test split; empty: it does not
     rows: tuple[Row, ...]
-    metrics: tuple[str, ...]  # columns of figures, and
+    metrics: tuple[str, ...]  # columns of metrics, and
     columns: tuple[str, ...]  # columns of facts after them
     sort: str  # the metric ranks are by
     dataset_hash: str = ""  # measured: of the content
@@ -122,7 +122,7 @@ class Leaderboard:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The columns of figures of all groups."""
+        """The columns of metrics of all groups."""
         return tuple(dict.fromkeys(name for group in self.groups for name in group.metrics))
 
 

@@ -1,7 +1,7 @@
-"""Which rows cannot be told from the best of their group: the paired bootstrap, from kept figures on resamples.
+"""Ties: the rows that are not significantly different from the best row of their group, by the paired bootstrap.
 
-A trial keeps its figures on the same resamples of the test queries as every other trial on that split, so rows are
-compared without predictions or dataset. B resamples, R rows.
+Every trial stores its metrics on the same resamples of the test queries, so rows are compared without predictions and
+without the dataset. B resamples, R rows.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from xmcbench.reporting.rows import Row
 if TYPE_CHECKING:
     import numpy as np
 
-# The figures (by metric, [B] each) on resamples that are kept of a trial, by its key; empty where there are none.
+# (key of a trial, names of metrics) -> the stored replicates [B] of each metric; empty where none are stored
 Resampled = Callable[[str, Sequence[str]], Mapping[str, "np.ndarray"]]
 
 
 def with_ties(rows: Sequence[Row], metrics: Sequence[str], resampled: Resampled) -> list[Row]:
-    """The `rows` of a group, with the intervals of those of several seeds and with the `metrics` in which they tie."""
+    """The `rows` of a group, with the `metrics` in which each ties with the best, and intervals of means over seeds."""
     ranked = [row for row in rows if row.rank is not None]
     if len(ranked) < 2 and not any(row.std for row in ranked):
         return list(rows)
@@ -35,33 +35,33 @@ def with_ties(rows: Sequence[Row], metrics: Sequence[str], resampled: Resampled)
 
 
 def _tied(metric: str, rows: Sequence[Row], replicates: _Replicates) -> list[Row]:
-    """Of rows with an interval those that the best row in `metric` does not beat."""
+    """The `rows`, all with an interval, that are not significantly different from the best of them in `metric`."""
     from xmcbench.evaluation.bootstrap import indistinguishable
 
     if len(rows) < 2:
         return []
     best = max(rows, key=lambda row: row.metrics[metric])
     lowest = best.intervals[metric][0]
-    # Where intervals do not overlap, neither does that of the difference hold 0: such rows need not be read.
+    # If two intervals do not overlap, the interval of the difference does not hold 0: such rows need not be read.
     near = [row for row in rows if row is not best and row.intervals[metric][1] >= lowest]
-    figures = replicates.figures(best, metric)
-    compared = [(row, own) for row in near if (own := replicates.figures(row, metric)) is not None]
-    if figures is None or not compared:
+    of_best = replicates.mean(best, metric)
+    compared = [(row, own) for row in near if (own := replicates.mean(row, metric)) is not None]
+    if of_best is None or not compared:
         return []
-    answers = indistinguishable(figures, [own for _, own in compared])
+    answers = indistinguishable(of_best, [own for _, own in compared])
     return [row for (row, _), same in zip(compared, answers, strict=True) if same]
 
 
 class _Replicates:
-    """Figures on resamples of rows, read once."""
+    """The stored replicates of rows; each trial is read once."""
 
     def __init__(self, metrics: Sequence[str], resampled: Resampled) -> None:
         self._metrics = metrics
         self._resampled = resampled
         self._read: dict[str, Mapping[str, np.ndarray]] = {}
 
-    def figures(self, row: Row, metric: str) -> np.ndarray | None:
-        """The means over seeds [B]; None where a seed has none."""
+    def mean(self, row: Row, metric: str) -> np.ndarray | None:
+        """The means over the seeds of a row, [B]; None if a seed has no replicates."""
         total: np.ndarray | None = None
         for key in row.keys:
             if key not in self._read:
@@ -73,8 +73,8 @@ class _Replicates:
         return None if total is None else total / len(row.keys)
 
     def intervals(self, row: Row) -> dict[str, tuple[float, float]]:
-        """The interval of each metric of which every seed keeps figures on resamples."""
+        """The interval of each metric that has replicates of every seed."""
         from xmcbench.evaluation.bootstrap import intervals
 
-        own = {metric: self.figures(row, metric) for metric in self._metrics if metric in row.metrics}
-        return intervals({metric: figures for metric, figures in own.items() if figures is not None})
+        own = {metric: self.mean(row, metric) for metric in self._metrics if metric in row.metrics}
+        return intervals({metric: values for metric, values in own.items() if values is not None})
