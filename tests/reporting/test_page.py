@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 
 from xmcbench.reporting import View, leaderboard, published_rows
-from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.page import write_page
 from xmcbench.trial.record import Record
 
 from .browser import Visit, browser
-from .leaderboards import HOSTILE, METRICS, analysed, board, many
+from .leaderboards import HOSTILE, METRICS, analysed, board, claims, many
 
 STEPS, TOKENS = "1,000 steps", "5,000 encoder tokens"
 
@@ -37,7 +36,7 @@ def records() -> dict[str, Record]:
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     records, table = board()
     out: Path = tmp_path_factory.mktemp("site")
-    write_page(table, records, out, analysed(records), read_claims())
+    write_page(table, records, out, analysed(records), claims(records))
     return out
 
 
@@ -162,7 +161,9 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
     assert len(points) == len(scored)
     for label, record in scored.items():
         assert any(text.startswith(f"{label}: P@1 {100 * record.metrics['P@1']:.2f}, ") for text in points)
-    assert page.locator("#cost .label").all_text_contents() == ["method-0"]  # the cheapest is the best
+    names = page.locator("#cost .label").all_text_contents()
+    assert names[0] == "method-0", "the cheapest is the best"
+    assert len(names) == len(scored), "few points all have their names"
     assert page.locator("#curve polyline").count() == 6
     assert page.locator("#deciles rect").count() == 7 * 10
     choice(page, "Dataset").select_option("other-set")
@@ -186,6 +187,17 @@ def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: 
     assert page.locator("#title").inner_text() == "made"
 
 
+def test_a_claim_links_from_its_value_to_its_trials(visit: Visit, records: dict[str, Record]) -> None:
+    page = visit.page
+    mark = page.get_by_role("link", name="DEXML wins: reproduced, P@1 +2.00 (+1.00 to +3.00) on made")
+    assert mark.inner_text() == "✓"
+    mark.click()
+    claim = page.locator("#claim-dexml-wins")
+    assert claim.is_visible()
+    links = [link.get_attribute("href") for link in claim.get_by_role("link").all()]
+    assert links == [f"records/{key}.html" for key in list(records)[:2]]
+
+
 def test_what_is_shown_is_downloaded(visit: Visit) -> None:
     page = visit.page
     page.get_by_role("radio", name="Published").check(force=True)
@@ -203,12 +215,16 @@ def test_search_folds_accents_and_splits_words(chromium: Any, tmp_path: Path) ->
     write_page(leaderboard([], published_rows(), View()), {}, tmp_path)
     visit = Visit(chromium, tmp_path / "index.html")
     choice(visit.page, "Dataset").select_option("lf-amazontitles-1.3m")
-    for text, names in {"renee": {"Renée"}, "prime lite": {"PRIME-lite"}, "dexa enc": {"DEXA"}}.items():
+    for text, names in {
+        "renee": {"Renée", "Renée + LEVER"},
+        "prime lite": {"PRIME-lite"},
+        "dexa enc": {"DEXA"},
+    }.items():
         visit.page.get_by_role("searchbox", name="Search").fill(text)
         assert {row["method"] for row in visit.rows()} == names
     visit.page.get_by_role("searchbox", name="Search").fill("")
     visit.page.get_by_role("checkbox", name="every printed row").check()
-    assert visit.page.locator("#count").inner_text() == "101 rows"
+    assert visit.page.locator("#count").inner_text() == "130 rows in 3 tables, each ranked on its own"
     assert sum(path.stat().st_size for path in tmp_path.rglob("*.*")) < 1_000_000
     visit.context.close()
 
