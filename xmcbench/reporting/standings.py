@@ -177,7 +177,9 @@ def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
     usual = [name for name in USUAL_METRICS[setting["track"]] if name in counts]
     if setting["source"] == "published":
         usual = [name for name in usual if counts[name] >= RARE * scored] or usual
-    metrics = tuple(usual or list(counts)[:6] or USUAL_METRICS[setting["track"]][:1])
+    if len(usual) < 2:
+        usual = list(dict.fromkeys([*usual, *counts]))[:6]
+    metrics = tuple(usual or USUAL_METRICS[setting["track"]][:1])
     facts = {name for row in rows for name in row.facts} | ({"kind"} if any(row.kind for row in rows) else set())
     columns = tuple(name for name in USUAL_COLUMNS[setting["source"]] if name in facts)
     sort = "P@1" if "P@1" in counts else metrics[0]

@@ -12,7 +12,7 @@ function short(number) {
   for (const [unit, size] of [["P", 1e15], ["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
     if (Math.abs(number) >= size) return `${+(number / size).toPrecision(3)}${unit}`;
   }
-  return String(+number.toPrecision(3));
+  return number !== 0 && Math.abs(number) < 0.001 ? number.toExponential(0) : String(+number.toPrecision(3));
 }
 
 // What distinguishes points of a sweep is at the end of their names.
@@ -50,7 +50,9 @@ function scale(values, pixels, { log = false, room = 0.06, zero = false } = {}) 
   const steps = most - least > 3 ? [1] : [1, 2, 5];
   const ticks = [];
   for (let power = Math.floor(least); power <= Math.ceil(most); power += 1) ticks.push(...steps.map((step) => step * 10 ** power));
-  return { place, ticks: ticks.filter((tick) => of(tick) >= least && of(tick) <= most) };
+  const inside = ticks.filter((tick) => of(tick) >= least && of(tick) <= most);
+  const every = Math.ceil(inside.length / Math.max(2, Math.floor(Math.abs(pixels[1] - pixels[0]) / 48)));
+  return { place, ticks: inside.filter((_, at) => at % every === 0) };
 }
 
 // The axes of a chart; `x` and `y` are scales, `names` replace the ticks of a bar chart.
