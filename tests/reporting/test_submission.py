@@ -245,8 +245,11 @@ def test_a_review_compares_trials_of_one_dataset_in_pairs(
     code, _, wrong = submit(bench, capsys, "--check", "--comment", str(review))
     assert (code, wrong) == (0, "")
     text = re.sub(" +", " ", review.read_text())
-    assert text.count("minus reference trials (paired bootstrap)") == 2
-    assert "| +0.00 | +0.00 to +0.00 | not significant |" in text
+    assert text.count("minus reference trials") == 2
+    assert "| P@1 | +0.00 (+0.00 to +0.00) |" in text
+    accepted = str(bench.root / "accepted")
+    submit(bench, capsys, "--check", "--comment", str(review), "--base", accepted)
+    assert "minus reference trials" not in review.read_text(), "nothing is new"
 
 
 def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,6 +25,10 @@ def submit(
         Path | None, typer.Option(metavar="FILE", help="With --check: write the review as Markdown.")
     ] = None,
     to: Annotated[Path, typer.Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
+    base: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="With --comment: accepted results before; only new trials are compared."),
+    ] = None,
     verified: Annotated[Path, typer.Option(metavar="FILE", help="The maintainers' list of verified trials.")] = Path(
         "leaderboard/verified.yaml"
     ),
@@ -46,7 +50,7 @@ def submit(
         raise XMCBenchError("submit: --comment needs --check")
     dataset = cache(partial(load, data_dir=data))
     if run is None:
-        problems = _check(to, dataset, comment, verified)
+        problems = _check(to, dataset, comment, verified, base)
     else:
         problems = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, dataset)
     for problem in problems:
@@ -86,7 +90,9 @@ def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset])
     return []
 
 
-def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None, verified: Path) -> list[str]:
+def _check(
+    folder: Path, dataset: Callable[[str], Dataset], comment: Path | None, verified: Path, base: Path | None
+) -> list[str]:
     """Every problem of every accepted trial, a line each; the review goes to `comment`."""
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
@@ -117,7 +123,7 @@ def _check(folder: Path, dataset: Callable[[str], Dataset], comment: Path | None
             f"- {problem}\n" for problem in problems if not any(p in problem for o in checked for p in o.problems)
         )
         with atomic_write(comment) as file:
-            file.write((review.comment(store, checked) + unread).encode())
+            file.write((review.comment(store, checked, Store(base) if base else None) + unread).encode())
     return problems
 
 

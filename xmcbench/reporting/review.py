@@ -12,7 +12,7 @@ from typing import Literal
 
 from xmcbench.evaluation.comparison import compare_resampled
 from xmcbench.reporting.rows import budget_text
-from xmcbench.reporting.text_table import TextTable, render_tables
+from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
@@ -40,8 +40,11 @@ class Checked:
         return "verified" if self.verified else "recomputed"
 
 
-def comment(store: Store, checked: Sequence[Checked]) -> str:
-    """The review as Markdown, for a comment on a pull request."""
+def comment(store: Store, checked: Sequence[Checked], base: Store | None = None) -> str:
+    """The review as Markdown, for a comment on a pull request.
+
+    Trials without problems are compared with reference trials; with `base`, only those that are new since then.
+    """
     rows = tuple(
         (
             f"{one.record.trial.dataset}/{one.record.trial.label}",
@@ -51,25 +54,43 @@ def comment(store: Store, checked: Sequence[Checked]) -> str:
         )
         for one in checked
     )
-    table = TextTable("Submissions", ("trial", "key", "state", "problems"), rows)
-    compared = [_references(store, one.record, [o.record for o in checked]) for one in checked if not one.problems]
-    return render_tables([table, *(other for other in compared if other)], "markdown") + "\n"
+    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "problems")]
+    records = [one.record for one in checked]
+    new = [one.record for one in checked if not one.problems and not _is_in(base, one.record)]
+    compared = [_references(store, record, records) for record in new]
+    tables = [TextTable("Submissions", tuple(headings), rows), *(table for table in compared if table)]
+    return render_tables(tables, "markdown") + "\n"
+
+
+def _is_in(base: Store | None, record: Record) -> bool:
+    return base is not None and base.record(record.key) == record
 
 
 def _references(store: Store, record: Record, others: Sequence[Record]) -> TextTable | None:
-    """The paired differences of a trial from the best others on the same data; None where there are none."""
+    """The paired differences of a trial from the best others on the same data; None if there are none."""
     metric = "P@1" if "P@1" in record.metrics else next(iter(record.metrics))
     near = [o for o in others if o.key != record.key and o.truth_hash == record.truth_hash and metric in o.metrics]
-    near.sort(key=lambda other: -other.metrics[metric])
+    near = sorted(near, key=lambda other: -other.metrics[metric])[:REFERENCES]
+    if not near:
+        return None
     names = list(record.metrics)
-    rows = []
-    for other in near[:REFERENCES]:
-        kept = store.resampled(record, names), store.resampled(other, names)
-        for compared in compare_resampled((record.metrics, other.metrics), kept):
-            low, high = compared.difference.interval
-            verdict = "significant" if compared.difference.significant else "not significant"
-            name = f"{other.trial.label}, {budget_text(other.trial.budget.limits())}"
-            difference = f"{100 * compared.difference.value:+.2f}"
-            rows.append((name, compared.name, difference, f"{100 * low:+.2f} to {100 * high:+.2f}", verdict))
-    title = f"{record.trial.dataset}/{record.trial.label} minus reference trials (paired bootstrap)"
-    return TextTable(title, ("reference", "metric", "difference", "95 %", ""), tuple(rows)) if rows else None
+    columns = [_differences(store, record, other, names) for other in near]
+    rows = tuple((name, *(column.get(name, "-") for column in columns)) for name in names)
+    titles = [f"{other.trial.label}, {budget_text(other.trial.budget.limits())}" for other in near]
+    return TextTable(
+        f"{record.trial.dataset}/{record.trial.label} minus reference trials",
+        ("metric", *titles),
+        rows,
+        ("Per cent, with 95 % intervals of the paired bootstrap. Bold: significant.",),
+    )
+
+
+def _differences(store: Store, record: Record, other: Record, metrics: Sequence[str]) -> dict[str, Cell]:
+    """The differences of two trials as cells, by metric."""
+    resampled = store.resampled(record, metrics), store.resampled(other, metrics)
+    cells = {}
+    for found in compare_resampled((record.metrics, other.metrics), resampled):
+        low, high = found.difference.interval
+        text = f"{100 * found.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        cells[found.name] = Cell(text, "best" if found.difference.significant else "")
+    return cells
