@@ -1,6 +1,6 @@
-"""Checkpoints: a folder a step, with a safetensors file a worker and a JSON note, there whole or not at all.
+"""Checkpoints: one folder per step, with a safetensors file per worker and a JSON note. Written atomically.
 
-What every worker has alike (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
+The state that all workers share (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
 workers that hold their rows, with the rows' ids, so that another number of workers can pick up theirs.
 """
 

@@ -1,4 +1,4 @@
-"""What a method says that ranks labels by an inner product of vectors: its settings, its modules, its vectors.
+"""The contract of a method that ranks labels by inner products of vectors: its settings, its modules, its vectors.
 
 Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 """
@@ -51,8 +51,8 @@ class VectorMethod(Model, Method):
         def micro_batch_on(self, kind: str) -> int:
             """Padded tokens through the encoder at once on a device of that kind, `cpu` or `cuda`.
 
-            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding; but
-            bf16 products are prepared anew for each shape, so fewer and larger ones are faster there.
+            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding, but in bf16
+            each new shape of a product has a setup cost, so fewer and larger micro-batches are faster.
             """
             on_cpu = 8_192 if self.precision == "bf16" else 2_048
             return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)
@@ -76,7 +76,7 @@ class VectorMethod(Model, Method):
         return {**super().versions(config), "engine": ENGINE_VERSION}
 
     def charging_to(self, ledger: Ledger) -> Charging:
-        """What enters the costs of this model's encoder and scores into `ledger`."""
+        """The `Charging` that enters the costs of this model's encoder and scores into `ledger`."""
         return Charging(ledger, self.encoder.flops, current_workers())
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
@@ -90,19 +90,19 @@ class VectorMethod(Model, Method):
         return nn.Module()
 
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
-        """The vectors of queries that are scored, from their embeddings."""
+        """The vectors that queries are scored with, from their embeddings."""
         return embeddings_ND
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
-        """The vectors of the labels `label_ids` [S] that are scored, from their embeddings; this worker holds them."""
+        """The vectors that the labels `label_ids` [S] of this worker are scored with, from their embeddings."""
         return embeddings_SD
 
     def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
-        """The vectors of queries in which a sampler looks for neighbours: by default those that are scored."""
+        """The vectors of queries among which samplers search: by default those for scoring."""
         return self.query_vectors(embeddings_ND)
 
     def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
-        """The vectors of the labels `label_ids` [S] in which a sampler looks for neighbours."""
+        """The vectors of the labels `label_ids` [S] among which samplers search."""
         return self.label_vectors(embeddings_SD, label_ids)
 
     def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002

@@ -1,4 +1,4 @@
-"""Methods that rank labels by an inner product of embeddings; whether and how they are trained is left open.
+"""Dual encoders: methods that rank labels by inner products of embeddings, trained or not.
 
 Legend: L labels, N texts, D dimensions.
 """
@@ -35,11 +35,11 @@ class DualEncoder(VectorMethod):
         assemble(self, train, run)
 
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
-        """[N, D] the vectors of these queries that are scored, on every worker; each embeds its share."""
+        """[N, D] the vectors that these queries are scored with, on every worker; each embeds its share."""
         return self.embed_queries(tokens, self.query_vectors)
 
     def all_label_vectors(self, tokens: Tokens) -> Tensor:
-        """[L, D] the vectors of all labels that are scored, on every worker; each embeds the labels it holds."""
+        """[L, D] the vectors that all labels are scored with, on every worker; each embeds the labels it holds."""
         return self.embed_labels(tokens, self.label_vectors, encode=self.encodes_labels)
 
     def predict(self, texts: Texts, k: int) -> Predictions:
@@ -50,7 +50,7 @@ class DualEncoder(VectorMethod):
 
     @property
     def encoder_alone_scores(self) -> bool:
-        """Whether a score is the inner product of the two embeddings as the encoder gives them."""
+        """Whether a score is the inner product of the encoder's own embeddings, without modules or tables."""
         own = type(self).query_vectors, type(self).label_vectors
         plain = own == (VectorMethod.query_vectors, VectorMethod.label_vectors)
         return plain and self.encodes_labels and not self.module_tensors() and not self.tables()

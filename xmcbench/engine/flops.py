@@ -1,6 +1,6 @@
-"""Floating-point operations, counted where they are done.
+"""Floating-point operations, counted where they happen.
 
-A multiplication and an addition are two operations. What runs inside `counting` says with `add` what it did.
+A multiplication and an addition are two operations. Code that runs inside `counting` adds to `current().flops`.
 """
 
 from __future__ import annotations
@@ -33,5 +33,5 @@ def counting() -> Iterator[Count]:
 
 
 def current() -> Count:
-    """The count of the innermost `counting` block; outside of any, one that nobody reads."""
+    """The count of the innermost `counting` block; outside of any block, a count that is discarded."""
     return _current.get() or Count()

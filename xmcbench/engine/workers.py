@@ -1,6 +1,6 @@
-"""The workers that share one training step, and what they tell each other.
+"""The workers that share one training step, and their collectives.
 
-Labels are dealt out over workers, and every worker scores all queries of the batch against its own labels. **Each
+Labels are sharded over workers, and every worker scores all queries of the batch against its own labels. **Each
 worker's loss is its part, and the loss is the sum of the parts.** So a collective's backward pass sums what all workers
 ask for, and a parameter that every worker holds gets the sum of their gradients. With one worker nothing is sent.
 
@@ -60,7 +60,7 @@ class Workers:
         return self._reduce(parts, dist.ReduceOp.MIN)
 
     def barrier(self) -> None:
-        """Return when every worker got here."""
+        """Return when every worker has called this."""
         if self.size > 1:
             dist.barrier()
 

@@ -15,15 +15,15 @@ from xmcbench.trial.settings import Settings
 class TripletLoss(Settings):
     """Settings of NGAME's triplet loss, and LMTX's: a base of a method's `Config`, beside `EmbeddingMethod.Config`."""
 
-    margin: float = Field(0.3, ge=0, description="by which a positive's score is to exceed a negative's")
-    hardest: int = Field(10, gt=0, description="negatives of a query in the loss")
-    weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
+    margin: float = Field(0.3, ge=0, description="by which a positive's score should exceed a negative's")
+    hardest: int = Field(10, gt=0, description="hardest negatives per query in the loss")
+    weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; null weighs all alike")
     bystanders: Literal["zero logit", "excluded"] = Field(
-        "zero logit", description="what negatives that keep the margin are in that softmax"
+        "zero logit", description="role of negatives outside the margin in that softmax"
     )
 
     def triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> Tensor:
-        """`losses.triplet` as these settings say."""
+        """`losses.triplet` with these settings."""
         return triplet(
             queries_BD,
             labels_SD,

@@ -1,4 +1,4 @@
-"""The samplers that have a name."""
+"""The built-in samplers, by name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from xmcbench.plugins.hookspecs import hookimpl
 
 @dataclass(frozen=True)
 class Recipe:
-    """A named sampler: `parts` makes the arguments of a `Sampler` that say what it is made of.
+    """A named sampler: `parts` returns the arguments `order`, `positives` and `negatives` of a `Sampler`.
 
     Example:
         >>> Recipe("all", lambda: {"negatives": [Everything()]}).name
@@ -25,7 +25,7 @@ class Recipe:
 
     name: str
     parts: Callable[[], dict[str, Any]]
-    version: int = 1  # to be raised by every change that moves results
+    version: int = 1  # raised by every change that moves results
 
     def __call__(self, train: TrainingData, *, batch_size: int, seed: int) -> Sampler:
         return Sampler(train, batch_size=batch_size, seed=seed, **self.parts())

@@ -1,6 +1,6 @@
 """Hard negatives from a cache of label embeddings (DEXML Section C.3, after Lindgren et al., 2021).
 
-Legend: B queries of a batch, S labels of its pool, L labels, M of them that this worker scores, D dimensions.
+Legend: B queries of a batch, S labels of its pool, L labels, M labels that this worker scores, D dimensions.
 """
 
 from __future__ import annotations
@@ -25,17 +25,18 @@ Loss = Callable[[Tensor, Tensor, Batch], Tensor]
 
 
 class Cached(Negatives):
-    """The `count` labels outside the pool that would learn most: with the longest gradients under a cache.
+    """The `count` labels outside the pool whose cached embeddings get the largest gradients.
 
-    1. The cache starts with the embeddings of all labels before the first epoch, which is charged.
-    2. Once a batch is embedded, its labels' embeddings take the place of the cache's.
-    3. The loss of the batch's queries over the whole cache gives each label a gradient; the `count` longest outside
-       the pool join it, and are embedded. One that is true for a query of the batch is its positive.
-    4. After the step the cache has their embeddings too.
+    1. Before the first epoch all labels are embedded into the cache, which is charged.
+    2. When a batch is embedded, its labels' embeddings replace those in the cache.
+    3. The loss of the batch's queries over the whole cache gives each label a gradient. The `count` labels outside the
+       pool with the largest gradients join the pool and are embedded. If one is true for a query of the batch, it
+       becomes a positive.
+    4. After the step the cache takes their embeddings too.
 
-    `loss(queries_BD, labels_SD, batch)` is of vectors as the sampler sees them, and written with `xmcbench.losses`;
-    None is the decoupled softmax at temperature 0.05. All workers have the whole cache, and each scores its labels.
-    It holds float16: half the memory and half the checkpoint, for vectors that only choose labels.
+    `loss(queries_BD, labels_SD, batch)` gets the vectors that samplers see and is written with `xmcbench.losses`; None
+    is the decoupled softmax at temperature 0.05. Each worker holds the whole cache and scores its own labels. The cache
+    is float16, which halves its memory: its vectors only choose labels.
     """
 
     def __init__(self, count: int, loss: Loss | None = None) -> None:
@@ -65,19 +66,19 @@ class Cached(Negatives):
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.cache_LD is None:
             raise XMCBenchError("the label cache is empty: refresh the sampler before the first batch")
-        self.cache_LD = self.cache_LD.to(labels_SD.device)  # a checkpoint's is on the CPU
+        self.cache_LD = self.cache_LD.to(labels_SD.device)  # after loading it is on the CPU
         self.cache_LD[torch.from_numpy(batch.label_ids).to(labels_SD.device)] = labels_SD.to(torch.float16)
 
     def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
         self.observe(batch, queries_BD, labels_SD)
-        length_L = self._gradient_lengths(batch, queries_BD)
-        length_L[batch.label_ids] = -1
-        count = min(self.count, len(length_L) - len(batch.label_ids))
-        return np.argsort(-length_L, kind="stable")[:count]
+        norm_L = self._gradient_norms(batch, queries_BD)
+        norm_L[batch.label_ids] = -1
+        count = min(self.count, len(norm_L) - len(batch.label_ids))
+        return np.argsort(-norm_L, kind="stable")[:count]
 
-    def _gradient_lengths(self, batch: Batch, queries_BD: Tensor) -> np.ndarray:
-        """[L] how long a gradient each label's cached vector gets from the loss over all labels."""
-        assert self.cache_LD is not None  # observe has seen to it
+    def _gradient_norms(self, batch: Batch, queries_BD: Tensor) -> np.ndarray:
+        """[L] the norm of the gradient that each cached vector gets from the loss over all labels."""
+        assert self.cache_LD is not None  # `observe` raises otherwise
         everything = self.sampler.with_pool(batch, np.arange(self.sampler.num_labels))
         mine = self.shard.share(everything)
         mine = replace(mine, positives=mine.positives.to(queries_BD.device))
@@ -85,10 +86,10 @@ class Cached(Negatives):
             ids = torch.from_numpy(self.shard.label_ids).to(queries_BD.device)
             labels_MD = self.cache_LD[ids].float().requires_grad_()
             (gradient_MD,) = torch.autograd.grad(self.loss(queries_BD.detach(), labels_MD, mine), labels_MD)
-        lengths = self.shard.workers.gather(gradient_MD.norm(dim=1)).cpu().numpy()
-        length_L = np.empty_like(lengths)
-        length_L[self.shard.everyone()] = lengths
-        return length_L
+        norms = self.shard.workers.gather(gradient_MD.norm(dim=1)).cpu().numpy()
+        norm_L = np.empty_like(norms)
+        norm_L[self.shard.everyone()] = norms
+        return norm_L
 
     def state(self) -> dict[str, Tensor]:
         return {} if self.cache_LD is None else {"cache": self.cache_LD}

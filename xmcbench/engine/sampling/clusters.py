@@ -1,6 +1,6 @@
-"""Clustered batches (NGAME): queries that lie close to each other meet in a batch and are each other's negatives.
+"""Clustered batches (NGAME): similar queries form a batch, so that the positives of each are hard negatives of the rest.
 
-Legend: N training queries, B queries of a batch, Q queries that are drawn, D dimensions.
+Legend: N training queries, B queries of a batch, Q queries with a label, D dimensions.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from xmcbench.engine.sampling.training_queries import TrainingQueries
 class Clusters(Order):
     """Clusters of at most `size` queries, shuffled, laid end to end and cut into batches.
 
-    The larger the clusters, the more alike the queries of a batch. Queries are clustered before epoch `start` and
-    `every` epochs from there; at the first clustering in or after each epoch of `growth` the size doubles. The number
-    of clusters is a power of two. Before the first clustering every query is a cluster of its own: the order is random.
+    The larger the clusters, the more similar the queries of a batch. Queries are clustered before epoch `start` and
+    every `every` epochs from then on; the size doubles at the first clustering in or after each epoch of `growth`. The
+    number of clusters is a power of two. Before the first clustering the order is random.
 
-    They are clustered by their vectors in the last training step that had them (`bank`), which costs no pass of the
-    encoder, or as they are at the refresh (`fresh`), which is charged, as `cluster`. A bank has every query from epoch
-    1 on. It holds float16: half the memory and half the checkpoint, for vectors that are only compared.
+    `vectors` says which vectors are clustered: `bank`, those of each query's last training step, which cost no encoder
+    pass; or `fresh`, those of the current model, which are charged to the stage `cluster`. The bank holds every query
+    after the first epoch, in float16, which halves its memory: the vectors are only compared.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Clusters(Order):
         vectors: Literal["bank", "fresh"] = "bank",
     ) -> None:
         if vectors == "bank" and start < 1:
-            raise ValueError("a bank is empty before the first epoch: start at 1 or later, or cluster fresh vectors")
+            raise ValueError("the bank is empty before the first epoch: start at 1 or later, or cluster fresh vectors")
         self.size = size
         self.start = start
         self.every = every
@@ -58,7 +58,7 @@ class Clusters(Order):
         self._unclustered_Q = np.arange(len(sampler.query_ids))
 
     def num_clusters(self, epoch: int) -> int:
-        """The power of two that makes clusters of at most the size of this epoch."""
+        """The smallest power of two that keeps clusters within this epoch's size."""
         size = self.size * 2 ** sum(grown <= epoch for grown in self.growth)
         return 1 << max(0, math.ceil(math.log2(len(self.sampler.query_ids) / size)))
 
@@ -66,7 +66,7 @@ class Clusters(Order):
         clusters_Q = self._unclustered_Q if self.clusters_Q is None else self.clusters_Q
         rng = self.sampler.rng("order", epoch)
         place = rng.permutation(clusters_Q.max() + 1)
-        # Members in random order too: a cluster that two batches share is not always cut in the same place.
+        # Members are shuffled too: a cluster that spans two batches is not always cut at the same place.
         return self.sampler.query_ids[np.lexsort((rng.random(len(clusters_Q)), place[clusters_Q]))]
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
@@ -75,20 +75,20 @@ class Clusters(Order):
         with embeddings.stage("cluster"):
             vectors_ND = embeddings.queries() if self.bank_ND is None else self.bank_ND
             workers = embeddings.workers
-            # One worker clusters for all: however they round, all must have the same order.
+            # One worker clusters for all: with different rounding the workers would get different orders.
             clusters_Q = torch.empty(0, dtype=torch.int64, device=vectors_ND.device)
             if workers.rank == 0:
                 drawn = torch.from_numpy(self.sampler.query_ids).to(vectors_ND.device)
                 rng = self.sampler.rng("clusters", epoch)
-                found = balanced_clusters(vectors_ND[drawn], self.num_clusters(epoch), rng)
-                clusters_Q = torch.from_numpy(found).to(vectors_ND.device)
+                computed_Q = balanced_clusters(vectors_ND[drawn], self.num_clusters(epoch), rng)
+                clusters_Q = torch.from_numpy(computed_Q).to(vectors_ND.device)
             self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.bank_ND is None:
             shape = self.sampler.train.targets.shape[0], queries_BD.shape[1]
             self.bank_ND = torch.zeros(shape, dtype=torch.float16, device=queries_BD.device)
-        self.bank_ND = self.bank_ND.to(queries_BD.device)  # a checkpoint's is on the CPU
+        self.bank_ND = self.bank_ND.to(queries_BD.device)  # after loading it is on the CPU
         self.bank_ND[torch.from_numpy(batch.query_ids).to(queries_BD.device)] = queries_BD.to(torch.float16)
 
     def state(self) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""The parts of a sampler: what puts queries in order, draws their positives, and brings negatives.
+"""The parts of a sampler: the order of the queries, the draw of their positives, the sources of negatives.
 
 Legend: B queries of a batch, K labels of a shortlist, N training queries, L labels, P true pairs, D dimensions.
 """
@@ -19,19 +19,19 @@ from xmcbench.evaluation.propensity import inverse_propensity
 
 
 class Part:
-    """What parts have in common: they know their one sampler, and may follow the model. By default they do not."""
+    """Base of all parts. A part belongs to one sampler; it may look at the model's embeddings, by default it does not."""
 
     sampler: TrainingQueries
 
     @property
     def watches(self) -> bool:
-        """Whether `observe` is to be called."""
+        """Whether `observe` is called after each step."""
         return False
 
     def attach(self, sampler: TrainingQueries) -> None:
-        """Called once, when the sampler is made. Raises ValueError where the part serves another already."""
+        """Called once, when the sampler is made. Raises ValueError where the part already belongs to a sampler."""
         if hasattr(self, "sampler"):
-            raise ValueError(f"this {type(self).__name__} is part of a sampler already: make another")
+            raise ValueError(f"this {type(self).__name__} already belongs to a sampler: make another one")
         self.sampler = sampler
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
@@ -41,23 +41,23 @@ class Part:
         """Called after each step with the vectors that were trained on, detached."""
 
     def state(self) -> dict[str, Tensor]:
-        """What was made of embeddings and a resumed run cannot make again."""
+        """What the part computed from embeddings and a resumed run cannot compute again."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Take back what `state` gave."""
+        """Restore what `state` returned."""
 
 
 class Order(Part):
-    """In which order an epoch visits the queries; consecutive ones make a batch."""
+    """The order in which an epoch visits the queries; consecutive queries form a batch."""
 
     @abstractmethod
     def arrange(self, epoch: int) -> np.ndarray:
-        """The sampler's `query_ids`, arranged: a function of seed, epoch and what `refresh` saw."""
+        """The sampler's `query_ids` in the order of this epoch: a function of seed, epoch and the last `refresh`."""
 
 
 class Shuffled(Order):
-    """Another random order each epoch."""
+    """A new random order each epoch."""
 
     def arrange(self, epoch: int) -> np.ndarray:
         return self.sampler.rng("order", epoch).permutation(self.sampler.query_ids)
@@ -66,8 +66,8 @@ class Shuffled(Order):
 class Draw(Part):
     """Up to `count` true labels of each query (None: all), without replacement.
 
-    They are drawn uniformly, or one after another with probability proportional to their inverse propensity among the
-    query's that are left (PRIME), so that rare labels come up more often.
+    They are drawn uniformly, or one after another with probability proportional to inverse propensity among the query's
+    remaining labels (PRIME), so that rare labels are drawn more often.
     """
 
     def __init__(self, count: int | None = 1, by: Literal["uniform", "propensity"] = "uniform") -> None:
@@ -82,12 +82,12 @@ class Draw(Part):
             self.weights_L = inverse_propensity(sampler.train.targets, card.propensity_a, card.propensity_b)
 
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The labels drawn, of one query after another."""
+        """The drawn labels, query by query."""
         labels, counts = gather_rows(self.sampler.train.targets, query_ids)
         if self.count is None:
             return labels
         rows = np.repeat(np.arange(len(query_ids)), counts)
-        # The first to come of exponential waiting times, whose rates are the weights, are such a draw.
+        # The smallest of exponential waiting times with the weights as rates are a weighted draw without replacement.
         waits_P = rng.exponential(size=len(labels))
         if self.weights_L is not None:
             waits_P /= self.weights_L[labels]
@@ -98,19 +98,19 @@ class Draw(Part):
 
 
 class Negatives(Part):
-    """A source of labels for the pool beside the positives that are drawn."""
+    """A source of labels for the pool besides the drawn positives."""
 
     @property
     def adds(self) -> bool:
-        """Whether `harder` is to be called."""
+        """Whether `harder` is called before each loss."""
         return False
 
     @abstractmethod
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Labels for the pool, in any order, repeats allowed. All randomness is that of `rng`."""
+        """Labels for the pool, in any order, repeats allowed. All random draws come from `rng`."""
 
     def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:  # noqa: ARG002
-        """Labels to add to a batch before its loss, from its vectors."""
+        """Labels to add to the pool of a batch before its loss is computed, chosen by the batch's vectors."""
         return np.empty(0, np.int64)
 
 
@@ -122,10 +122,10 @@ class Everything(Negatives):
 
 
 class Nearest(Negatives):
-    """`per_query` of each query's nearest labels that are not true (ANCE; DEXML Section 5.4).
+    """`per_query` labels per query, drawn from its nearest labels that are not true (ANCE; DEXML Section 5.4).
 
-    The shortlist holds the `shortlist` nearest labels under the model as it was at the last refresh: before epoch
-    `start`, and `every` epochs from there. Before the first there is none and nothing is added.
+    A query's shortlist holds its `shortlist` nearest labels under the model of the last refresh. The shortlists are
+    refreshed before epoch `start` and every `every` epochs from then on; before that nothing is added.
     """
 
     def __init__(self, per_query: int = 1, shortlist: int = 100, start: int = 5, every: int = 5) -> None:
@@ -133,18 +133,18 @@ class Nearest(Negatives):
         self.shortlist = shortlist
         self.start = start
         self.every = every
-        self.nearest_NK: np.ndarray | None = None  # int32 label ids, -1 where a query has fewer
+        self.nearest_NK: np.ndarray | None = None  # int32 label ids; -1 pads
 
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         if self.nearest_NK is None:
             return np.empty(0, np.int32)
         nearest_BK = self.nearest_NK[query_ids]
-        # Keys below 1 for real entries, above for padding: the smallest are a sample without replacement.
+        # Keys are below 1 for labels and above 1 for padding: the smallest keys are a sample without replacement.
         keys_BK = rng.random(nearest_BK.shape) + (nearest_BK < 0)
         width = min(self.per_query, nearest_BK.shape[1])
         chosen_BW = np.argpartition(keys_BK, width - 1, axis=1)[:, :width]
-        found = np.take_along_axis(nearest_BK, chosen_BW, axis=1).ravel()
-        return found[found >= 0]
+        label_ids = np.take_along_axis(nearest_BK, chosen_BW, axis=1).ravel()
+        return label_ids[label_ids >= 0]
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
         if epoch < self.start or (epoch - self.start) % self.every:

@@ -1,4 +1,4 @@
-"""The next batch, made while the current one trains."""
+"""Prepares the next batch while the current one trains."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from xmcbench.engine.sampling.sampler import Sampler
 
 
 class Prefetch:
-    """A sampler's batches, the next of the same epoch made ahead: batches of another may wait for a refresh.
+    """A sampler's batches. The next batch of the same epoch is prepared ahead; another epoch may need a refresh first.
 
-    That a batch is a pure function of seed, epoch and index is what makes this safe.
+    This is safe because a batch is a pure function of seed, epoch and index.
     """
 
     def __init__(self, sampler: Sampler) -> None:

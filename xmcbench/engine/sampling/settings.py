@@ -25,14 +25,14 @@ class ClusteredBatches(Settings):
     """
 
     batches: Literal["clusters", "shuffled"] = "clusters"
-    cluster_size: int = Field(1, gt=0, description="most queries of a cluster, before it grows")
+    cluster_size: int = Field(1, gt=0, description="most queries per cluster before `cluster_growth`")
     cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
-    cluster_every: int = Field(5, gt=0, description="epochs that clusters serve")
-    cluster_growth: list[int] = Field(GROWTH, description="epochs from which clusters are twice as large")
-    cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="from training steps, or embedded anew")
+    cluster_every: int = Field(5, gt=0, description="epochs between clusterings")
+    cluster_growth: list[int] = Field(GROWTH, description="epochs at which the cluster size doubles")
+    cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="of training steps, or of the current model")
 
     def order(self) -> Order:
-        """The order of queries that a `Sampler` is given."""
+        """The `order` of a `Sampler`."""
         if self.batches == "shuffled":
             return Shuffled()
         growth = tuple(self.cluster_growth)

@@ -1,7 +1,7 @@
 """Which worker holds which label, and a worker's share of a batch.
 
-Labels are dealt like cards, so that pools are spread evenly whatever the order of the label ids. A label's vectors
-(classifier rows, centroids) and their optimiser state lie with the worker that holds the label.
+Labels are assigned round-robin, so that pools are spread evenly whatever the order of the label ids. The worker that
+holds a label holds its vectors (classifier rows, centroids) and their optimiser state.
 
 Legend: B queries of a batch, S labels of its pool, L labels.
 """
@@ -19,7 +19,7 @@ from xmcbench.engine.workers import Workers
 
 
 class Shard:
-    """The labels that one of `workers` holds: those of the groups `groups_L` dealt to it (each label its own group)."""
+    """The labels that one of `workers` holds. Groups `groups_L` are assigned whole; by default each label is a group."""
 
     def __init__(self, num_labels: int, workers: Workers, groups_L: np.ndarray | None = None) -> None:
         self.workers = workers
@@ -31,7 +31,7 @@ class Shard:
         self.label_ids = np.flatnonzero(self.mine_L)
 
     def everyone(self) -> np.ndarray:
-        """[L] the labels of the first worker, then those of the next, and so on."""
+        """[L] the labels of worker 0, then those of worker 1, and so on."""
         return np.argsort(self.owner_L, kind="stable")
 
     def queries(self, count: int) -> slice:

@@ -1,4 +1,4 @@
-"""The training queries that a sampler draws from: what its parts know about it.
+"""The training queries that a sampler and its parts draw from.
 
 Legend: B queries of a batch, S labels of its pool, P true pairs of it.
 """
@@ -26,10 +26,10 @@ class TrainingQueries:
         self.seed = seed
         self.query_ids = np.flatnonzero(np.diff(train.targets.indptr))
         if not len(self.query_ids):
-            raise XMCBenchError(f"{train.card.name}: no training query has a label, expected some to learn from")
+            raise XMCBenchError(f"{train.card.name}: no training query has a label, expected at least one")
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
-        """A generator for one purpose, a function of the seed."""
+        """A random generator for one purpose: a function of the seed."""
         return np.random.default_rng(derive_seed(self.seed, *purpose))
 
     def true_pairs(self, query_ids: np.ndarray, label_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,9 +1,10 @@
 """Exact top-k inner-product search in torch, at little more than the cost of the matrix products.
 
-A chunk of queries meets a chunk of labels at a time. The scores of a chunk are read once, for the maximum of each block
-of labels. Only blocks whose maximum beats the query's bar are looked into, and only labels that beat it are kept; the
-bar is the lowest of the best labels so far. Chunks go by ascending label, so one that merely ties with the bar loses.
-Blocks lie beside each other as the columns of a tile do, so that a processor finds the maxima of many at once.
+A chunk of queries is scored against a chunk of labels at a time. The scores are read once, for the maximum of each block
+of labels. Only blocks whose maximum exceeds the query's threshold are examined, and only labels above it are kept; the
+threshold (`bar`) is the lowest score among the best labels so far. Chunks are visited by ascending label id, so a label
+that ties with the threshold loses. The blocks of a tile are interleaved as its columns, so that a processor computes
+many maxima at once.
 
 The chunks nominate somewhat more than k labels. Each nominated pair is then scored in float32 on its own, so its score
 is the same in every chunk, shard and backend.
@@ -33,19 +34,19 @@ if TYPE_CHECKING:
 
 BLOCK = 32  # labels that share a maximum: a column of a tile
 TILE = 64  # blocks side by side
-ENOUGH = 1024  # maxima of a query that its first bar is found in: more take longer than the higher bar saves
+ENOUGH = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
 SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
 
 class Sizes(NamedTuple):
-    """How much is worked on at a time."""
+    """How much is processed at a time."""
 
     rows: int  # queries
     columns: int  # labels, of float32 scores; twice as many of bf16
-    piece: int  # entries of a tensor that is made on the way
+    piece: int  # entries of an intermediate tensor
 
 
-# On a CPU 128 MiB of scores, and 2 MiB that stay in its cache; a GPU wants to be filled: 1 GiB each.
+# On a CPU 128 MiB of scores, and pieces of 2 MiB that fit its cache; on a GPU 1 GiB each.
 SIZES = {"cpu": Sizes(512, 1 << 16, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
 
 
@@ -83,14 +84,14 @@ class ExactIndex:
         flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
         width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
         chunks = _Chunks(self.products_LD, torch.bfloat16 if self.precision == "bf16" else torch.float32)
-        found = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
+        best_of_all = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         for start in range(0, len(queries_ND), chunks.rows):
             part = slice(start, start + chunks.rows)
             queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
             labels_BW = _nominate(chunks.of(queries_BD, None if exclude is None else exclude[part]), width)
             best = predictions(rank(queries_BD, self.labels_LD, labels_BW, k))
-            found.indices[part], found.scores[part] = best.indices, best.scores
-        return found
+            best_of_all.indices[part], best_of_all.scores[part] = best.indices, best.scores
+        return best_of_all
 
 
 def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array | None) -> None:

@@ -1,4 +1,4 @@
-"""An index of label vectors, by the name of what searches it.
+"""An index of label vectors, built by the name of its search backend.
 
 Legend: N queries, L labels, D dimensions.
 """
@@ -21,7 +21,7 @@ Backend = Literal["exact", "faiss-flat", "faiss-hnsw"]
 
 
 class Index(Protocol):
-    """Labels that can be searched. Every backend gives the same scores and order; only a graph misses labels."""
+    """Searchable labels. All backends return the same scores and order; only a graph may miss labels."""
 
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
         """The `k` labels of highest inner product for each query, ties by lower id; `exclude` [N, L] is left out."""

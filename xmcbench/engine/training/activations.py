@@ -1,4 +1,4 @@
-"""How much memory a forward pass leaves behind for its backward pass: counted, not estimated."""
+"""The memory that a forward pass keeps for its backward pass: counted, not estimated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class SavedBytes(saved_tensors_hooks):
         self.total = 0
         self._seen = {parameter.untyped_storage().data_ptr() for parameter in parameters}
         note: Any = self._note
-        if compiled:  # the compiler would trace the count, and compile again whenever it has changed
+        if compiled:  # the compiler would trace the count, and recompile whenever it changes
             note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
         super().__init__(note, lambda tensor: tensor)
 

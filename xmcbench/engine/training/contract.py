@@ -1,4 +1,4 @@
-"""What a method says that is trained: its sampler and its loss, and what it does around training.
+"""The contract of a trained method: its sampler, its loss, and its hooks around training.
 
 Legend: B queries of a batch, S labels of its pool, D dimensions.
 """
@@ -25,7 +25,7 @@ class TrainedMethod(DualEncoder):
     class Config(DualEncoder.Config):
         """Settings every trained dual encoder has."""
 
-        batch_size: int = Field(1024, gt=0, description="queries a step")
+        batch_size: int = Field(1024, gt=0, description="queries per step")
         learning_rate: float = Field(3e-4, gt=0)
         weight_decay: float = Field(0.01, ge=0, description="not on biases and norms")
         warmup: float = Field(0.1, ge=0, lt=1, description="share of the budget in which the learning rate rises")
