@@ -10,7 +10,7 @@ from torch import Tensor
 
 from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling
 
-# Settings that mean something only under one value of another.
+# Settings that apply only with one value of another setting.
 ONLY_WITH = {
     "negatives_per_query": ("negatives", "hard"),
     "shortlist": ("negatives", "hard"),
@@ -23,7 +23,7 @@ ONLY_WITH = {
 
 
 class DEXML(EmbeddingMethod):
-    """One encoder, negatives from in-batch to every label, a loss that treats each positive on its own."""
+    """One encoder, negatives from in-batch to all labels, losses that treat each positive separately."""
 
     name = "dexml"
     info = MethodInfo(
@@ -39,12 +39,14 @@ class DEXML(EmbeddingMethod):
         loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
         positives: Literal["all", "one"] = Field("all", description="positives in the loss: Eq. 5, or one drawn")
         temperature: float = Field(0.05, gt=0)
-        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
+        positives_per_query: int = Field(1, gt=0, description="positives per query drawn into the pool")
         negatives_per_query: int = Field(1, gt=0, description="drawn from the shortlist")
-        shortlist: int = Field(100, gt=0, description="nearest labels mined for each query")
+        shortlist: int = Field(100, gt=0, description="nearest labels mined per query")
         refresh_start: int = Field(5, ge=0, description="first epoch with hard negatives")
-        refresh_every: int = Field(5, gt=0, description="epochs a shortlist serves")
-        cached_negatives: int = Field(1024, gt=0, description="labels a step adds, by the gradients of their cache")
+        refresh_every: int = Field(5, gt=0, description="epochs between refreshes of the shortlists")
+        cached_negatives: int = Field(
+            1024, gt=0, description="labels added per step, those with the largest cached gradients"
+        )
         k: int = Field(5, gt=0, description="k of the soft top-k loss")
         alpha: float = Field(2.0, gt=0, description="steepness of the soft top-k operator")
 

@@ -40,7 +40,7 @@ GRACE = 1.1  # a program may take this many times the seconds of the budget befo
 
 
 class OutsideMethod(Method):
-    """A method that a program carries out: `COMMAND fit FOLDER` trains, `COMMAND predict FOLDER` predicts."""
+    """A method that runs a program: `COMMAND fit FOLDER` trains, `COMMAND predict FOLDER` predicts."""
 
     _model: Path | None = None
     _num_labels = 0
@@ -189,7 +189,7 @@ class _Reader:
 
 
 def _charge(path: Path, ledger: Ledger) -> int:
-    """Charge what the program says that it spent; return the parameters of its model. No file: it says nothing."""
+    """Charge what the program reports as spent, if it does; return the number of parameters of its model."""
     if not path.exists():
         return 0
     try:
@@ -220,7 +220,7 @@ def _program_hash(command: tuple[str, ...]) -> str:
     digest = sha256()
     for word in command:
         path = Path(word)
-        if path.is_file() and path.suffix:  # not an interpreter, whose content is another on every machine
+        if path.is_file() and path.suffix:  # not an interpreter, which differs between machines
             digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -94,7 +94,7 @@ class LMTX(EmbeddingMethod):
         )
         negatives: Literal["in-batch", "rejected"] = Field("in-batch", description="rejected adds rejected labels")
         rejected_per_query: int = Field(3, gt=0, description="labels drawn per document from its rejected ones")
-        batch_size: int = Field(128, gt=0, description="queries a step")
+        batch_size: int = Field(128, gt=0, description="queries per step")
         learning_rate: float = Field(2e-4, gt=0)
         weight_decay: float = Field(0.0, ge=0, description="not on biases and norms")
         warmup: float = Field(0.4, ge=0, lt=1, description="share of a cycle during which the learning rate rises")

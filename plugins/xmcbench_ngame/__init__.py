@@ -1,4 +1,4 @@
-"""NGAME: a dual encoder, batches that bring their own hard negatives (Dahiya et al., WSDM 2023).
+"""NGAME: a dual encoder trained on batches of similar queries (Dahiya et al., WSDM 2023).
 
 Legend: B queries of a batch, S labels of its pool, D dimensions.
 """
@@ -17,7 +17,7 @@ from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, hookimpl, l
 
 
 class NGAME(EmbeddingMethod):
-    """Queries that lie close to each other meet in a batch, so that each other's positives are hard negatives."""
+    """Similar queries form a batch, so that the positives of each are hard negatives of the others."""
 
     name = "ngame"
     info = MethodInfo(
@@ -28,10 +28,10 @@ class NGAME(EmbeddingMethod):
     )
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
-        batch_size: int = Field(1600, gt=0, description="queries a step")
+        batch_size: int = Field(1600, gt=0, description="queries per step")
         learning_rate: float = Field(2e-4, gt=0)
         adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
-        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool")
+        positives_per_query: int = Field(1, gt=0, description="positives per query drawn into the pool")
         first_hardest: int | None = Field(
             None, gt=0, description="`hardest` of the first step; null: as set throughout"
         )
@@ -41,7 +41,7 @@ class NGAME(EmbeddingMethod):
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
 
     config: NGAME.Config
-    run: Run | None = None  # of the trial in training; a plan has none
+    run: Run | None = None  # set while a trial trains; a plan has none
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW, with this method's epsilon."""
@@ -65,7 +65,7 @@ class NGAME(EmbeddingMethod):
         settings, run = self.config, self.run
         if settings.first_hardest is None or run is None:
             return settings.hardest
-        # Of several workers' clocks the fastest, so that all take as many negatives.
+        # The fastest clock of all workers counts, so that all take the same number of negatives.
         fraction = torch.tensor(run.ledger.fraction(run.budget), dtype=torch.float64, device=device)
         place = min(1.0, float(self.shard.workers.max(fraction)) / settings.hardest_share)
         return round(settings.first_hardest ** (1 - place) * settings.hardest**place)

@@ -1,4 +1,4 @@
-"""One-vs-all classification: a row for each label, binary cross-entropy over all of them (DEXML Eq. 2; Renee).
+"""One-vs-all classification: one vector per label, binary cross-entropy over all labels (DEXML Eq. 2; Renee).
 
 Legend: B queries, S labels (all that this worker holds), L labels, N queries, D dimensions.
 """
@@ -38,7 +38,7 @@ class RawEncoderConfig(EncoderConfig):
 
 
 class OvA(EmbeddingMethod):
-    """A linear classifier of every label on one text encoder. Label texts are not encoded."""
+    """A linear classifier per label on one text encoder. Label texts are not encoded."""
 
     name = "ova"
     info = MethodInfo(
@@ -50,8 +50,8 @@ class OvA(EmbeddingMethod):
 
     class Config(EmbeddingMethod.Config):
         encoder: RawEncoderConfig = RawEncoderConfig()
-        table: TableConfig = Field(TableConfig(), description="how the rows learn and are stored")
-        rows: Literal["random", "label-embeddings"] = Field("random", description="what the rows start from")
+        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
+        rows: Literal["random", "label-embeddings"] = Field("random", description="initial rows")
         reduction: Literal["mean", "sum"] = Field("mean", description="of the loss over the queries of a batch")
         label_texts_as_queries: bool = Field(False, description="label texts are training queries for themselves")
 

@@ -25,7 +25,7 @@ class Popular(Method):
             counted_NL = train.targets - train.targets.multiply(train.ignore)
             self.counts_L = np.asarray(counted_NL.sum(axis=0), np.float32).ravel()
         if not self.counts_L.any():
-            raise XMCBenchError(f"{train.card.name}: no label has a training query, expected some to count")
+            raise XMCBenchError(f"{train.card.name}: no label has a training query, expected at least one")
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         """The same K labels for every text; -1 pads where fewer labels have a training query."""

@@ -58,7 +58,7 @@ class Prototypes(nn.Module):
 
 
 class PRIME(EmbeddingMethod):
-    """Queries are compared with prototypes: what a small network makes of a label's text, centroid and free vector."""
+    """Scores queries against prototypes: a small network combines a label's text, centroid and free vector."""
 
     name = "prime"
     info = MethodInfo(
@@ -70,8 +70,8 @@ class PRIME(EmbeddingMethod):
     )
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
-        batch_size: int = Field(3200, gt=0, description="queries a step")
-        positives_per_query: int = Field(2, gt=0, description="positives of a query drawn into the pool")
+        batch_size: int = Field(3200, gt=0, description="queries per step")
+        positives_per_query: int = Field(2, gt=0, description="positives per query drawn into the pool")
         positives_by: Literal["propensity", "uniform"] = Field("propensity", description="how they are drawn")
         free_vectors: int = Field(65_536, ge=0, description="V, a power of two: clusters of labels share one; 0: none")
         free_vector_length: float | None = Field(
@@ -79,7 +79,7 @@ class PRIME(EmbeddingMethod):
         )
         centroids: Literal["momentum", "frozen", "none"] = "momentum"
         momentum: float = Field(0.95, ge=0, lt=1, description="alpha of the centroids")
-        queries_per_centroid: int = Field(1, gt=0, description="queries of a label that move its centroid in a step")
+        queries_per_centroid: int = Field(1, gt=0, description="queries per label that move its centroid in a step")
         final_centroids: Literal["as trained", "exact"] = Field(
             "as trained", description="in prediction; exact: means over all queries of a label"
         )
@@ -94,10 +94,10 @@ class PRIME(EmbeddingMethod):
         margin: Literal["dynamic", "as-printed", "fixed"] = Field("dynamic", description="fixed is largest_margin")
         smallest_margin: float = Field(0.1, ge=0)
         largest_margin: float = Field(0.3, ge=0)
-        hardest: int = Field(100, gt=0, description="negatives of a query in each term")
+        hardest: int = Field(100, gt=0, description="negatives per query in each term")
         weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
-        cluster_size: int = Field(4, gt=0, description="most queries of a cluster, before it grows")
-        cluster_growth: list[int] = Field(GROWTH, description="epochs from which clusters are twice as large")
+        cluster_size: int = Field(4, gt=0, description="most queries per cluster before `cluster_growth`")
+        cluster_growth: list[int] = Field(GROWTH, description="epochs at which the cluster size doubles")
 
         @model_validator(mode="after")
         def _makes_sense(self) -> PRIME.Config:
@@ -125,10 +125,10 @@ class PRIME(EmbeddingMethod):
 
     config: PRIME.Config
 
-    # What is made before training ---------------------------------------------------------------------------------
+    # Before training ----------------------------------------------------------------------------------------------
 
     def label_groups(self, train: TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
-        """[L] the free vector of each label: labels whose texts are alike share one."""
+        """[L] the number of each label's free vector: labels with similar texts share one."""
         if not self.config.free_vectors:
             return None
         rng = np.random.default_rng(torch.initial_seed())
@@ -160,7 +160,7 @@ class PRIME(EmbeddingMethod):
         return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
-        """Centroids start as the means of a label's queries, scaled to length 1; without a query as zero."""
+        """Centroids start as the means of their labels' queries, of length 1; without queries as zero."""
         if self.config.centroids != "none":
             self._set_centroids(embeddings.queries())
 
@@ -185,13 +185,13 @@ class PRIME(EmbeddingMethod):
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query, settings.positives_by)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
-    # What is scored -----------------------------------------------------------------------------------------------
+    # Scoring ------------------------------------------------------------------------------------------------------
 
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
         return normalize(embeddings_ND, dim=1)
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
-        """[S, D] prototypes of length 1. Of an index's many labels some are made at a time: a bag is many vectors."""
+        """[S, D] prototypes of length 1, computed `AT_ONCE` at a time: a bag holds several vectors."""
         return self._prototypes(embeddings_SD, label_ids, dropout_seed=0)  # dropout is off
 
     def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray, dropout_seed: int) -> Tensor:
@@ -209,16 +209,16 @@ class PRIME(EmbeddingMethod):
             bag.append(bank(bank.rows_of(torch.from_numpy(self.shard.groups_L[label_ids]))))
         if self.config.centroids != "none":
             centroids = self.modules["centroids"]
-            # One without queries stays zero: `normalize` divides by no less than 1e-12.
+            # A centroid without queries stays zero: `normalize` divides by at least 1e-12.
             bag.append(normalize(centroids(centroids.rows_of(labels_S)), dim=1))
         prototypes_SD: Tensor = self.modules["prototypes"](torch.stack(bag, dim=1))
         return prototypes_SD
 
     def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
-        """[S, D] texts: the sampler clusters queries and looks at no label, so prototypes would be made for nothing."""
+        """[S, D] text embeddings: the sampler clusters queries only, so prototypes would be computed for nothing."""
         return self.query_vectors(embeddings_SD)
 
-    # What is trained ----------------------------------------------------------------------------------------------
+    # Training -----------------------------------------------------------------------------------------------------
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """T(h_q, z_l) + T(h_q, h_l) + T(h_l, h_q) + lambda R (Eq. 5)."""
@@ -257,7 +257,7 @@ class PRIME(EmbeddingMethod):
     def _regulariser(
         self, queries_BD: Tensor, texts_SD: Tensor, prototypes_SD: Tensor, positives: losses.Positives
     ) -> Tensor:
-        """R: prototypes are to beat texts by m', above them for positives and below for negatives (Eq. 6, 7)."""
+        """R: prototypes should score m' higher than texts for positives, m' lower for negatives (Eq. 6, 7)."""
         negatives = losses.hardest_pairs(queries_BD, prototypes_SD, positives, self.config.hardest)
 
         def hinges(pairs: losses.Positives, sign: int) -> Tensor:
@@ -282,7 +282,7 @@ class PRIME(EmbeddingMethod):
             columns_P, queries_PD = torch.cat((columns_P, more_P)), torch.cat((queries_PD, more_PD))
         columns_P, by_label_P = columns_P.sort(stable=True)
         labels_S, group_P, counts_S = torch.unique_consecutive(columns_P, return_inverse=True, return_counts=True)
-        # Of a label's n queries, one after another, the last weighs the most, and the old centroid alpha^n.
+        # A label's n queries are applied in order: the last weighs the most, the old centroid weighs alpha^n.
         later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
         rows_S = table.rows_of(torch.from_numpy(batch.label_ids)[labels_S.cpu()])
         old_SD = table.weight[rows_S] * (alpha**counts_S)[:, None]
@@ -292,8 +292,8 @@ class PRIME(EmbeddingMethod):
     def _more_queries(self, columns_S: Tensor, label_ids: np.ndarray) -> tuple[Tensor, Tensor]:
         """Columns [P] and vectors [P, D] of further training queries of the labels in the columns [S] (Appendix G).
 
-        They are embedded without a gradient, and charged. A query is drawn by its place in the list of a label's
-        queries; in a step that place is the same share of every list, so that workers need not agree on more.
+        They are embedded without a gradient, and charged. A query is drawn by its relative place in the list of its
+        label's queries. Within a step the relative places are the same for all labels, so workers agree.
         """
         labels_S = label_ids[columns_S.cpu().numpy()]
         starts_S, counts_S = self.queries_of.indptr[labels_S], np.diff(self.queries_of.indptr)[labels_S]

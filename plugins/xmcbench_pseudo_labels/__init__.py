@@ -40,10 +40,10 @@ class PseudoLabels(EmbeddingMethod):
     def fit(self, train: TrainingData, run: Run) -> None:
         self._rng = run.rng("pairs")
         super().fit(train, run)
-        self.shard = self._real_shard()  # what comes after training is about the dataset's labels
+        self.shard = self._real_shard()  # after training only the dataset's labels matter
 
     def training_data(self, train: TrainingData) -> TrainingData:
-        """The pairs in place of documents and labels. Labels of the same words are one."""
+        """Pairs in place of documents and labels. Labels with the same words become one label."""
         self._real = train
         documents = (text.split() for text in train.texts)
         pairs = [
@@ -53,7 +53,9 @@ class PseudoLabels(EmbeddingMethod):
             if len(words) > 1
         ]
         if not pairs:
-            raise XMCBenchError(f"{train.card.name}: no document has two words, expected some to make a pair of")
+            raise XMCBenchError(
+                f"{train.card.name}: no document has two words, expected at least one to split into a pair"
+            )
         queries, labels = zip(*pairs, strict=True)
         numbers = {text: number for number, text in enumerate(dict.fromkeys(labels))}
         columns = np.fromiter((numbers[text] for text in labels), np.int64, len(labels))
@@ -111,7 +113,7 @@ class RTS(PseudoLabels):
     )
 
     class Config(PseudoLabels.Config):
-        span_words: int = Field(64, gt=0, description="most of a span")
+        span_words: int = Field(64, gt=0, description="longest span")
 
     config: RTS.Config
 

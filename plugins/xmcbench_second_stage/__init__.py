@@ -1,4 +1,4 @@
-"""Second stages: what is learnt on top of a dual encoder that has been trained and is not touched any more."""
+"""Second stages: methods that learn on top of a trained, frozen dual encoder."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from torch.nn.functional import dropout, normalize
 from xmcbench import LabelTable, MethodInfo, Progress, Run, TableConfig, TrainingData, losses, sampling
 from xmcbench_second_stage.stage import SecondStage
 
-SEEDS = 2**63  # one is drawn for each purpose
+SEEDS = 2**63  # one per purpose
 
 
 class Classifier(SecondStage):
@@ -35,15 +35,15 @@ class Classifier(SecondStage):
         epochs: int = Field(20, gt=0, description="passes over the training queries, where the budget allows")
         batch_size: int = Field(1024, gt=0, description="queries per step")
         batches: Literal["shuffled", "clusters"] = "shuffled"
-        cluster_size: int = Field(64, gt=0, description="most queries of a cluster")
+        cluster_size: int = Field(64, gt=0, description="most queries per cluster")
         warmup: float = Field(0.0, ge=0, lt=1, description="share of the stage in which the learning rate rises")
-        table: TableConfig = Field(TableConfig(), description="how the rows learn and are stored")
+        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
         dropout: float = Field(0.5, ge=0, lt=1, description="on the query's vector")
         margin: float = Field(0.2, gt=0)
         hardest: int = Field(10, gt=0, description="negatives of the pool that a query's positive is compared with")
         positives_per_query: int = Field(3, gt=0, description="drawn into the pool")
         negatives_per_query: int = Field(5, gt=0, description="drawn into the pool from the shortlist")
-        shortlist: int = Field(100, gt=0, description="nearest labels of each query in the first method's index")
+        shortlist: int = Field(100, gt=0, description="nearest labels per query in the first method's index")
         fuse: float = Field(1.0, ge=0, description="weight of the first method's score; 0 leaves the classifier alone")
 
         def unused(self) -> frozenset[str]:
@@ -69,7 +69,7 @@ class Classifier(SecondStage):
             self.first.index_LD = rows_LD + self.config.fuse * index_LD
 
     def _sampler(self, train: TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
-        """Batches with negatives of a shortlist. Shortlist and clusters are made once: the encoder is frozen."""
+        """Batches with negatives from shortlists. Shortlists and clusters are computed once: the encoder is frozen."""
         settings, index_LD = self.config, self.first.index_LD
         order: sampling.Order = sampling.Shuffled()
         if settings.batches == "clusters":
@@ -90,7 +90,7 @@ class Classifier(SecondStage):
         return sampler
 
     def _train(self, sampler: sampling.Sampler, table: LabelTable, queries_ND: Tensor, run: Run) -> None:
-        """Steps until `epochs` or the budget is over, whichever is first; by then the learning rate has fallen to 0."""
+        """Take steps until `epochs` or the budget end, whichever is first; the learning rate falls to 0 by then."""
         ledger, start = run.ledger, self.spent(run)
         batches = sampler.num_batches(0)
         total = self.config.epochs * batches
@@ -106,13 +106,13 @@ class Classifier(SecondStage):
                 ledger.steps += 1
                 ledger.epochs += 1 / batches
                 ledger.queries += len(batch.query_ids)
-                # A pass forward, and a backward one that multiplies twice as much.
+                # A forward pass, and a backward pass that multiplies twice as much.
                 ledger.scoring_flops += 6 * len(batch.query_ids) * len(batch.label_ids) * queries_ND.shape[1]
             done = self.config.share + (1 - self.config.share) * place
             run.report(Progress("train", done, {"loss": loss, "step": ledger.steps}))
 
     def _step(self, whole: sampling.Batch, table: LabelTable, queries_ND: Tensor, seed: int) -> float:
-        """The loss of a batch, after its backward pass; every worker drops the same of the queries."""
+        """The loss of a batch, after its backward pass; all workers use the same dropout masks."""
         shard, settings = self.first.shard, self.config
         batch = shard.share(whole)
         torch.manual_seed(seed)

@@ -18,13 +18,13 @@ from torch import Tensor
 from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank, search
 from xmcbench_second_stage.stage import SecondStage
 
-CHUNK = 64  # queries whose shortlists are scored at once
-EQUAL = 1e-6  # scores that spread less than this are taken as equal
+CHUNK = 64  # queries scored at once
+EQUAL = 1e-6  # scores with a smaller deviation count as equal
 FOLDER = "ranker"  # in a model's directory
 
 
 class SparseRanker(SecondStage):
-    """For each label a linear classifier on TF-IDF that tells its queries from those it was shortlisted for in vain.
+    """Per label a linear TF-IDF classifier that separates its queries from those it was wrongly shortlisted for.
 
     Within a query's shortlist both scores are scaled to mean 0 and variance 1 and added, whatever the first one's
     scale. A label that cannot be learnt (without a true query, or without a false one) has no say: it gets the mean.
@@ -43,7 +43,7 @@ class SparseRanker(SecondStage):
 
     config: SparseRanker.Config
     weights_LV: sp.csr_array
-    intercepts_L: np.ndarray  # NaN where nothing was learnt
+    intercepts_L: np.ndarray  # NaN for labels without a classifier
 
     @property
     def num_parameters(self) -> int:
@@ -91,7 +91,7 @@ class SparseRanker(SecondStage):
         found = self.first.predict(texts, min(num_labels, max(k, listed)))
         head_NK = found.indices[:, :listed]
         scores_NK = _standardised(found.scores[:, :listed]) + self.config.weight * self._scores(texts, head_NK)
-        # What was not ranked stays below, in the first method's order.
+        # Labels beyond the shortlist stay below, in the first method's order.
         below = scores_NK.min(axis=1, keepdims=True) - 1 - np.arange(found.k - listed, dtype=np.float32)
         return rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
 
@@ -133,7 +133,7 @@ def _pairs(listed_NK: np.ndarray, targets: sp.csr_array) -> sp.csc_array:
 
 
 def _standardised(scores_NK: np.ndarray) -> np.ndarray:
-    """Each row with mean 0 and variance 1, counting what is known; what is not (NaN) is 0, and so are equal scores."""
+    """Each row scaled to mean 0 and variance 1, ignoring NaN; NaN becomes 0, and so does a row of equal scores."""
     known = ~np.isnan(scores_NK)
     count_N1 = np.maximum(known.sum(axis=1, keepdims=True), 1)
     centred = np.where(known, scores_NK - np.nansum(scores_NK, axis=1, keepdims=True) / count_N1, 0.0)

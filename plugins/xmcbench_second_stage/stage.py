@@ -1,4 +1,4 @@
-"""What second stages have in common: a first method, its share of the budget, and its vectors of the training queries.
+"""Base of second stages: a first method, its share of the budget, and its vectors of the training queries.
 
 Legend: N training queries, D dimensions.
 """
@@ -28,7 +28,7 @@ from xmcbench import (
     registry,
 )
 
-FIRST = "first"  # in a model's directory: a folder apart, as what opens it elsewhere knows of no second stage
+FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
 
 class SecondStage(Method):
@@ -56,7 +56,7 @@ class SecondStage(Method):
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
-        """Its own, and the first method's as "first method", "first engine"."""
+        """Its own versions, and the first method's as "first method" and "first engine"."""
         assert isinstance(config, SecondStage.Config)
         name, _, settings = _resolve(config.first)
         first = registry().method(name).thing.versions(settings)
@@ -79,10 +79,10 @@ class SecondStage(Method):
 
     @abstractmethod
     def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
-        """Learn from what `first` makes of the training queries, until the budget is spent or all is done."""
+        """Learn from the first method's vectors of the training queries, until the budget is spent or it is done."""
 
     def spent(self, run: Run) -> float:
-        """The share of the budget that is spent; of several clocks the fastest, so that workers stop together."""
+        """The spent share of the budget; the fastest clock of all workers counts, so that they stop together."""
         workers, fraction = self.first.shard.workers, run.ledger.fraction(run.budget)
         return float(workers.max(torch.tensor(fraction, dtype=torch.float64, device=self.first.index_LD.device)))
 
@@ -97,7 +97,7 @@ class SecondStage(Method):
         self.first.load(directory / FIRST)
 
     def _embed(self, train: TrainingData, run: Run) -> Tensor:
-        """[N, D] what is scored for the training queries; charged."""
+        """[N, D] the vectors that training queries are scored with; charged."""
         first = self.first
         with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
@@ -106,7 +106,7 @@ class SecondStage(Method):
 
 
 def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
-    """Name, origin and settings of a first method. Raises ValueError or XMCBenchError where there is none such."""
+    """Name, origin and settings of a first method. Raises ValueError or XMCBenchError for an unknown one."""
     settings = dict(given)
     name, origin = settings.pop("method", None), settings.pop("origin", None)
     if not isinstance(name, str):
@@ -123,16 +123,16 @@ def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
     except ValidationError as invalid:
         problems = (f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in invalid.errors())
         raise ValueError("; ".join(problems)) from None
-    # Defaults are let pass: a resolved configuration spells all of them out.
+    # Defaults are allowed: a resolved configuration spells all of them out.
     fields = kind.model_fields
     idle = [key for key in config.unused() & settings.keys() if getattr(config, key) != fields[key].get_default()]
     if idle:
-        raise ValueError(f"{', '.join(sorted(idle))}: means nothing beside the other settings here")
+        raise ValueError(f"{', '.join(sorted(idle))}: has no effect with the other settings here")
     return name, distribution, config
 
 
 def _share_of(budget: Budget, share: float) -> Budget:
-    """The share of every limit that is spent; whole numbers stay whole."""
+    """The budget times a share; whole numbers stay whole."""
     parts = {name: share * limit for name, limit in budget.spending().items()}
     whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(budget, name), int)}
     return budget.model_copy(update={**parts, **whole})

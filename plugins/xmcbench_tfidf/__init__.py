@@ -1,4 +1,4 @@
-"""Baselines that match words: labels of the nearest training queries, and labels whose text looks like the query.
+"""Baselines that match words: labels of the nearest training queries, and labels with texts similar to the query.
 
 Legend: C queries of a chunk, N training queries, L labels, V words.
 """
@@ -21,7 +21,7 @@ from xmcbench_tfidf.matching import answers, best
 
 
 class TfidfMethod(Method):
-    """Words weighed by TF-IDF over training queries and label texts; what is scored with them is the subclass's."""
+    """TF-IDF over training queries and label texts; a subclass computes the scores."""
 
     def fit(self, train: TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):

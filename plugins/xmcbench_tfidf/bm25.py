@@ -1,4 +1,4 @@
-"""BM25: labels as the documents of a search, queries as what is searched for (Robertson and Zaragoza, 2009).
+"""BM25 with labels as documents (Robertson and Zaragoza, 2009).
 
 A label scores the sum, over the words it shares with the query, of count in the query x idf x saturation, where
 idf = ln(1 + (L - n + 0.5) / (n + 0.5)) for a word in n of the L labels, and
@@ -22,7 +22,7 @@ from xmcbench_tfidf.matching import answers
 
 
 class BM25LabelMatch(Method):
-    """Labels whose text matches the query by BM25; training queries are not looked at."""
+    """Ranks labels by the BM25 score of their text for the query; training queries are not used."""
 
     name = "bm25-label"
     info = MethodInfo(summary="labels whose text matches the query by BM25", needs=("label texts",))

@@ -1,4 +1,4 @@
-"""Texts answered by sparse scores, a chunk at a time.
+"""Top-k predictions from sparse scores, a chunk of queries at a time.
 
 Legend: C queries of a chunk, L labels.
 """

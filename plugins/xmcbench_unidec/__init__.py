@@ -31,7 +31,7 @@ SEEDS = 2**62
 
 
 class UniDEC(EmbeddingMethod):
-    """Two heads on one encoder: the first is compared with label texts, the second with a row for each label."""
+    """Two heads on one encoder: the first is scored against label texts, the second against one vector per label."""
 
     name = "unidec"
     info = MethodInfo(
@@ -43,14 +43,14 @@ class UniDEC(EmbeddingMethod):
     )
 
     class Config(EmbeddingMethod.Config):
-        batch_size: int = Field(576, gt=0, description="queries a step")
+        batch_size: int = Field(576, gt=0, description="queries per step")
         learning_rate: float = Field(1e-4, gt=0, description="of the encoder")
         head_learning_rate: float = Field(2e-4, gt=0)
         classifier_learning_rate: float = Field(1e-3, gt=0)
         heads: Literal["both", "de"] = Field("both", description="de is SupConDE: no classifier")
-        inference: Literal["both", "de", "clf"] = Field("both", description="the vectors that score")
+        inference: Literal["both", "de", "clf"] = Field("both", description="the heads that score")
         fusion: float = Field(0.5, ge=0, le=1, description="share of the encoder's cosine in the score of both")
-        rows: Literal["random", "label-embeddings"] = Field("random", description="what the classifier starts from")
+        rows: Literal["random", "label-embeddings"] = Field("random", description="initial rows of the classifier")
         loss: Literal["psl", "pal"] = Field("psl", description="averaged over a query's positives, or summed")
         directions: Literal["both", "query-to-label"] = "both"
         de_weight: float = Field(0.3, ge=0, le=1, description="lambda; the classifier's loss has the rest")
@@ -65,7 +65,7 @@ class UniDEC(EmbeddingMethod):
         batches: Literal["clusters", "shuffled"] = "clusters"
         cluster_size: int | None = Field(None, gt=0, description="queries; null is batch_size")
         refresh_start: int = Field(0, ge=0, description="first epoch with clusters and shortlists")
-        refresh_every: int = Field(5, gt=0, description="epochs that clusters and shortlists serve")
+        refresh_every: int = Field(5, gt=0, description="epochs between refreshes of clusters and shortlists")
 
         def unused(self) -> frozenset[str]:
             unused = set()
@@ -82,7 +82,7 @@ class UniDEC(EmbeddingMethod):
                     unused |= {"refresh_start", "refresh_every"}
             return frozenset(unused)
 
-    # Both heads are in the index whatever scores, so that one training serves every inference.
+    # Both heads are in the index whatever `inference` is, so that one training serves every inference.
     scoring_settings = frozenset({"inference", "fusion"})
     config: UniDEC.Config
     modules: nn.ModuleDict
@@ -115,13 +115,13 @@ class UniDEC(EmbeddingMethod):
         return nn.ModuleDict(heads)
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
-        """Rows start from label texts, where the settings say so: what the second head makes of them, of length 1."""
+        """With `rows: label-embeddings`, start each row as the second head's unit vector of its label text."""
         if self.config.heads == "both" and self.config.rows == "label-embeddings":
             table, linear = self.tables()["classifier"], self.modules["clf"][0]  # type: ignore[index]
             table.weight.copy_(normalize(linear(embeddings.labels()[table.row_ids]), dim=1))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Those of every method, the heads apart from the encoder: each has its own rate."""
+        """The groups of every dual encoder, split into encoder and heads, which have learning rates of their own."""
         of_heads = {id(parameter) for parameter in self.modules.parameters()}
         rates = {False: self.config.learning_rate, True: self.config.head_learning_rate}
         groups = [
@@ -155,7 +155,7 @@ class UniDEC(EmbeddingMethod):
         return sampler
 
     def mining_query_vectors(self, embeddings_NH: Tensor) -> Tensor:
-        """[N, D] the first head's, whatever inference scores: clusters and shortlists are made of them."""
+        """[N, D] the first head's vectors, which clusters and shortlists use whatever `inference` is."""
         return normalize(self._head("de", embeddings_NH), dim=1)
 
     def mining_label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
@@ -206,7 +206,7 @@ class UniDEC(EmbeddingMethod):
         return settings.de_weight * of_de + (1 - settings.de_weight) * of_clf
 
     def _both_ways(self, queries_BD: Tensor, labels_SD: Tensor, positives: losses.Positives, tau: float) -> Tensor:
-        """Half the loss of queries over labels, half that of labels over queries; or the first alone."""
+        """The mean of the losses of queries over labels and of labels over queries; or the first loss alone."""
         loss = losses.psl if self.config.loss == "psl" else losses.pal
         there = loss(queries_BD, labels_SD, positives, temperature=tau)
         if self.config.directions == "query-to-label":

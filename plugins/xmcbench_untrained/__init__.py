@@ -1,4 +1,4 @@
-"""The encoder as it comes, trained on nothing: what every trained dual encoder has to beat."""
+"""The pretrained encoder without training: the baseline that every trained dual encoder has to beat."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from xmcbench import DualEncoder, MethodInfo, Run, TrainingData, hookimpl
 
 
 class Untrained(DualEncoder):
-    """Ranks labels by the inner product of pretrained embeddings; training queries are not looked at."""
+    """Ranks labels by the inner product of pretrained embeddings; training queries are not used."""
 
     name = "untrained"
     info = MethodInfo(summary="the pretrained encoder without training", needs=("label texts",))

@@ -142,5 +142,5 @@ def test_the_best_of_several_evaluations_predicts(small_encoder: str, tmp_path: 
 def test_documents_of_one_word_are_one_line(tmp_path: Path) -> None:
     data = toy_data()
     silent = TrainingData(data.card, ["word"] * len(data.texts), data.targets, data.label_texts, data.ignore)
-    with pytest.raises(XMCBenchError, match="toy: no document has two words, expected some to make a pair of"):
+    with pytest.raises(XMCBenchError, match="toy: no document has two words, expected at least one to split"):
         pseudo_data(method_of(ICT), silent, tmp_path)

@@ -173,7 +173,7 @@ MISTAKES = [
     ("methods: {ok: {method: fake-ok, width: '3'}}", "4: methods.ok.width: found '3', expected a valid integer"),
     ("methods: {ok: {method: fake-ok, depths: [1, x]}}", "4: methods.ok.depths[1]: found 'x', expected a valid"),
     ("methods: {ok: {method: fake-ok, encoder: 3}}", "found 3, expected a valid string or an object"),
-    ("methods: {ok: {method: fake-ok, mode: narrow, width: 3}}", "4: methods.ok.width: means nothing beside"),
+    ("methods: {ok: {method: fake-ok, mode: narrow, width: 3}}", "4: methods.ok.width: has no effect with"),
     ("methods: {}", "4: methods: found {}"),
     ("seed: [1]", "5: seed: unknown key (did you mean 'seeds'"),
     ("seeds: 1", "5: seeds: found 1, expected a valid array"),

@@ -1,6 +1,6 @@
 """Checkpoints: one folder per step, with a safetensors file per worker and a JSON note. Written atomically.
 
-The state that all workers share (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
+What all workers share (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
 workers that hold their rows, with the rows' ids, so that another number of workers can pick up theirs.
 """
 

@@ -51,8 +51,8 @@ class VectorMethod(Model, Method):
         def micro_batch_on(self, kind: str) -> int:
             """Padded tokens through the encoder at once on a device of that kind, `cpu` or `cuda`.
 
-            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding, but in bf16
-            each new shape of a product has a setup cost, so fewer and larger micro-batches are faster.
+            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding, but
+            in bf16 each new shape of a product has a setup cost, so fewer and larger micro-batches are faster.
             """
             on_cpu = 8_192 if self.precision == "bf16" else 2_048
             return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)

@@ -117,4 +117,4 @@ def _check_values(
         for value in values:
             config = validate(method.thing.Config, {**given, setting: value}, place, {setting: place}, problems)
             if config is not None and setting in config.unused():
-                problems.add(place, "means nothing beside the other settings here")
+                problems.add(place, "has no effect with the other settings here")

@@ -130,7 +130,7 @@ class Expansion:
         config = validate(config_type, values, method_place, places, self._problems)
         unused = config.unused() if config is not None else frozenset()
         for key in unused & own.keys():
-            self._problems.add((*method_place, key), "means nothing beside the other settings here")
+            self._problems.add((*method_place, key), "has no effect with the other settings here")
         if unused & values.keys():
             used = {key: value for key, value in values.items() if key not in unused}
             config = validate(config_type, used, method_place, places, self._problems)

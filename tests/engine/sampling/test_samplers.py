@@ -245,7 +245,7 @@ def test_each_source_of_negatives_adds_its_own() -> None:
 def test_a_part_serves_one_sampler() -> None:
     part = Nearest()
     in_batch(negatives=[part])
-    with pytest.raises(ValueError, match="this Nearest is part of a sampler already"):
+    with pytest.raises(ValueError, match="this Nearest already belongs to a sampler"):
         in_batch(negatives=[part])
 
 

@@ -17,7 +17,9 @@ class TripletLoss(Settings):
 
     margin: float = Field(0.3, ge=0, description="by which a positive's score should exceed a negative's")
     hardest: int = Field(10, gt=0, description="hardest negatives per query in the loss")
-    weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; null weighs all alike")
+    weight_temperature: float | None = Field(
+        0.1, gt=0, description="of the softmax that weighs negatives; null weighs all alike"
+    )
     bystanders: Literal["zero logit", "excluded"] = Field(
         "zero logit", description="role of negatives outside the margin in that softmax"
     )

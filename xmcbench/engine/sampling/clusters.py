@@ -1,4 +1,4 @@
-"""Clustered batches (NGAME): similar queries form a batch, so that the positives of each are hard negatives of the rest.
+"""Clustered batches (NGAME): similar queries form a batch; the positives of each are hard negatives of others.
 
 Legend: N training queries, B queries of a batch, Q queries with a label, D dimensions.
 """

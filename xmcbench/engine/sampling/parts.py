@@ -19,7 +19,7 @@ from xmcbench.evaluation.propensity import inverse_propensity
 
 
 class Part:
-    """Base of all parts. A part belongs to one sampler; it may look at the model's embeddings, by default it does not."""
+    """Base of all parts. A part belongs to one sampler; it may use the model's embeddings; by default it does not."""
 
     sampler: TrainingQueries
 

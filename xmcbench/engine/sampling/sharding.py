@@ -19,7 +19,7 @@ from xmcbench.engine.workers import Workers
 
 
 class Shard:
-    """The labels that one of `workers` holds. Groups `groups_L` are assigned whole; by default each label is a group."""
+    """The labels that one of `workers` holds. Groups `groups_L` stay together; by default each label is a group."""
 
     def __init__(self, num_labels: int, workers: Workers, groups_L: np.ndarray | None = None) -> None:
         self.workers = workers

@@ -1,10 +1,10 @@
 """Exact top-k inner-product search in torch, at little more than the cost of the matrix products.
 
-A chunk of queries is scored against a chunk of labels at a time. The scores are read once, for the maximum of each block
-of labels. Only blocks whose maximum exceeds the query's threshold are examined, and only labels above it are kept; the
-threshold (`bar`) is the lowest score among the best labels so far. Chunks are visited by ascending label id, so a label
-that ties with the threshold loses. The blocks of a tile are interleaved as its columns, so that a processor computes
-many maxima at once.
+A chunk of queries is scored against a chunk of labels at a time. The scores are read once, for the maximum of each
+block of labels. Only blocks whose maximum exceeds the query's threshold are examined, and only labels above it are
+kept; the threshold (`bar`) is the lowest score among the best labels so far. Chunks are visited by ascending label id,
+so a label that ties with the threshold loses. The blocks of a tile are interleaved as its columns, so that a processor
+computes many maxima at once.
 
 The chunks nominate somewhat more than k labels. Each nominated pair is then scored in float32 on its own, so its score
 is the same in every chunk, shard and backend.

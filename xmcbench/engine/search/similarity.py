@@ -27,6 +27,8 @@ def mean_similarity(vectors_LD: Tensor, neighbours: int = NEIGHBOURS) -> np.ndar
     near = min(neighbours, num_labels - 1)
     nearest = ExactIndex(unit_LD).top_k(unit_LD, near + 1)
     itself = nearest.indices == np.arange(num_labels)[:, None]
-    itself[~itself.any(axis=1), -1] = True  # duplicates with lower ids pushed the label itself out: drop the last instead
+    itself[~itself.any(axis=1), -1] = (
+        True  # duplicates with lower ids pushed the label itself out: drop the last instead
+    )
     similarity: np.ndarray = nearest.scores[~itself].reshape(num_labels, near).mean(axis=1)
     return similarity
