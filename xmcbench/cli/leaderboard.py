@@ -53,7 +53,7 @@ def leaderboard(
 
     text = format in reporting.FORMATS
     measured, published = _rows(store, source, rows or [])
-    claims = reporting.read_claims()
+    claims = () if format == "latex" else reporting.read_claims()  # a paper has its own
     overview = text and not dataset and not method and not variants
     if overview and (own := measured.datasets(store)):
         overview = False
