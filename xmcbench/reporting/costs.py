@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 
+from xmcbench.reporting.published import count_devices
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.record import Record
 
@@ -40,7 +40,7 @@ def _device_hours(row: Row) -> float | None:
         return seconds * workers / 3600 if isinstance(seconds, float) and isinstance(workers, int) else None
     if not isinstance(hours, float) or not isinstance(hardware, str):
         return None
-    return hours * sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", hardware)))
+    return hours * count_devices(hardware)
 
 
 def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tuple[str, list[dict[str, float]]]]:

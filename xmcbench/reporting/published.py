@@ -45,7 +45,15 @@ Devices = Annotated[str, _like(r"\d+ x [^+]+( \+ \d+ x [^+]+)*", "'4 x A100' or 
 Metric = Annotated[str, _like(r"[A-Za-z]+(@[1-9]\d*|-[1-9L])?", "'P@1' or 'ROUGE-L'")]
 Key = Annotated[str, _like(r"[a-z0-9][a-z0-9.-]*", "'dexml' or 'lee-2027'")]
 Slip = Annotated[str, Field(min_length=1)]
-ORIGINAL = "original"  # in `quoted_from`: the method's own paper or the extreme classification repository
+
+
+def count_devices(hardware: str) -> int:
+    """The devices of all kinds in a text.
+
+    >>> count_devices("1 x A100 + 2 x V100 16 GB")
+    3
+    """
+    return sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", hardware)))
 
 
 class RowFacts(BaseModel):
@@ -99,7 +107,7 @@ class RowFacts(BaseModel):
     @property
     def num_devices(self) -> int | None:
         """Devices of all kinds in `hardware`."""
-        return sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", self.hardware))) if self.hardware else None
+        return count_devices(self.hardware) if self.hardware else None
 
 
 class TableRow(RowFacts):
