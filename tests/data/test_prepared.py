@@ -140,7 +140,7 @@ def test_a_damaged_copy_is_made_again_with_a_warning(
         content = content[: rng.integers(len(content))]
     path.write_bytes(content)
     assert_same(load("small", raw.parent, cache), small)
-    assert "is damaged and is made again" in caplog.text
+    assert "is damaged and is written again" in caplog.text
     caplog.clear()
     assert_same(load("small", raw.parent, cache), small)
     assert not caplog.text

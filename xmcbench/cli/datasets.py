@@ -20,9 +20,7 @@ SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
 app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command=True)
 
-DataDir = Annotated[
-    Path | None, typer.Option("--data", help="Folder that datasets lie in. [default: $XMCBENCH_DATA or data]")
-]
+DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets. [default: $XMCBENCH_DATA or data]")]
 
 
 app.command("import")(import_dataset)
@@ -39,7 +37,7 @@ def main(context: typer.Context, data: DataDir = None) -> None:
 
 @app.command("list")
 def list_datasets(context: typer.Context, data: DataDir = None) -> None:
-    """List every dataset by name: whether it is here, its sizes, A and B, licence and source."""
+    """List every dataset: whether its files are on disk, sizes, A and B, licence and source."""
     from tabulate import tabulate
 
     from xmcbench.data.folder import own_names, own_source
@@ -59,7 +57,7 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     typer.echo()
     typer.echo(tabulate([[family.name, family.summary] for family in families], ["any size", "what it is"]))
     typer.echo(
-        f"\nData directory: {data_dir}. `xmcbench datasets show NAME` tells more, and where to get what is not here."
+        f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files."
     )
 
 
@@ -68,7 +66,7 @@ def prepare(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a dataset.")],
     encoder: Annotated[
-        str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model as a suite names it.")
+        str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model name as in a suite.")
     ] = None,
     data: DataDir = None,
 ) -> None:
@@ -171,7 +169,7 @@ def _statistics(card: DatasetCard, counts: Statistics) -> Iterator[tuple[str, st
 
 
 def _token_lengths(directory: Path) -> Path:
-    """Where lengths in tokens are kept, a file per encoder."""
+    """The folder of text lengths in tokens, one file per encoder."""
     return directory.with_name(f"{directory.name}.tokens")
 
 

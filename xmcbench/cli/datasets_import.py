@@ -1,4 +1,4 @@
-"""`xmcbench datasets import` and `fetch`: datasets from one's own files, other tools' formats, and archives."""
+"""`xmcbench datasets import` and `fetch`: datasets from tables, files of other tools, and archives."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def import_dataset(
     ] = 0.2,
     deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="Folder that datasets lie in.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:
-    """Make a dataset folder from a table of one's own, or from another tool's files."""
+    """Convert a table, or files of another tool, into a dataset folder."""
     from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
     from xmcbench.data.importing.rows import Columns
     from xmcbench.data.importing.write import split_by_hash, write_dataset
@@ -97,9 +97,9 @@ def fetch(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.")],
     archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
-    data: Annotated[Path | None, typer.Option("--data", help="Folder that datasets lie in.")] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:
-    """Unpack a downloaded dataset, or say where to get it."""
+    """Unpack a downloaded dataset, or say where to download it."""
     from xmcbench.data.archive import unpack
     from xmcbench.data.prepared import default_data_dir, find_source
     from xmcbench.errors import XMCBenchError
@@ -109,7 +109,7 @@ def fetch(
     if archive is None:
         message = source.missing(data_dir)
         if message is None:
-            typer.echo(f"{name} is here already")
+            typer.echo(f"{name} is already on disk")
             return
         raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
     if not archive.is_file():

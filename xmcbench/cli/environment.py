@@ -1,4 +1,4 @@
-"""`xmcbench environment`: Python environments of methods whose packages do not go together with those of xmcbench."""
+"""`xmcbench environment`: Python environments of methods whose packages conflict with those of xmcbench."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="A method that
 
 @app.command("make")
 def make(method: MethodName) -> None:
-    """Install the packages of a method in an environment of its own, in the cache."""
+    """Install the packages of a method in a separate environment, in the cache."""
     environment = _environment(method)
     typer.echo(f"{method}: installing {' '.join((*environment.no_dependencies, *environment.requirements))}", err=True)
     typer.echo(f"{method}: {environment.make()}")
@@ -28,7 +28,7 @@ def use(
     method: MethodName,
     python: Annotated[Path, typer.Argument(help="The interpreter of an environment that has the packages.")],
 ) -> None:
-    """Use an environment that is already there."""
+    """Use an existing environment."""
     _environment(method).use(python)
     typer.echo(f"{method}: {python.absolute()}")
 

@@ -29,7 +29,7 @@ def find_trial(store: Store, name: str) -> Record:
 
 
 def find_record(store: Store, name: str) -> Record:
-    """The trial that `name` means, whatever its status; names are those of `find_trial`."""
+    """The trial that `name` means, with any status. Names are as in `find_trial`."""
     records = _records(store)
     return _only(_candidates(records, name), records.values(), name, store)
 
@@ -47,7 +47,7 @@ def _records(store: Store) -> dict[str, Record]:
 
     records = {record.key: record for record in store.records()}
     if not records:
-        raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` makes some")
+        raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` creates them")
     return records
 
 
@@ -59,14 +59,14 @@ def _candidates(records: dict[str, Record], name: str) -> list[Record]:
 
 
 def _only(matches: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
-    """The only record in `found`; `others` may hold the nearest valid name."""
+    """The only record in `matches`. Raises XMCBenchError if there is not exactly one; `others` supply near names."""
     from xmcbench.errors import XMCBenchError, suggest
 
     if len(matches) == 1:
         return matches[0]
     if matches:
         listed = "\n".join(f"  {described(record)}" for record in matches)
-        raise XMCBenchError(f"{name!r} is {len(matches)} trials, a key means one:\n{listed}")
+        raise XMCBenchError(f"{name!r} matches {len(matches)} trials, a key matches one:\n{listed}")
     known = {f"{record.trial.dataset}/{record.trial.label}" for record in others}
     raise XMCBenchError(f"{store.root}: no trial is called {name!r}{suggest(name, known)}")
 
@@ -77,7 +77,7 @@ def _names(records: dict[str, Record]) -> dict[str, set[str]]:
 
     names = {key: {record.trial.label} for key, record in records.items()}
     for group in leaderboard(records.values()).groups:
-        for row in group.rows:  # which tells trials apart that share a label
+        for row in group.rows:  # labels that distinguish trials with the same suite label
             for key in row.keys:
                 names[key].add(row.label)
     return {key: own | {f"{records[key].trial.dataset}/{name}" for name in own} for key, own in names.items()}

@@ -60,10 +60,10 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 
     scored = [record for record in store.records() if record.status in SCORED or _unscored(store, record)]
     if not scored:
-        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` makes some")
+        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` creates them")
     matched: dict[str, Record] = {}
     for pattern in patterns:
-        # A sweep's labels hold brackets, which a glob would read as a set of characters.
+        # Labels of a sweep contain brackets, which a glob would read as a set of characters.
         matches = [r for r in scored if pattern in (r.key, r.trial.label)] or [
             r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
         ]

@@ -20,7 +20,7 @@ def score(
     ],
     dataset: Annotated[str, typer.Option(metavar="NAME", help="Dataset whose test queries the predictions answer.")],
     name: Annotated[
-        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: that of the file).")
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the name of the file).")
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
     store: Annotated[

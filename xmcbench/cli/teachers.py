@@ -58,7 +58,7 @@ def export(
     if not (store / FILE).is_file():
         from xmcbench.errors import XMCBenchError
 
-        raise XMCBenchError(f"{store / FILE}: no judgements; a method that asks a teacher makes some")
+        raise XMCBenchError(f"{store / FILE}: no judgements; trials of a method that asks a teacher store them")
     judgements = JudgementStore(store)
     try:
         written = write(judgements.rows(teacher), output)

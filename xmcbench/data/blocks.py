@@ -33,7 +33,7 @@ class Block:
         return np.flatnonzero(self.data == ord("\n"))
 
     def line_of(self, position: int) -> int:
-        """The file's line number that byte `position` of the block lies in."""
+        """The line number in the file of byte `position` of the block."""
         return self.first_line + int(np.count_nonzero(self.data[:position] == ord("\n")))
 
     def error(self, position: int, found: str, expected: str) -> XMCBenchError:

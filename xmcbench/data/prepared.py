@@ -54,7 +54,7 @@ def dataset_name(entry: Mapping[str, Any]) -> str:
     options = dict(entry)
     name = options.pop("name", None)
     if not isinstance(name, str):
-        raise XMCBenchError(f"found {name!r} as name, expected that of a dataset")
+        raise XMCBenchError(f"found {name!r} as name, expected the name of a dataset")
     registered = registry().dataset(name)
     known = registered.options if isinstance(registered, Family) else ()
     for option in options:
@@ -94,7 +94,7 @@ def _open_or_make(source: Source, data_dir: Path, directory: Path) -> Dataset:
         try:
             return open_copy(directory)
         except DamagedFolder as damage:
-            _log.warning("the prepared copy of %s is damaged and is made again: %s", source.name, damage)
+            _log.warning("the prepared copy of %s is damaged and is written again: %s", source.name, damage)
             shutil.rmtree(directory)
     write_copy(source.read(data_dir), directory)
     return open_copy(directory)

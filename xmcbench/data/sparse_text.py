@@ -79,7 +79,7 @@ def read_rows(path: Path, num_labels: int | None = None, max_bytes: int | None =
     rows = Rows(header, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
     if header and len(rows.counts) != header[0]:
         raise XMCBenchError(
-            f"{path}: line 1: found a header of {header[0]} rows, expected {len(rows.counts)}, as many as follow"
+            f"{path}: line 1: found a header of {header[0]} rows, expected {len(rows.counts)}, the number that follow"
         )
     return rows
 
@@ -230,7 +230,7 @@ def _check_range(block: Block, starts: np.ndarray, numbers: np.ndarray, name: st
 
 
 def _text(block: Block, start: int, end: int) -> str:
-    """What lies there, short enough for a message."""
+    """The text from `start` to `end`, at most 40 bytes, for an error message."""
     return repr(block.data[start : min(end, start + 40)].tobytes().decode(errors="replace"))
 
 

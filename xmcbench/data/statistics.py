@@ -93,7 +93,7 @@ def count_words(texts: PackedTexts) -> np.ndarray:
     blank = _BLANK[data]
     starts = ~blank
     starts[1:] &= blank[:-1]
-    # The first byte of a text may begin a word, whatever the text before it ends with.
+    # The first byte of a text can start a word, regardless of the last byte of the text before it.
     first = offsets[:-1][np.diff(offsets) > 0]
     starts[first] = ~blank[first]
     ends = np.flatnonzero(starts)

@@ -1,4 +1,4 @@
-"""Views over records: which method did best, and what it spent; and the figures that papers print."""
+"""Leaderboards, tables, figures and pages from records and from the results that papers print."""
 
 from xmcbench.reporting.bibliography import bibliography, bibtex_entry
 from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table

@@ -19,7 +19,7 @@ from xmcbench.trial.store import Store
 def analyses(
     store: Store, records: Iterable[Record], data: Path, k: int = 5, on_problem: Callable[[str], None] = lambda _: None
 ) -> dict[str, Analysis]:
-    """The analysis of each record whose predictions and dataset are at hand, by key; problems go to `on_problem`."""
+    """The analysis of each record with available predictions and dataset, by key. Problems go to `on_problem`."""
     by_dataset: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.metrics:

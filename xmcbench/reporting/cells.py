@@ -24,13 +24,13 @@ COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
 
 @dataclass(frozen=True)
 class SweepCell:
-    """One method with one configuration on one dataset under one budget; figures are means over its seeds."""
+    """One method with one configuration on one dataset under one budget. Metrics are means over its seeds."""
 
     entry: str  # the method's label in the suite
     trial: Trial  # of its first seed
     settings: dict[str, Any]  # those that mean something
     status: str  # of its seeds; "not run"
-    records: tuple[Record, ...]  # those with figures
+    records: tuple[Record, ...]  # with metrics
     row: Row  # what they come to
 
     @property

@@ -8,7 +8,7 @@ from xmcbench.suite.tables import COLUMNS
 
 
 def column_name(word: str) -> str | None:
-    """The column that has the word as its name or heading; None where there is none.
+    """The column with this name or heading, or None.
 
     >>> column_name("batch"), column_name("GB"), column_name("hour")
     ('batch_size', 'memory_gb', None)

@@ -9,7 +9,7 @@ from xmcbench.reporting.rows import Row
 from xmcbench.trial.record import Record
 
 COSTS = {
-    "negative_pool": "negatives per query",  # as PRIME's Figure 1 has it: the labels a query is scored against
+    "negative_pool": "negatives per query",  # as in PRIME, Figure 1: the labels that a query is scored against
     "encoder_tokens": "encoder tokens",
     "device_hours": "device hours",
     "flops": "floating-point operations",

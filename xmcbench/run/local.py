@@ -80,7 +80,7 @@ class LocalExecutor:
 
 
 class _WorkerGroup:
-    """The workers of a trial, each in a process group of its own. All write events to one pipe."""
+    """The workers of a trial, each in a separate process group. All write events to one pipe."""
 
     def __init__(self, directory: Path, size: int) -> None:
         self._rest = b""

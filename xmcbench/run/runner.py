@@ -118,7 +118,7 @@ class Runner:
 
     @cached_property
     def _records_of_any_version(self) -> dict[str, Record]:
-        """The newest record of each trial of the store, whatever version of the code it was run with."""
+        """The newest record of each trial in the store, of any version of the code."""
         records = sorted(self.store.records(), key=lambda record: record.ended)
         return {record.trial.key_of_any_version: record for record in records}
 

@@ -1,7 +1,7 @@
-"""One training for trials that differ only in how their model scores.
+"""Shares one training among trials that differ only in how their model scores.
 
-A method names such settings in `scoring_settings`. Its trial then loads the model of a stored trial that is otherwise
-the same, in place of training again. What training spent is charged to either trial.
+A method lists such settings in `scoring_settings`. A trial then loads the model of an otherwise identical stored trial
+instead of training again. The cost of the training is charged to both trials.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from xmcbench.trial.run import TrainingLog
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
-AFTER_TRAINING = ("predict", "check", "score")  # stages that each trial spends time in itself
+AFTER_TRAINING = ("predict", "check", "score")  # stages that are not shared
 
 
 def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
-    """A stored trial whose training is this trial's, with its model; None where there is none.
+    """A stored trial with the same training and a saved model, or None.
 
-    With held-out queries there is none: what scores best on them depends on how the model scores.
+    With held-out queries it is None: the checkpoint that is best on them depends on how the model scores.
     """
     if not method.scoring_settings or trial.selection:
         return None
@@ -41,7 +41,7 @@ def saved_model(record: Record, store: Store) -> Path:
 
 
 def restore_log(record: Record, log: TrainingLog) -> None:
-    """Enter what the record's training spent and found; the time that its predictions took is left out."""
+    """Fill `log` with the costs and the curve of the record's training, without the time of its predictions."""
     known = {field.name for field in fields(Ledger)}
     ledger = {name: value for name, value in record.spent.items() if name in known}
     seconds = ledger.get("stage_seconds", {})

@@ -1,4 +1,4 @@
-"""The trials of a suite with the key `tune`: those of the configurations that its samples chose."""
+"""The trials of a suite with the key `tune`, with the configurations that its samples chose."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _setting(values: Range | list[Any], drawn: Any) -> Any:
 
 
 def _quality(record: Record, metric: str) -> float:
-    """The best value of `metric` along the trial, that of the checkpoint it chose; nan if there is none."""
+    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty."""
     values = [point[metric] for point in record.curve if metric in point]
     return max(values) if values and record.status in SCORED else math.nan
 

@@ -35,11 +35,11 @@ def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bo
     if file.selection:
         problems.note(("selection", "metric"), parse_metric, file.selection.metric, evaluators)
         if file.track == "zero-shot":
-            problems.add(("selection",), "chooses by training annotations, which track: zero-shot has none of")
+            problems.add(("selection",), "needs training annotations, which track: zero-shot hides")
 
 
 def check_methods(file: SuiteFile, expansion: Expansion, problems: Problems) -> None:
-    """Shared settings, sweeps, tables and search spaces mean something for the methods of the file."""
+    """Every shared setting, sweep, table and search space has an effect on a method of the file."""
     methods = expansion.methods
     known = {name for method in methods.values() for name in setting_names(method)}
     _check_settings(file, expansion, known, problems)
@@ -48,7 +48,7 @@ def check_methods(file: SuiteFile, expansion: Expansion, problems: Problems) -> 
 
 
 def check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems) -> None:
-    """With the key `equal`, every budget has that one limit."""
+    """With the key `equal`, every budget has exactly that limit."""
     if file.equal is None:
         return
     stops = [name for name in Budget.model_fields if name not in CAPS]
@@ -92,7 +92,7 @@ def _check_tune(file: SuiteFile, expansion: Expansion, problems: Problems) -> No
     elif tune.metric not in (None, selection.metric, *file.metric_names):
         problems.add(("tune", "metric"), f"{tune.metric!r} is neither the selection's nor one of metrics")
     for label in methods.keys() - tune.space.keys():
-        message = f"missing {label!r}: every method gets the same tuning budget ({label}: {{}} leaves it as it is)"
+        message = f"missing {label!r}: every method gets the same tuning budget ({label}: {{}} tunes nothing)"
         problems.add(("tune", "space"), message)
     for label, space in tune.space.items():
         if label not in methods:

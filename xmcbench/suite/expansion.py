@@ -141,7 +141,7 @@ class Expansion:
         name, own = point.get(NAMED, ""), self._file.methods[label].get("budget")
         shared = self._budgets[name]
         if shared is None:
-            return None  # a problem that is noted already
+            return None  # the problem is already noted
         place: KeyPath = ("budgets", name) if name else ("budget",)
         base = shared.limits()
         if own is not None:

@@ -41,5 +41,5 @@ class SuiteFile(BaseModel):
 
     @property
     def metric_names(self) -> list[str]:
-        """The metrics that the file names, or those of its track."""
+        """The metrics that the file names, else the default metrics of its track."""
         return self.metrics or list(ZERO_SHOT_METRICS if self.track == "zero-shot" else DEFAULT_METRICS)

@@ -61,7 +61,7 @@ class Suite:
         ]
 
     def _selection_versions(self) -> dict[str, int]:
-        """The version of the evaluator that chooses checkpoints, where one does."""
+        """The version of the evaluator that chooses checkpoints; empty without selection."""
         if self.selection is None:
             return {}
         name = self.selection.metric.partition("@")[0]

@@ -45,7 +45,7 @@ class Tune(BaseModel):
 
     space: dict[str, Space] = Field(min_length=1, description="by method label: setting: values, or low and high")
     num_samples: int = Field(gt=0, description="samples per method and dataset")
-    budget: Budget | None = Field(None, description="budget of a sample; null: that of the trial itself")
+    budget: Budget | None = Field(None, description="budget of a sample; null: the budget of the trial")
     metric: str | None = Field(None, description="metric to choose by; null: the selection's")
     scheduler: Literal["none", "halving"] = Field("none", description="halving stops most samples early")
     reduction: int = Field(3, gt=1, description="halving: one sample in so many gets so many times the budget")

@@ -1,4 +1,4 @@
-"""A simulated teacher in a process of its own. It reads the annotations where no method can find them."""
+"""Runs a simulated teacher in a separate process, so that no method can reach the annotations that it reads."""
 
 from __future__ import annotations
 

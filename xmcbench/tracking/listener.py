@@ -1,4 +1,4 @@
-"""A tracker in a thread of its own, so that a tracker that hangs or fails cannot delay or harm a run."""
+"""Runs a tracker in a separate thread, so that a tracker that hangs or fails cannot affect a run."""
 
 from __future__ import annotations
 

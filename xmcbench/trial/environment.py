@@ -1,4 +1,4 @@
-"""Python environments of methods whose packages do not go together with those of xmcbench."""
+"""Python environments of methods whose packages conflict with those of xmcbench."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ MAKE_SECONDS = 1800
 
 @dataclass(frozen=True)
 class Environment:
-    """A Python with the packages that a method's program needs: made on request, or one that is pointed at."""
+    """A Python with the packages that a method's program needs: created on request, or chosen by the user."""
 
     name: str
-    requirements: tuple[str, ...]  # of pip; changed ones are another environment
-    no_dependencies: tuple[str, ...] = ()  # installed without what they ask for
+    requirements: tuple[str, ...]  # as for pip; other requirements are another environment
+    no_dependencies: tuple[str, ...] = ()  # installed without their dependencies
 
     def directory(self, cache: Path | None = None) -> Path:
-        """Where the environment lies."""
-        asked = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
-        folder = f"{self.name}-{sha256(asked.encode()).hexdigest()[:12]}"
+        """The folder of the environment."""
+        identity = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
+        folder = f"{self.name}-{sha256(identity.encode()).hexdigest()[:12]}"
         return (cache or default_cache_dir()) / "environments" / folder
 
     def python(self, cache: Path | None = None) -> Path | None:
-        """The interpreter, or None where the environment was neither made nor pointed at."""
+        """The interpreter, or None if no environment was created or chosen."""
         directory = self.directory(cache)
         link = directory.with_suffix(".python")
         if link.is_file():
@@ -53,7 +53,7 @@ class Environment:
         return python
 
     def use(self, python: Path, cache: Path | None = None) -> None:
-        """Point at the interpreter of another environment that has the packages."""
+        """Choose the interpreter of an existing environment that has the packages."""
         if not os.access(python, os.X_OK):
             raise XMCBenchError(f"{python}: cannot be run, expected a Python interpreter")
         with atomic_write(self.directory(cache).with_suffix(".python")) as file:

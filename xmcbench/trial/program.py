@@ -24,12 +24,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ProgramError(XMCBenchError):
-    """A program failed, or took longer than it may."""
+    """A program failed or exceeded its time limit."""
 
 
 @dataclass(frozen=True)
 class ProgramUsage:
-    """What a program took: wall-clock seconds, and the largest sum of resident bytes of its processes."""
+    """The cost of a program: wall-clock seconds, and the peak of the summed resident bytes of its processes."""
 
     seconds: float
     peak_bytes: int
@@ -43,7 +43,7 @@ def run_program(
     max_bytes: float | None = None,
     poll: Callable[[], None] = lambda: None,
 ) -> ProgramUsage:
-    """Run `command` in `directory` until it ends; `poll` is called ten times a second. No process of it is left.
+    """Run `command` in `directory` until it ends; `poll` is called ten times per second. No child process survives.
 
     Raises `ProgramError` for an exit code other than 0 and for more than `max_seconds` of wall clock, `TooLargeError`
     for more than `max_bytes` of resident memory in all its processes together.
@@ -115,7 +115,7 @@ def end_processes(pid: int, mark: str | None = None) -> None:
 
 
 def _marks(mark: str) -> str:
-    """The value of the variable: a program within a program carries the marks of both."""
+    """The value of the variable: nested programs carry the marks of all programs around them."""
     return f"{os.environ.get(MARK, '')} {mark}".strip()
 
 

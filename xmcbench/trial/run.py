@@ -106,7 +106,7 @@ class Run:
 
     seed: int
     budget: Budget
-    checkpoint: Path  # a folder that survives a kill: its files are there again when the trial is resumed
+    checkpoint: Path  # a folder that survives a kill: a resumed trial finds its files again
     cache: Path  # shared by all trials: tokenised texts, trained tokenizers
     log: TrainingLog = field(default_factory=TrainingLog)  # filled in by the method
     held_out: HeldOut | None = None  # None where the suite sets no queries aside

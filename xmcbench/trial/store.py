@@ -148,7 +148,9 @@ class Store:
             metadata = file.metadata()
             if metadata.get("truth_hash") != record.truth_hash:
                 return {}
-            if metadata.get("resampling_version") != str(RESAMPLING_VERSION):  # other resamples than those of today
+            if metadata.get("resampling_version") != str(
+                RESAMPLING_VERSION
+            ):  # resamples of another version are not paired with these
                 return {}
             stored_names = file.keys()
             return {name: file.get_tensor(name) for name in metrics if name in stored_names}

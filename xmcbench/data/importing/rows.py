@@ -56,7 +56,7 @@ def read_rows(path: Path, columns: Columns, encoding: str | None = None) -> Iter
 
 
 def read_records(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a table by column; its format is told by the end of its name."""
+    """The records of a table by column; its format follows from the suffix of its name."""
     if not path.is_file():
         raise XMCBenchError(f"{path}: found no such file")
     suffix = Path(path.stem if path.suffix == ".gz" else path.name).suffix
