@@ -106,7 +106,7 @@ def test_a_split_is_that_of_the_definition(number: int) -> None:
 
 def test_other_numbers_of_clusters_are_refused() -> None:
     for number in (0, 3, 12):
-        with pytest.raises(ValueError, match=f"expected a power of two of clusters, found {number}"):
+        with pytest.raises(ValueError, match=f"expected a power of two as number of clusters, found {number}"):
             balanced_clusters(vectors(20), number, np.random.default_rng(0))
 
 
@@ -214,7 +214,7 @@ def test_a_bank_goes_round_and_before_it_is_full_there_is_nothing_to_cluster() -
         "0.clusters": torch.int64,
         "0.bank": torch.float16,
     }
-    with pytest.raises(ValueError, match="a bank is empty before the first epoch"):
+    with pytest.raises(ValueError, match="the bank is empty before the first epoch"):
         Clusters(start=0)
 
 

@@ -29,7 +29,7 @@ def small(sizes: Sizes, shape: tuple[int, int, int]) -> Iterator[None]:
     """Chunks of these sizes, of many small tiles."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(exact.SIZES, "cpu", sizes)
-        for name, value in zip(("BLOCK", "TILE", "ENOUGH"), shape, strict=True):
+        for name, value in zip(("BLOCK", "TILE", "MAX_MAXIMA"), shape, strict=True):
             patch.setattr(exact, name, value)
         yield
 
@@ -131,8 +131,8 @@ def test_no_queries_give_no_rows() -> None:
         (torch.ones(2, 4), torch.ones(5, 4), 6, "top 6 of 5 labels"),
         (torch.ones(2, 4), torch.ones(5, 4), 0, "top 0 of 5 labels"),
         (torch.ones(2, 3), torch.ones(5, 4), 1, r"queries \[2, 3\] and labels \[5, 4\], expected"),
-        (torch.tensor([[1.0], [torch.nan]]), torch.ones(5, 1), 1, "a query vector holds nan"),
-        (torch.ones(2, 1), torch.tensor([[1.0], [-torch.inf]]), 1, "a label vector holds inf"),
+        (torch.tensor([[1.0], [torch.nan]]), torch.ones(5, 1), 1, "a query vector contains nan"),
+        (torch.ones(2, 1), torch.tensor([[1.0], [-torch.inf]]), 1, "a label vector contains inf"),
         (torch.full((2, 1), 1e20), torch.full((5, 1), -1e20), 1, "overflow"),
     ],
 )

@@ -84,7 +84,7 @@ def test_what_has_no_answer_is_refused_by_all(backend: Backend) -> None:
     index = build_index(torch.ones(5, 2), backend)
     with pytest.raises(ValueError, match="top 6 of 5 labels"):
         index.top_k(torch.ones(1, 2), 6)
-    with pytest.raises(ValueError, match="a query vector holds nan"):
+    with pytest.raises(ValueError, match="a query vector contains nan"):
         index.top_k(torch.full((1, 2), torch.nan), 1)
 
 

@@ -47,6 +47,6 @@ def register_samplers(register: Callable[[Recipe], None]) -> None:
 
 
 def check_plugin(thing: Any) -> None:
-    """Raise TypeError where `thing` cannot be registered as a sampler."""
+    """Raise TypeError if `thing` cannot be registered as a sampler."""
     if not callable(thing):
         raise TypeError(f"{thing!r} is not a Recipe of xmcbench.sampling or a subclass of its Sampler")

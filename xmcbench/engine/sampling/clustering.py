@@ -17,13 +17,13 @@ from torch.nn.functional import normalize
 
 from xmcbench.engine import flops
 
-LEAST_GAIN = 1e-4
+MIN_GAIN = 1e-4
 
 
 def balanced_clusters(vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """[N] int64 the cluster of each vector, by cosine. If there are no more vectors than clusters, each gets its own.
 
-    Raises ValueError where `num_clusters` is not a power of two.
+    Raises ValueError if `num_clusters` is not a power of two.
 
     Example:
         >>> corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
@@ -32,7 +32,7 @@ def balanced_clusters(vectors_ND: Tensor, num_clusters: int, rng: np.random.Gene
         True
     """
     if num_clusters < 1 or num_clusters & (num_clusters - 1):
-        raise ValueError(f"expected a power of two of clusters, found {num_clusters}")
+        raise ValueError(f"expected a power of two as number of clusters, found {num_clusters}")
     total = len(vectors_ND)
     if num_clusters >= total:
         return np.arange(total)
@@ -68,7 +68,7 @@ def _halved(vectors_ND: Tensor, members_SM: Tensor, rng: np.random.Generator) ->
         fits_A /= sizes_S[rows_A]
         ids_A = rows_A[moving_A]
         half_SM[ids_A] = torch.where(filler_SM[ids_A], 2, second_AM[moving_A].long())
-        moving_A &= fits_A - fit_A >= LEAST_GAIN
+        moving_A &= fits_A - fit_A >= MIN_GAIN
         fit_A = fits_A
         # Removing settled clusters copies the others: it pays once half of them are settled.
         if 2 * int(moving_A.sum()) <= len(moving_A):

@@ -20,7 +20,7 @@ from xmcbench.engine.sampling.training_queries import TrainingQueries
 
 
 class Clusters(Order):
-    """Clusters of at most `size` queries, shuffled, laid end to end and cut into batches.
+    """Clusters of at most `size` queries, in random order, concatenated and cut into batches.
 
     The larger the clusters, the more similar the queries of a batch. Queries are clustered before epoch `start` and
     every `every` epochs from then on; the size doubles at the first clustering in or after each epoch of `growth`. The
@@ -93,8 +93,8 @@ class Clusters(Order):
 
     def state(self) -> dict[str, Tensor]:
         clusters = None if self.clusters_Q is None else torch.from_numpy(self.clusters_Q)
-        made = {"clusters": clusters, "bank": self.bank_ND}
-        return {name: tensor for name, tensor in made.items() if tensor is not None}
+        tensors = {"clusters": clusters, "bank": self.bank_ND}
+        return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.clusters_Q = state["clusters"].numpy() if "clusters" in state else None

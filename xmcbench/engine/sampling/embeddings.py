@@ -1,4 +1,4 @@
-"""The current vectors of all training queries and labels, as samplers and methods may ask for them.
+"""The current vectors of all training queries and labels, for samplers and methods.
 
 Legend: N training queries, L labels, D dimensions.
 """
@@ -21,10 +21,10 @@ from xmcbench.engine.workers import ALONE, Workers
 
 @dataclass(frozen=True)
 class Embeddings:
-    """The vectors of all training queries [N, D] and of all labels [L, D], computed when asked for.
+    """The vectors of all training queries [N, D] and of all labels [L, D], computed on request.
 
-    Computing them is charged to the budget. Workers share the computation, and each gets all vectors. The time that a
-    sampler's part takes is charged to the stage `mine`, or to another stage inside a block of `stage`.
+    Computing them is charged to the budget. Workers divide the computation, and each receives all vectors. The time of
+    a sampler's part is charged to the stage `mine`, or to another stage within a block of `stage`.
     """
 
     queries: Callable[[], Tensor]
@@ -33,11 +33,11 @@ class Embeddings:
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
 
     def once(self) -> Embeddings:
-        """The same vectors, computed at most once however often they are asked for."""
+        """The same vectors, computed at most once."""
         return replace(self, queries=cache(self.queries), labels=cache(self.labels))
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
-        """[N, k] the nearest labels of each query without the pairs `exclude` [N, L]; -1 where there are fewer."""
+        """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows."""
         queries_ND, labels_LD = self.queries(), self.labels()
         size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
         mine = slice(total * rank // size, total * (rank + 1) // size)

@@ -35,10 +35,10 @@ class Part:
         self.sampler = sampler
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
-        """Called before each epoch, with the embeddings of everything."""
+        """Called before each epoch, with access to the embeddings of all queries and labels."""
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step with the vectors that were trained on, detached."""
+        """Called after each step, with the detached vectors of its queries and labels."""
 
     def state(self) -> dict[str, Tensor]:
         """What the part computed from embeddings and a resumed run cannot compute again."""

@@ -1,7 +1,8 @@
-"""What a sampler is: a random-access plan of batches, a pure function of (seed, epoch, index) and of what it was shown.
+"""The sampler: a random-access sequence of batches, a pure function of (seed, epoch, index) and of the parts' state.
 
-It is made of parts: an order of the queries, a draw of positives, and any number of sources of negatives. Random access
-makes a resumed run equal to an unbroken one: only what the parts computed from embeddings has to be stored.
+A sampler consists of parts: an order of the queries, a draw of positives, and any number of sources of negatives.
+Random access makes a resumed run equal to an unbroken one: a checkpoint only needs what the parts computed from
+embeddings.
 
 Legend: B queries of a batch, S labels of its pool, D dimensions.
 """
@@ -23,9 +24,9 @@ from xmcbench.engine.sampling.training_queries import TrainingQueries
 class Sampler(TrainingQueries):
     """Batches of training queries with their label pools; queries without a label are never drawn.
 
-    `order` (default: shuffled) says which queries meet in a batch, `positives` (default: one per query) which of their
-    true labels come into the pool, and each of `negatives` (default: none, in-batch) adds labels to it. A pool holds
-    each label once, and every pair of it that is true is a positive, wherever the label came from.
+    `order` (default: shuffled) decides which queries share a batch, and `positives` (default: one per query) which of
+    their true labels enter the pool. Each of `negatives` (default: none, so in-batch) adds labels to the pool. A pool
+    contains each label once. Every true pair in it is a positive, from whatever source its label is.
     """
 
     def __init__(
@@ -52,11 +53,11 @@ class Sampler(TrainingQueries):
         return self.order, self.drawn, *self.negatives
 
     def num_batches(self, epoch: int) -> int:  # noqa: ARG002 (a curriculum may depend on it)
-        """How many batches an epoch has."""
+        """The number of batches in an epoch."""
         return -(-len(self.query_ids) // self.batch_size)
 
     def arranged(self, epoch: int) -> np.ndarray:
-        """The training queries in the order in which this epoch visits them."""
+        """The ids of the training queries, in the order of this epoch."""
         if self._arranged[0] != epoch:
             self._arranged = (epoch, self.order.arrange(epoch))
         return self._arranged[1]
@@ -79,10 +80,10 @@ class Sampler(TrainingQueries):
             inside_L[part.labels(query_ids, rng)] = True
         return np.flatnonzero(inside_L)
 
-    # What follows the model ---------------------------------------------------------------------------------------
+    # Parts that follow the model ----------------------------------------------------------------------------------
 
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
-        """Called before each epoch: parts that follow the model look at its embeddings here."""
+        """Called before each epoch, so that parts can follow the model through its embeddings."""
         embeddings = embeddings.once()
         for part in self.parts:
             part.refresh(epoch, embeddings)
@@ -90,7 +91,7 @@ class Sampler(TrainingQueries):
 
     @property
     def watches(self) -> bool:
-        """Whether a part wants to see the vectors of each step."""
+        """Whether a part needs the vectors of each step."""
         return any(part.watches for part in self.parts)
 
     @property
@@ -99,24 +100,24 @@ class Sampler(TrainingQueries):
         return any(part.adds for part in self.negatives)
 
     def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
-        """The pool [S'] of a batch with the labels that its vectors ask for; called before the loss where `adds`."""
+        """The pool [S'] of a batch with the labels that the parts add. Called before the loss if `adds`."""
         more = [part.harder(batch, queries_BD, labels_SD) for part in self.negatives if part.adds]
         return np.union1d(batch.label_ids, np.concatenate(more))
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step where the sampler `watches`, with the step's vectors, detached."""
+        """Called after each step if the sampler `watches`, with the detached vectors of the step."""
         for part in self.parts:
             if part.watches:
                 part.observe(batch, queries_BD, labels_SD)
 
     def state(self) -> dict[str, Tensor]:
-        """What the parts computed and a resumed run cannot compute again."""
+        """The state of the parts that a resumed run cannot recompute."""
         parts = enumerate(self.parts)
-        return {f"{place}.{name}": tensor for place, part in parts for name, tensor in part.state().items()}
+        return {f"{i}.{name}": tensor for i, part in parts for name, tensor in part.state().items()}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
         """Restore what `state` returned."""
-        for place, part in enumerate(self.parts):
-            start = f"{place}."
-            part.load_state({n.removeprefix(start): tensor for n, tensor in state.items() if n.startswith(start)})
+        for i, part in enumerate(self.parts):
+            prefix = f"{i}."
+            part.load_state({n.removeprefix(prefix): tensor for n, tensor in state.items() if n.startswith(prefix)})
         self._arranged = (-1, self.query_ids)

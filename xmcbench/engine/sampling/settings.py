@@ -15,7 +15,7 @@ OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "clus
 
 
 class ClusteredBatches(Settings):
-    """Settings of a method whose batches are of `Clusters`: a base of its `Config`, beside `EmbeddingMethod.Config`.
+    """Settings of a method with batches of `Clusters`: a base of its `Config`, besides `EmbeddingMethod.Config`.
 
     Example:
         >>> ClusteredBatches(cluster_size=4).order().size

@@ -1,4 +1,4 @@
-"""Which worker holds which label, and a worker's share of a batch.
+"""The division of labels and batches among workers.
 
 Labels are assigned round-robin, so that pools are spread evenly whatever the order of the label ids. The worker that
 holds a label holds its vectors (classifier rows, centroids) and their optimiser state.
@@ -35,12 +35,12 @@ class Shard:
         return np.argsort(self.owner_L, kind="stable")
 
     def queries(self, count: int) -> slice:
-        """Which of a batch's `count` queries this worker embeds."""
+        """The slice of the `count` queries of a batch that this worker embeds."""
         size, rank = self.workers.size, self.workers.rank
         return slice(count * rank // size, count * (rank + 1) // size)
 
     def share(self, batch: Batch) -> Batch:
-        """All queries of the batch, the labels of its pool that this worker holds, and the true pairs among them."""
+        """The batch with all its queries, the labels of its pool that this worker holds, and their true pairs."""
         if self.workers.size == 1:
             return batch
         mine_S = self.mine_L[batch.label_ids]
@@ -49,7 +49,7 @@ class Shard:
     def _positives(self, positives: Positives, mine_S: np.ndarray) -> Positives:
         kept_S = torch.from_numpy(mine_S)
         column_S, kept_P = kept_S.cumsum(0) - 1, kept_S[positives.columns_P]
-        # One more place than pairs: a query without a sampled pair (-1) looks up the last.
+        # One entry more than pairs: the index -1 of a query without a sampled pair reads the last entry.
         pair_P = torch.cat([torch.where(kept_P, kept_P.cumsum(0) - 1, -1), torch.tensor([-1])])
         return Positives(
             positives.rows_P[kept_P],

@@ -17,7 +17,7 @@ from xmcbench.trial.run import derive_seed
 class TrainingQueries:
     """Training data, the ids of the queries that have a label, and seeded random generators.
 
-    Raises XMCBenchError where no query has a label.
+    Raises XMCBenchError if no query has a label.
     """
 
     def __init__(self, train: TrainingData, seed: int) -> None:
@@ -33,7 +33,7 @@ class TrainingQueries:
         return np.random.default_rng(derive_seed(self.seed, *purpose))
 
     def true_pairs(self, query_ids: np.ndarray, label_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [P] and columns [P] of all true pairs of these queries and labels; `label_ids` is sorted."""
+        """The rows [P] and columns [P] of all true pairs of these queries and labels. `label_ids` must be sorted."""
         labels, counts = gather_rows(self.train.targets, query_ids)
         rows = np.repeat(np.arange(len(query_ids)), counts)
         columns = np.minimum(np.searchsorted(label_ids, labels), len(label_ids) - 1)
@@ -41,7 +41,7 @@ class TrainingQueries:
         return rows[inside], columns[inside]
 
     def with_pool(self, batch: Batch, label_ids: np.ndarray) -> Batch:
-        """The batch with the larger pool `label_ids`, a superset of its own; the sampled pair of a query stays."""
+        """The batch with the larger pool `label_ids`, a superset of its own. The sampled pairs stay the same."""
         rows, columns = self.true_pairs(batch.query_ids, label_ids)
         before = batch.positives
         pairs = before.sampled_B.numpy()
@@ -53,7 +53,7 @@ class TrainingQueries:
 
 
 def gather_rows(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Column ids of the given rows, one row after another, and how many each row has."""
+    """The column ids of the given rows, row by row, and their number per row."""
     counts = matrix.indptr[rows + 1] - matrix.indptr[rows]
     starts = np.repeat(matrix.indptr[rows] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
     return matrix.indices[starts + np.arange(counts.sum())], counts

@@ -6,12 +6,12 @@ kept; the threshold (`bar`) is the lowest score among the best labels so far. Ch
 so a label that ties with the threshold loses. The blocks of a tile are interleaved as its columns, so that a processor
 computes many maxima at once.
 
-The chunks nominate somewhat more than k labels. Each nominated pair is then scored in float32 on its own, so its score
-is the same in every chunk, shard and backend.
+The chunks nominate somewhat more than k labels. Each nominated pair is then scored separately in float32, so that its
+score is the same in every chunk, shard and backend.
 
 Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk, G tiles in it of S by T labels,
-so X = G T blocks of S; P blocks that beat the bar, F labels that do; W nominated labels of a query, A queries ranked at
-a time.
+so X = G T blocks of S; P blocks above the threshold, F labels above it; W nominated labels of a query, A queries ranked
+at a time.
 """
 
 from __future__ import annotations
@@ -63,11 +63,12 @@ def top_k(
 
 
 class ExactIndex:
-    """Labels to search, where they are: on a CPU or a GPU. Scores are float32, whatever the vectors are.
+    """Searches labels on their device. Scores are float32 for vectors of any type.
 
-    `precision` is that of the products that nominate labels: k + 8 of them in float32, 1.25 k + 8 in bf16. A label is
-    lost where rounding lifts more than that surplus above it. Before rounding to bf16 the mean label is taken off: that
-    shifts all scores of a query alike, and leaves what tells labels apart. It costs a bf16 copy of the labels.
+    `precision` is that of the products that nominate labels: k + 8 labels in float32, 1.25 k + 8 in bf16. A label is
+    missed only if rounding lifts more than this surplus above it. Before rounding to bf16, the mean label vector is
+    subtracted: this shifts all scores of a query equally and keeps the differences between labels. It needs a bf16 copy
+    of the labels.
     """
 
     def __init__(self, labels_LD: Tensor, precision: Precision = "float32") -> None:
@@ -76,9 +77,9 @@ class ExactIndex:
 
     @torch.no_grad()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` best labels of each query, those of the pairs in `exclude` [N, L] left out; -1 pads a short row.
+        """The `k` best labels of each query without the pairs in `exclude` [N, L]; short rows are padded with -1.
 
-        Raises ValueError where k exceeds the number of labels, shapes do not fit, or a score might not be finite.
+        Raises ValueError if k exceeds the number of labels, shapes do not fit, or a score might not be finite.
         """
         check(queries_ND, self.labels_LD, k, exclude)
         flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
@@ -95,7 +96,7 @@ class ExactIndex:
 
 
 def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array | None) -> None:
-    """Raise ValueError unless the search is defined and every score finite."""
+    """Raise ValueError unless the search is well defined and every score is finite."""
     shapes = f"queries {list(queries_ND.shape)} and labels {list(labels_LD.shape)}"
     if queries_ND.ndim != 2 or labels_LD.ndim != 2 or queries_ND.shape[1] != labels_LD.shape[1]:
         raise ValueError(f"{shapes}, expected [N, D] and [L, D]")
@@ -108,19 +109,19 @@ def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array |
     query, label = _greatest(queries_ND), _greatest(labels_LD)
     for name, greatest in (("query", query), ("label", label)):
         if not math.isfinite(greatest):
-            raise ValueError(f"a {name} vector holds {greatest}, expected finite numbers")
+            raise ValueError(f"a {name} vector contains {greatest}, expected finite numbers")
     if queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
-        raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow the float32 of scores")
+        raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow float32 scores")
 
 
 def _greatest(vectors_ND: Tensor) -> float:
-    """The greatest magnitude; NaN where there is one."""
+    """The largest magnitude; NaN if any value is NaN."""
     least, most = (float(end) for end in vectors_ND.aminmax())
     return max(-least, most)
 
 
 def _rounded(labels_LD: Tensor) -> Tensor:
-    """The labels less their mean, in bf16."""
+    """The label vectors minus their mean, in bf16."""
     mean_D = labels_LD.mean(0, dtype=torch.float32)
     rounded_LD = torch.empty_like(labels_LD, dtype=torch.bfloat16)
     rows = max(1, SIZES[labels_LD.device.type].piece // labels_LD.shape[1])
@@ -130,17 +131,17 @@ def _rounded(labels_LD: Tensor) -> Tensor:
 
 
 class _Chunks:
-    """Scores, a chunk of labels at a time. Their memory is used again: what was yielded last is overwritten."""
+    """Scores of one chunk of labels at a time. The memory is reused: each chunk overwrites the one before."""
 
     def __init__(self, labels_LD: Tensor, dtype: torch.dtype) -> None:
-        """`dtype` is that of the products."""
+        """`dtype` is the type of the products."""
         self.rows, columns, _ = SIZES[labels_LD.device.type]
         self.labels_LD = labels_LD
         self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
         self.room = torch.empty(self.rows * _whole_tiles(self.columns), device=labels_LD.device, dtype=dtype)
 
     def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
-        """Where a chunk starts and its scores [B, C], in whole tiles: -inf are excluded pairs and what fills up."""
+        """Yield the first label of each chunk and its scores [B, C] in whole tiles; -inf for excluded pairs and padding."""
         queries_BD = queries_BD.to(self.room.dtype)
         excluded = None if exclude is None else exclude.tocsc()
         for start in range(0, len(self.labels_LD), self.columns):
@@ -162,7 +163,7 @@ def _whole_tiles(num_labels: int) -> int:
 
 
 def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
-    """[B, W] the `width` best labels of each query by the scores in `chunks`; -1 where there are fewer."""
+    """[B, W] the `width` best labels of each query by the scores in `chunks`; short rows are padded with -1."""
     best_BW = bar_B = torch.empty(0)
     for start, scores_BC in chunks:
         tiles_BGST = scores_BC.view(len(scores_BC), -1, BLOCK, TILE)
@@ -183,17 +184,17 @@ def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
 
 
 def _first_bar(maxima_BX: Tensor, width: int) -> Tensor:
-    """[B] just below the `width`-th best of the maxima: as many labels reach that, so the others are not needed."""
+    """[B] a threshold just below the `width`-th largest maximum: at least `width` labels exceed it."""
     nothing = maxima_BX.new_tensor(-torch.inf)
     if maxima_BX.shape[1] < width:
         return nothing.expand(len(maxima_BX))
-    while (half := maxima_BX.shape[1] // 2) >= max(ENOUGH, width):
+    while (half := maxima_BX.shape[1] // 2) >= max(MAX_MAXIMA, width):
         maxima_BX = torch.maximum(maxima_BX[:, :half], maxima_BX[:, half : 2 * half])
     return torch.nextafter(maxima_BX.topk(width, dim=1, sorted=False).values.amin(1), nothing)
 
 
 def _by_row(keys_F: Tensor, rows_F: Tensor, num_rows: int) -> Tensor:
-    """[num_rows, any] the keys, listed by ascending row, as a matrix with pads."""
+    """The keys, sorted by row, as a padded matrix [num_rows, most keys of a row]."""
     counts_B = rows_F.bincount(minlength=num_rows)
     places_F = torch.arange(len(rows_F), device=rows_F.device) - (counts_B.cumsum(0) - counts_B)[rows_F]
     keys_BM = keys_F.new_full((num_rows, int(counts_B.max())), PAD)
@@ -202,7 +203,7 @@ def _by_row(keys_F: Tensor, rows_F: Tensor, num_rows: int) -> Tensor:
 
 
 def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) -> Tensor:
-    """[B, K] keys of the best `k` nominated labels (-1 is none), each pair scored on its own in float32."""
+    """[B, K] keys of the best `k` nominated labels (-1: none), each pair scored separately in float32."""
     scores_BW = torch.empty_like(nominated_BW, dtype=torch.float32)
     rows = max(1, SIZES[labels_LD.device.type].piece // (nominated_BW.shape[1] * labels_LD.shape[1]))
     parts = (torch.split(matrix, rows) for matrix in (queries_BD, nominated_BW, scores_BW))

@@ -1,6 +1,6 @@
 """Search with faiss, an optional dependency: a flat index, or a graph that finds most of the best labels.
 
-Faiss nominates labels, `exact.rank` scores them and puts them in order, so what both backends find is scored alike.
+Faiss nominates labels; `exact.rank` scores and sorts them, so that all backends return the same scores.
 
 Legend: N queries, L labels, D dimensions; B queries of a chunk, M nominated labels of a query.
 """
@@ -25,18 +25,18 @@ from xmcbench.trial.predictions import Predictions
 
 @dataclass(frozen=True)
 class HNSW:
-    """Settings of the graph (Malkov and Yashunin, 2018): `m` links a label, and how many labels a search keeps in view.
+    """Settings of the graph (Malkov and Yashunin, 2018): `m` links per label, and the candidates of a search.
 
-    With several threads the graph depends on their timing.
+    With several threads, the graph depends on their timing.
     """
 
     m: int = 32
     ef_construction: int = 200
-    ef_search: int = 200  # at least the number of labels asked for
+    ef_search: int = 200  # raised to the number of requested labels
 
 
 class FaissIndex:
-    """Float32 label vectors in faiss: flat, on the GPUs where it has some; or with `hnsw` a graph, on the CPU."""
+    """Float32 label vectors in faiss: a flat index on the GPUs, if faiss has any, or with `hnsw` a graph on the CPU."""
 
     def __init__(self, labels_LD: Tensor, hnsw: HNSW | None = None) -> None:
         faiss = import_faiss()
@@ -54,9 +54,9 @@ class FaissIndex:
 
     @torch.no_grad()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` best labels of each query, as `exact.ExactIndex` gives them; a graph may miss some.
+        """The `k` best labels of each query, as from `exact.ExactIndex`; a graph may miss some.
 
-        Pairs in `exclude` [N, L] are left out: faiss is asked for that many more. -1 pads a short row.
+        Pairs in `exclude` [N, L] are left out; faiss searches for that many more labels. -1 pads short rows.
         """
         exact.check(queries_ND, self.labels_LD, k, exclude)
         found = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
@@ -81,14 +81,14 @@ class FaissIndex:
         best = predictions(exact.rank(queries_BD, self.labels_LD, torch.from_numpy(labels_BM).to(device), k))
         if self.hnsw is None and wanted < len(self.labels_LD):
             unsure = np.flatnonzero(best.scores[:, -1] <= scores_BM[:, -1] + self._rounding(queries_BD))
-            if len(unsure):  # labels that faiss cut off may tie with the last: which it cuts off is not by id
+            if len(unsure):  # labels beyond the last may tie with it, and faiss does not order ties by id
                 of_unsure = None if exclude is None else exclude[unsure]
                 better = exact.top_k(queries_BD[unsure], self.labels_LD, k, exclude=of_unsure)
                 best.indices[unsure], best.scores[unsure] = better.indices, better.scores
         return best
 
     def _rounding(self, queries_BD: Tensor) -> np.ndarray:
-        """[B] how far two float32 computations of one score are apart at most: the error of either is D eps |q| |l|."""
+        """[B] the largest difference of two float32 computations of a score: the error of each is D eps |q| |l|."""
         unit = queries_BD.shape[1] * torch.finfo(torch.float32).eps
         return _array(2 * unit * self.longest * queries_BD.norm(dim=1))
 
@@ -98,7 +98,7 @@ def _array(vectors: Tensor) -> np.ndarray:
 
 
 def import_faiss() -> Any:
-    """The package; raises `XMCBenchError` with the command that installs it."""
+    """The module `faiss`. Raises `XMCBenchError` with the command that installs it if it is missing."""
     try:
         return import_module("faiss")
     except ImportError as error:

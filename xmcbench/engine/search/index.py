@@ -24,7 +24,7 @@ class Index(Protocol):
     """Searchable labels. All backends return the same scores and order; only a graph may miss labels."""
 
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` labels of highest inner product for each query, ties by lower id; `exclude` [N, L] is left out."""
+        """The `k` labels with the highest inner product per query without those in `exclude`; ties by lower id."""
 
 
 def build_index(
@@ -32,7 +32,7 @@ def build_index(
 ) -> Index:
     """An index of the labels. `precision` is that of exact products, `hnsw` the settings of the graph.
 
-    Raises `XMCBenchError` where faiss is needed and missing.
+    Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
     """
     match backend:
         case "exact":

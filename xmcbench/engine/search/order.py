@@ -1,7 +1,7 @@
-"""The order of labels, score descending and then label ascending, as one integer a pair: a greater key ranks first.
+"""The ranking order, by descending score and then ascending label, as one integer key per pair.
 
-A key holds the bits of the float32 score above those of the inverted label id. So the k greatest keys are the top k,
-ties and all, and lists found in different labels are merged by putting their keys side by side.
+The high bits of a key are the float32 score, the low bits the inverted label id. The k largest keys are therefore the
+top k, ties included, and lists from disjoint shards are merged by concatenating their keys.
 
 Legend: N queries, M pairs of a query, K results.
 """
@@ -20,20 +20,20 @@ _MAGNITUDE = 0x7FFF_FFFF  # all bits of a float but its sign; also the greatest 
 
 
 def keys(scores_NM: Tensor, labels_NM: Tensor) -> Tensor:
-    """[N, M] int64 keys of pairs with float32 scores; a score of -inf makes a pad, which ranks last."""
-    bits_NM = (scores_NM + 0.0).view(torch.int32)  # adding 0 turns -0.0 into 0.0: they tie
+    """[N, M] int64 keys of pairs with float32 scores; a score of -inf marks padding, which ranks last."""
+    bits_NM = (scores_NM + 0.0).view(torch.int32)  # adding 0 turns -0.0 into 0.0, so that they tie
     return (_ascending(bits_NM).long() << 32) + (_MAGNITUDE - labels_NM)
 
 
 def scores_and_labels(keys_NM: Tensor) -> tuple[Tensor, Tensor]:
-    """The scores [N, M] float32 and labels [N, M] int64 of keys; the label of a pad is -1."""
+    """The scores [N, M] float32 and labels [N, M] int64 of keys; the label of padding is -1."""
     scores_NM = _ascending((keys_NM >> 32).int()).view(torch.float32)
     labels_NM = _MAGNITUDE - (keys_NM & _MAGNITUDE)
     return scores_NM, labels_NM.masked_fill(scores_NM == -torch.inf, -1)
 
 
 def _ascending(bits: Tensor) -> Tensor:
-    """Bits of floats as integers of the same order, and back: those of negative floats descend, and are flipped."""
+    """Float bits as integers in the same order, and back. The bits of negative floats descend and are flipped."""
     return bits ^ ((bits >> 31) & _MAGNITUDE)
 
 
@@ -41,16 +41,16 @@ PAD = int(keys(torch.tensor(-torch.inf), torch.tensor(0)))
 
 
 def predictions(keys_NK: Tensor) -> Predictions:
-    """Ranked keys as a method hands them over."""
+    """Ranked keys as predictions."""
     scores_NK, labels_NK = scores_and_labels(keys_NK)
     return Predictions(labels_NK.int().cpu().numpy(), scores_NK.cpu().numpy())
 
 
 def merge(parts: Sequence[Predictions], k: int) -> Predictions:
-    """The best `k` of lists found in disjoint shards of the labels; rows left short are padded.
+    """The best `k` labels of lists from disjoint shards of the labels; short rows are padded.
 
-    Each part holds all N queries, label ids of the whole, and the best `k` labels of its shard or all of them. Where
-    labels tie, a shard has to number its labels in the order of their ids.
+    Each part has all N queries, global label ids, and the best `k` labels of its shard or all of them. For ties to be
+    broken correctly, a shard must number its labels in the order of their ids.
     """
     pairs = [(torch.from_numpy(part.scores), torch.from_numpy(part.indices).long()) for part in parts]
     keys_NM = torch.cat([keys(scores_NM, labels_NM) for scores_NM, labels_NM in pairs], dim=1)
