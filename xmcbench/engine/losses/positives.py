@@ -1,6 +1,6 @@
-"""Which labels of a pool are true for which query: the sparse truth every loss shares.
+"""The true pairs of queries and labels of a pool, the sparse targets of every loss.
 
-Where labels are dealt out over workers, this is one worker's share: all queries, and the labels it holds.
+With several workers, each has the pairs of all queries and of the labels that it holds.
 
 Legend: B queries, S labels of the pool (of this worker), P positive pairs.
 """
@@ -18,12 +18,12 @@ from xmcbench.engine.workers import ALONE, Workers
 
 @dataclass(frozen=True)
 class Positives:
-    """P true pairs of a B x S score matrix as `rows_P` (sorted) and `columns_P`, int64, no pair twice.
+    """P true pairs of a B x S score matrix as `rows_P` (sorted) and `columns_P`, int64, without repeats.
 
-    `sampled_B` indexes one pair of each query (-1 for a query without a pair), drawn uniformly among its pairs:
-    the one positive a loss trains on when it does not train on all; of several workers one holds it, the others -1.
-    `workers` hold the other labels of the pool. A loss is the mean over the B queries, which every worker has; where
-    rows are dealt out (`label_to_query`), over the `total_rows` of all workers.
+    `sampled_B` is the index of one pair per query, drawn uniformly: the positive of losses that train on one positive.
+    It is -1 for a query without a pair, and on all workers but the one that holds the pair. `workers` hold the other
+    labels of the pool. A loss is the mean over the B queries, which every worker has; if rows are divided among workers
+    (`label_to_query`), it is the mean over the `total_rows` of all workers.
     """
 
     rows_P: Tensor
@@ -39,19 +39,19 @@ class Positives:
 
     @property
     def mean_over(self) -> int:
-        """How many rows a loss is the mean over."""
+        """The number of rows that a loss averages."""
         return self.num_queries if self.total_rows is None else self.total_rows
 
     @cached_property
     def counts_B(self) -> Tensor:
-        """Pairs of each query, those of all workers."""
+        """The number of pairs per query, over all workers."""
         return self.workers.sum(torch.bincount(self.rows_P, minlength=self.num_queries))
 
     def to(self, device: torch.device | str) -> Positives:
         names = ("rows_P", "columns_P", "sampled_B")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
-    # How much each pair's term weighs in a query's loss.
+    # Weights of the pairs in the loss of a query.
     def every(self) -> Tensor:
         """[P] ones: a plain sum over the positives (DEXML Eq. 5)."""
         return torch.ones_like(self.rows_P, dtype=torch.float32)
@@ -68,11 +68,11 @@ class Positives:
 
 
 def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> tuple[Tensor, Tensor, Positives]:
-    """What a loss is given in place of its three arguments to train in the other direction.
+    """The three arguments of a loss for the reverse direction, from labels to queries.
 
-    The R labels that have a positive query are its rows and the queries its pool; the other labels are left out, and
-    the loss is the mean over R, that of all workers together. A label's sampled pair is its first query in a random
-    order of the queries, drawn from torch's generator: workers that are seeded alike draw alike.
+    Its rows are the R labels with a positive query, its pool the queries; other labels are left out. The loss is the
+    mean over the R labels of all workers. The sampled pair of a label is its first query in a random order of the
+    queries from torch's generator, so that workers with equal seeds draw the same.
 
     Example:
         >>> truth = Positives(torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2]), torch.tensor([0, 1]), 4)
@@ -86,7 +86,7 @@ def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) 
     ranks_P = torch.randperm(positives.num_queries).to(columns_P.device)[columns_P]
     first_R = torch.full_like(with_query_R, positives.num_queries).scatter_reduce_(0, rows_P, ranks_P, "amin")
     sampled_R = (ranks_P == first_R[rows_P]).nonzero()[:, 0]
-    # Each worker's rows see all queries: their sums need no other worker, their mean does.
+    # The rows of a worker see all queries, so only the mean over rows needs the other workers.
     total = int(positives.workers.sum(torch.tensor(len(with_query_R), device=rows_P.device)))
     turned = Positives(rows_P, columns_P, sampled_R, positives.num_queries, total_rows=max(total, 1))
     return labels_SD[with_query_R], queries_BD, turned

@@ -1,11 +1,11 @@
-"""Sums over rows of scores that never hold the score matrix.
+"""Sums over the rows of a score matrix that is never in memory as a whole.
 
-A chunk of labels at a time is scored, summed up per query and forgotten; the backward pass scores it again, but for the
-few chunks that are kept. Memory is that of some chunks, for any number of labels. The scores of the positive pairs are
-read off the chunks in the same pass, and their gradients put back there. Where a score's gradient depends on no other
-score (cross-entropy), one pass gives value and gradients.
+Labels are processed in chunks: the scores of a chunk are computed, summed per query and discarded. The backward pass
+computes them again, except for a few chunks that are kept. Memory is that of a few chunks for any number of labels. The
+scores of the positive pairs are read from the chunks in the same pass, and their gradients are added there. If the
+gradient of a score depends on no other score (cross-entropy), one pass computes both value and gradients.
 
-Legend: B queries, S labels of the pool, C labels of a chunk, D dimensions, K picked of a row, P positive pairs.
+Legend: B queries, S labels of the pool, C labels of a chunk, D dimensions, K selected per row, P positive pairs.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from torch.nn.functional import softplus
 from xmcbench.engine import flops
 from xmcbench.engine.losses.positives import Positives
 
-# Scores held at once. On a CPU 8 MiB of float32, which stays in its cache; on a GPU 256 MiB, which fills its cores.
+# Scores in memory at a time. CPU: 8 MiB of float32, which stays in its cache. GPU: 256 MiB, which keeps it busy.
 CHUNK_SCORES = {"cpu": 1 << 21, "cuda": 1 << 26}
-KEPT_CHUNKS = 16  # of a sum, from its forward to its backward pass: a pool of a few chunks is scored once
+KEPT_CHUNKS = 16  # kept from the forward to the backward pass of a sum, so that a small pool is scored once
 
 
 class Scores:
-    """Inner products over the temperature, in float32 or better: a chunk of labels at a time, at each of `starts`.
+    """Inner products divided by the temperature, in float32 or better, in chunks of labels that begin at `starts`.
 
-    A `Function` makes one in each direction: `Scores.of(ctx)` in the backward pass is what `remember` was called on.
-    Scores made again there are not counted as operations: how many there are depends on the device's chunks.
+    A `Function` creates one in each pass: the forward pass calls `remember`, the backward pass `Scores.of(ctx)`. Scores
+    that the backward pass computes again are not counted as operations, because their number depends on the device.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Scores:
         self.scaled_BD = self._precise(queries_BD) / temperature
         self.width = max(1, CHUNK_SCORES[queries_BD.device.type] // max(1, queries_BD.shape[0]))
         self.starts = range(0, labels_SD.shape[0], self.width)
-        # By column, so that the pairs of a chunk are a slice.
+        # Sorted by column, so that the pairs of a chunk are a slice.
         columns_P, self._by_column_P = positives.columns_P.sort(stable=True)
         ends = torch.tensor([*self.starts, labels_SD.shape[0]], device=columns_P.device)
         self._bounds = torch.searchsorted(columns_P, ends).tolist()
@@ -62,26 +62,26 @@ class Scores:
         return Scores(*ctx.saved_tensors[:2], *ctx.scoring)
 
     def chunk(self, start: int) -> Tensor:
-        """[B, C] scores of the labels from `start` on."""
+        """[B, C] scores of the chunk of labels that begins at `start`."""
         labels_CD = self._labels(start)
         return self.scaled_BD @ labels_CD.T if self.again else self._product(self.scaled_BD, labels_CD.T)
 
     def pairs(self, start: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Which of the P pairs lie in the chunk at `start`, and where in it: rows and columns."""
-        place = start // self.width
-        here = self._by_column_P[self._bounds[place] : self._bounds[place + 1]]
+        """The indices of the pairs in the chunk at `start`, and their rows and columns in the chunk."""
+        chunk = start // self.width
+        here = self._by_column_P[self._bounds[chunk] : self._bounds[chunk + 1]]
         return here, (self.positives.rows_P[here], self.positives.columns_P[here] - start)
 
     def new_rows(self, value: float, *shape: int) -> Tensor:
-        """[B, *shape] of `value`."""
+        """A tensor [B, *shape] filled with `value`."""
         return self.scaled_BD.new_full((self.scaled_BD.shape[0], *shape), value)
 
     def new_pairs(self) -> Tensor:
-        """[P], one for each positive pair."""
+        """An empty tensor [P], one element per positive pair."""
         return self.scaled_BD.new_empty(self.positives.rows_P.shape[0])
 
     def pull(self, weigh: Callable[[int], Tensor], of_pairs_P: Tensor) -> tuple[Tensor, Tensor]:
-        """Gradients of queries and labels; those of scores are `weigh(start)` [B, C], and `of_pairs_P` on top."""
+        """The gradients of queries and labels, given those of scores: `weigh(start)` [B, C] plus `of_pairs_P`."""
         of_queries_BD = torch.zeros_like(self.scaled_BD)
         of_labels_SD = torch.empty_like(self.labels_SD)
         for start in self.starts:
@@ -104,7 +104,7 @@ class Scores:
 
 
 class _LogSumExp(Function):
-    """log sum_l e^s_il over the pool, or its negatives; its gradient is their softmax. And the positives' scores."""
+    """log sum_l e^s_il over the pool or its negatives, whose gradient is a softmax, and the scores of the positives."""
 
     @staticmethod
     def forward(
@@ -134,7 +134,7 @@ class _LogSumExp(Function):
         sums_B1, asked_B1 = _finite(ctx.saved_tensors[2][:, None]), grads[0][:, None]
 
         def softmax(start: int) -> Tensor:
-            if start in kept:  # and is overwritten: a second backward pass scores it again
+            if start in kept:  # overwritten here: a second backward pass computes it again
                 terms_BC, largest_B1 = kept.pop(start)
                 return terms_BC.mul_((largest_B1 - sums_B1).exp() * asked_B1)
             scores_BC = scores.chunk(start)
@@ -146,9 +146,9 @@ class _LogSumExp(Function):
 
 
 class _CrossEntropy(Function):
-    """The sum over labels of log(1 + e^s), less s where it is true, over B. The gradient of s is (sigmoid(s) - y) / B.
+    """The sum over labels of log(1 + e^s) - y s, divided by B. The gradient of s is (sigmoid(s) - y) / B.
 
-    It needs no sum, so the forward pass makes the gradients too.
+    The gradient needs no sum over labels, so the forward pass computes it too.
     """
 
     @staticmethod
@@ -161,20 +161,20 @@ class _CrossEntropy(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         gradients, ctx.gradients = ctx.gradients, None
-        # A second backward pass makes them again: the first gave them away.
+        # The first backward pass hands the gradients over; a second one computes them again.
         of_queries_BD, of_labels_SD = gradients or _cross_entropy(Scores.of(ctx))[1]
         return of_queries_BD.mul_(grads[0]), of_labels_SD.mul_(grads[0]), None, None
 
 
 def _cross_entropy(scores: Scores) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Value, and gradients of queries and labels."""
+    """The value, and the gradients of queries and labels."""
     sums_B, scores_P = scores.new_rows(0.0), scores.new_pairs()
     share = 1 / scores.positives.num_queries
 
     def sigmoid(start: int) -> Tensor:
         scores_BC, (here, places) = scores.chunk(start), scores.pairs(start)
         scores_P[here] = scores_BC[places]
-        # torch's threshold of 20 is 2e-9 off, which float64 notices
+        # torch's default threshold of 20 has an error of 2e-9, too much for float64
         sums_B.add_(softplus(scores_BC, threshold=40.0).sum(1))
         return scores_BC.sigmoid_().mul_(share)
 
@@ -183,23 +183,23 @@ def _cross_entropy(scores: Scores) -> tuple[Tensor, tuple[Tensor, Tensor]]:
 
 
 def _finite(numbers: Tensor) -> Tensor:
-    """0 in place of -inf, the sum of nothing: it weighs nothing, and must not make -inf - -inf."""
+    """`numbers` with -inf, the log of an empty sum, replaced by 0, which avoids -inf - -inf."""
     return numbers.masked_fill(numbers == -torch.inf, 0.0)
 
 
 def log_sum_exp(
     queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float, *, negatives: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """[B] log of the sum of e^s over this worker's pool, or its negatives only; [P] scores of its positive pairs.
+    """[B] log of the sum of e^s over this worker's pool or its negatives, and [P] the scores of its positive pairs.
 
-    A sum of nothing is -inf.
+    The log of an empty sum is -inf.
     """
-    found: tuple[Tensor, Tensor] = _LogSumExp.apply(queries_BD, labels_SD, positives, temperature, negatives)  # type: ignore[no-untyped-call]
-    return found
+    sums_and_scores: tuple[Tensor, Tensor] = _LogSumExp.apply(queries_BD, labels_SD, positives, temperature, negatives)  # type: ignore[no-untyped-call]
+    return sums_and_scores
 
 
 class _PairScores(Function):
-    """The scores of the pairs, and of no other."""
+    """The scores of the pairs only."""
 
     @staticmethod
     def forward(ctx: Any, queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
@@ -222,7 +222,7 @@ class _PairScores(Function):
 
 
 def pair_scores(queries_BD: Tensor, labels_SD: Tensor, pairs: Positives) -> Tensor:
-    """[P] inner products of the pairs, whatever they stand for; a chunk of labels at a time, as every other score."""
+    """[P] the inner products of any pairs, computed in chunks of labels."""
     scores_P: Tensor = _PairScores.apply(queries_BD, labels_SD, pairs)  # type: ignore[no-untyped-call]
     return scores_P
 
@@ -234,9 +234,9 @@ def cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, t
 
 
 def largest(scores_BC: Tensor, most: int, floor_B1: Tensor) -> tuple[Tensor, Tensor]:
-    """[B, K] values and columns of the largest scores of each row: all that exceed its floor, but at most `most`.
+    """[B, K] the values and columns of the largest scores of each row: all above its floor, but at most `most`.
 
-    Picking few is far cheaper than picking `most`, and once a row's largest are known few later scores exceed them.
+    Selecting few is far cheaper than selecting `most`, and later chunks have few scores above the largest so far.
     """
     above = int((scores_BC > floor_B1).sum(1).amax()) if scores_BC.numel() else 0
     values_BK, columns_BK = scores_BC.topk(min(above, most), dim=1, sorted=False)

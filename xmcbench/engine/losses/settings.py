@@ -13,7 +13,7 @@ from xmcbench.trial.settings import Settings
 
 
 class TripletLoss(Settings):
-    """Settings of NGAME's triplet loss, and LMTX's: a base of a method's `Config`, beside `EmbeddingMethod.Config`."""
+    """Settings of the triplet loss of NGAME and LMTX: a base of a `Config`, besides `EmbeddingMethod.Config`."""
 
     margin: float = Field(0.3, ge=0, description="by which a positive's score should exceed a negative's")
     hardest: int = Field(10, gt=0, description="hardest negatives per query in the loss")

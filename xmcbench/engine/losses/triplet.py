@@ -1,13 +1,13 @@
 """The triplet loss of NGAME, LMTX and PRIME: a hinge over the hardest negatives of each query's sampled positive.
 
-Scores s are inner products, cosines where embeddings are unit vectors. For a positive p and a negative n the hinge is
-max(0, s_n - s_p + margin). What the methods need:
+Scores s are inner products, or cosines if embeddings are unit vectors. For a positive p and a negative n the hinge is
+max(0, s_n - s_p + margin). Settings of the methods:
 
     NGAME, LMTX   margin 0.3, hardest 10, weight_temperature 0.1, bystanders "zero logit", over_negatives "mean"
     PRIME         DynamicMargin(0.1, 0.3), hardest 100, weight_temperature 0.1, over_negatives "sum"
 
-Legend: B queries, R of them with a sampled positive here, S labels of the pool (of this worker), C of a chunk, D
-dimensions, H hardest negatives, K picked of a chunk.
+Legend: B queries, R queries with a sampled positive on this worker, S labels of the pool (of this worker), C of a
+chunk, D dimensions, H hardest negatives, K selected per chunk.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from xmcbench.engine.losses.score_sums import Scores, largest
 class DynamicMargin:
     """PRIME's margin, clip(|s_p - s_n|, smallest, largest) without a gradient.
 
-    So the hinge is 0 once s_p - s_n >= smallest. Below that, with s_p > s_n, the definition gives
-    smallest - (s_p - s_n); PRIME's Eq. 3, 13 and 14 print (s_p - s_n) + smallest, which `as_printed` trains.
+    The hinge is therefore 0 if s_p - s_n >= smallest. For 0 < s_p - s_n < smallest, the definition gives
+    smallest - (s_p - s_n). PRIME's Eq. 3, 13 and 14 print (s_p - s_n) + smallest, which `as_printed` trains.
     """
 
     smallest: float
@@ -44,8 +44,8 @@ class DynamicMargin:
 
 
 class _Hardest(Function):
-    """The `count` largest scores of each row's negatives, -inf where there are fewer; the positives' scores; where the
-    largest are."""
+    """The `count` largest scores of each row's negatives (-inf if there are fewer), the scores of the positives, and
+    the columns of the largest scores."""
 
     @staticmethod
     def forward(
@@ -81,15 +81,15 @@ class _Hardest(Function):
 
 
 def _hardest(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    found: tuple[Tensor, Tensor, Tensor] = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
-    return found
+    hardest: tuple[Tensor, Tensor, Tensor] = _Hardest.apply(queries_BD, labels_SD, positives, count)  # type: ignore[no-untyped-call]
+    return hardest
 
 
 def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> tuple[Tensor, Tensor]:
-    """[B, H] scores of each query's `count` hardest negatives among the labels of all workers, best first.
+    """[B, H] the scores of each query's `count` hardest negatives among the labels of all workers, in descending order,
+    and [P] the scores of this worker's positive pairs.
 
-    Every worker gets them. A query with fewer negatives has -inf for the others, which has no gradient. And [P] the
-    scores of this worker's positive pairs.
+    Every worker receives them. Missing negatives of a query are -inf, which has no gradient.
     """
     own_BH, scores_P, _ = _hardest(queries_BD, labels_SD, positives, count)
     return positives.workers.gather(own_BH.T).T.topk(count, dim=1).values, scores_P
@@ -97,9 +97,9 @@ def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positive
 
 @torch.no_grad()
 def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
-    """Each query's `count` hardest negatives among the labels of all workers: the pairs that this worker holds.
+    """The pairs of each query and its `count` hardest negatives among the labels of all workers; this worker's part.
 
-    They are given as a truth of their own, for `pair_scores`; no pair of it is sampled.
+    The result is an argument for `pair_scores`. None of its pairs is sampled.
     """
     own_BH, _, columns_BH = _hardest(queries_BD, labels_SD, positives, count)
     floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
@@ -119,11 +119,12 @@ def triplet(
     bystanders: Literal["excluded", "zero logit"] = "excluded",
     over_negatives: Literal["mean", "sum"],
 ) -> Tensor:
-    """Scalar: hinges of a query's sampled positive against its hardest negatives, averaged over the B queries; a part.
+    """Scalar: the hinges of each query's sampled positive and hardest negatives, averaged over the B queries.
 
-    With a `weight_temperature` a negative weighs the softmax of s_n over it, through which the gradient flows too.
-    Negatives whose hinge is 0 are `bystanders`: they are left out of the softmax, or are in it with a logit of 0, as
-    in NGAME's public code. The mean over negatives is over those there are, where a query has fewer than `hardest`.
+    It is this worker's part of the loss. With a `weight_temperature`, negatives are weighted by the softmax of
+    s_n / weight_temperature, through which gradients flow. Negatives with a hinge of 0 are `bystanders`: they are
+    excluded from the softmax, or are in it with a logit of 0, as in NGAME's public code. The mean over negatives is
+    over the existing ones if a query has fewer than `hardest`.
     """
     negatives_BH, scores_P = hardest_negatives(queries_BD, labels_SD, positives, hardest)
     rows_R = (positives.sampled_B >= 0).nonzero()[:, 0]
@@ -136,7 +137,7 @@ def triplet(
         hinge_RH = (negatives_RH - positive_R1 + margin).relu()
     hinge_RH = hinge_RH.masked_fill(absent_RH, 0.0)
     if weight_temperature is not None:
-        # The least finite number, not -inf: a row without any violator must give 0, not 0/0.
+        # The smallest finite number, not -inf: a row without any violation must give 0, not 0/0.
         nothing = torch.finfo(hinge_RH.dtype).min
         bystander = nothing if bystanders == "excluded" else 0.0
         logits_RH = (negatives_RH / weight_temperature).masked_fill(hinge_RH == 0, bystander)

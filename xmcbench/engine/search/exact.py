@@ -141,7 +141,7 @@ class _Chunks:
         self.room = torch.empty(self.rows * _whole_tiles(self.columns), device=labels_LD.device, dtype=dtype)
 
     def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
-        """Yield the first label of each chunk and its scores [B, C] in whole tiles; -inf for excluded pairs and padding."""
+        """Yield each chunk's first label and scores [B, C] in whole tiles; excluded pairs and padding are -inf."""
         queries_BD = queries_BD.to(self.room.dtype)
         excluded = None if exclude is None else exclude.tocsc()
         for start in range(0, len(self.labels_LD), self.columns):
