@@ -37,7 +37,7 @@ class DEXML(EmbeddingMethod):
             "hard", description="where the label pool comes from"
         )
         loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
-        positives: Literal["all", "one"] = Field("all", description="positives in the loss: Eq. 5, or one drawn")
+        positives: Literal["all", "one"] = Field("all", description="positives in the loss: all (Eq. 5), or one drawn")
         temperature: float = Field(0.05, gt=0)
         positives_per_query: int = Field(1, gt=0, description="positives per query drawn into the pool")
         negatives_per_query: int = Field(1, gt=0, description="drawn from the shortlist")

@@ -59,7 +59,7 @@ class OutsideMethod(Method):
         return self._num_parameters
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        """Write the training data, run the program, and charge what it took and what it says that it spent."""
+        """Write the training data, run the program, and charge its time, memory and what it reports as spent."""
         folder = run.checkpoint / "program"
         self._model, self._num_labels = folder / "model", train.num_labels
         self._model.mkdir(parents=True, exist_ok=True)
@@ -117,7 +117,7 @@ class OutsideMethod(Method):
 
 
 class PythonProgram(OutsideMethod):
-    """A method whose program is a Python file that runs in an environment of its own."""
+    """A method whose program is a Python file that runs in a separate environment."""
 
     program: ClassVar[Path]
     environment: ClassVar[Environment]
@@ -135,14 +135,14 @@ class PythonProgram(OutsideMethod):
 
 
 class External(OutsideMethod):
-    """A command line of the user's own."""
+    """A command line from the settings."""
 
     name = "external"
     info = MethodInfo(summary="a program in any language: a command line that reads a folder and writes predictions")
 
     class Config(Method.Config):
         command: tuple[str, ...] = Field(min_length=1, description="words of the command line")
-        settings: dict[str, Any] = Field(default={}, description="what the program reads as settings from task.json")
+        settings: dict[str, Any] = Field(default={}, description="settings for the program, in task.json")
         program: str = Field(default="", description="SHA-256 of the files that the command names; filled in")
 
         @model_validator(mode="after")
@@ -163,7 +163,7 @@ class External(OutsideMethod):
 
 
 class _Reader:
-    """Reads the lines that a program adds to progress.jsonl, and reports them."""
+    """Reports the lines that a program appends to progress.jsonl."""
 
     def __init__(self, path: Path, report: Callable[[Progress], None]) -> None:
         self._path, self._report, self._read = path, report, 0
@@ -171,9 +171,9 @@ class _Reader:
     def poll(self) -> None:
         for line in self._new_lines():
             try:
-                told = json.loads(line)
-                metrics = {str(name): float(value) for name, value in told.get("metrics", {}).items()}
-                progress = Progress("train", float(told["fraction"]), metrics)
+                content = json.loads(line)
+                metrics = {str(name): float(value) for name, value in content.get("metrics", {}).items()}
+                progress = Progress("train", float(content["fraction"]), metrics)
             except (ValueError, TypeError, KeyError, AttributeError):
                 raise XMCBenchError(f'{self._path}: found {line[:80]!r}, expected {{"fraction": 0.5}}') from None
             self._report(progress)
@@ -210,7 +210,7 @@ def _environment() -> dict[str, str]:
 
 
 def _write_texts(path: Path, texts: Texts) -> None:
-    """One text a line; white space within a text becomes single blanks."""
+    """Write one text per line. White space within a text becomes single spaces."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(" ".join(text.split()) + "\n" for text in texts)
 

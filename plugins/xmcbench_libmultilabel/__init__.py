@@ -1,4 +1,4 @@
-"""LibMultiLabel: linear one-vs-rest over TF-IDF features, in an environment of its own."""
+"""LibMultiLabel: linear one-vs-rest over TF-IDF features, in a separate environment."""
 
 from __future__ import annotations
 

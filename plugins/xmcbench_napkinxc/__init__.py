@@ -1,4 +1,4 @@
-"""napkinXC: probabilistic label trees and one-vs-rest over TF-IDF features, in an environment of its own."""
+"""napkinXC: probabilistic label trees and one-vs-rest over TF-IDF features, in a separate environment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROGRAM = Path(__file__).with_name("program.py")
 
 
 class NapkinXC(PythonProgram):
-    """What both models share: features, the linear solver, the environment."""
+    """The base of both models: features, linear solver, environment."""
 
     program = PROGRAM
     environment = ENVIRONMENT

@@ -44,7 +44,7 @@ class NGAME(EmbeddingMethod):
     run: Run | None = None  # set while a trial trains; a plan has none
 
     def parameter_groups(self) -> list[dict[str, Any]]:
-        """Groups for AdamW, with this method's epsilon."""
+        """The parameter groups of AdamW, with this method's epsilon."""
         return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
@@ -78,7 +78,7 @@ class NGAME(EmbeddingMethod):
         labels_SD: Tensor,
         batch: sampling.Batch,
     ) -> None:
-        """Warn where the first loss is above that of a collapsed encoder, which embeds every text alike.
+        """Warn if the first loss is above that of a collapsed encoder, which maps all texts to the same vector.
 
         Gradient descent then leads to the collapse, and stays there.
         """

@@ -1,4 +1,4 @@
-"""Omikuji: Parabel-like trees over TF-IDF features, in an environment of its own."""
+"""Omikuji: Parabel-like trees over TF-IDF features, in a separate environment."""
 
 from __future__ import annotations
 

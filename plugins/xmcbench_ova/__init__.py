@@ -32,7 +32,7 @@ SPREAD = 0.02  # standard deviation of random rows (Renee)
 
 
 class RawEncoderConfig(EncoderConfig):
-    """An encoder whose embeddings keep their length: a logit is not bounded by 1."""
+    """An encoder without normalisation by default, so that logits are not bounded by 1."""
 
     normalize: bool = Field(default=False, description="scale embeddings to length 1")
 
@@ -53,7 +53,7 @@ class OvA(EmbeddingMethod):
         table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
         rows: Literal["random", "label-embeddings"] = Field("random", description="initial rows")
         reduction: Literal["mean", "sum"] = Field("mean", description="of the loss over the queries of a batch")
-        label_texts_as_queries: bool = Field(False, description="label texts are training queries for themselves")
+        label_texts_as_queries: bool = Field(False, description="use label texts as training queries for their labels")
 
     config: OvA.Config
 
@@ -62,7 +62,7 @@ class OvA(EmbeddingMethod):
         return self.tables()["classifier"]
 
     def training_data(self, train: TrainingData) -> TrainingData:
-        """With label texts as queries: N + L of them, the last L each with its own label and nothing to ignore."""
+        """With `label_texts_as_queries`, N + L queries. The last L are the label texts, each with its own label."""
         if not self.config.label_texts_as_queries:
             return train
         identity = sp.eye_array(train.num_labels, dtype=np.float32, format="csr")
@@ -95,7 +95,7 @@ class OvA(EmbeddingMethod):
         return sampling.Sampler(train, batch_size=size, seed=seed, negatives=(sampling.Everything(),))
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:  # noqa: ARG002
-        # The pool is every label, so that the worker's whole table is scored, without a copy.
+        # The pool contains every label, so the worker's whole table is scored, without a copy.
         mean = losses.binary_cross_entropy(queries_BD, self.classifier(), batch.positives, temperature=1.0)
         return mean * len(batch.query_ids) if self.config.reduction == "sum" else mean
 

@@ -1,4 +1,4 @@
-"""PECOS: XR-Linear over TF-IDF features, in an environment of its own."""
+"""PECOS: XR-Linear over TF-IDF features, in a separate environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xmcbench_external import PythonProgram
 ENVIRONMENT = Environment(
     "pecos",
     ("numpy<2", "scipy<1.14", "scikit-learn>=1.5"),
-    no_dependencies=("libpecos==1.2.8",),  # of its dependencies XR-Linear needs these alone
+    no_dependencies=("libpecos==1.2.8",),  # XR-Linear needs no other dependencies
 )
 PROGRAM = Path(__file__).with_name("program.py")
 

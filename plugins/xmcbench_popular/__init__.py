@@ -14,7 +14,7 @@ from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, 
 
 
 class Popular(Method):
-    """Ranks labels by training frequency and looks at no text: a trained method below it has learned nothing useful."""
+    """Ranks labels by training frequency and reads no text. A trained method below it has learnt nothing useful."""
 
     name = "popular"
     info = MethodInfo(summary="the most frequent labels of the training split, the same for every query")
@@ -28,7 +28,7 @@ class Popular(Method):
             raise XMCBenchError(f"{train.card.name}: no label has a training query, expected at least one")
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        """The same K labels for every text; -1 pads where fewer labels have a training query."""
+        """The same K labels for every text; padded with -1 if fewer labels have a training query."""
         labels_L = np.where(self.counts_L > 0, np.arange(len(self.counts_L)), -1)
         scores_L = np.where(self.counts_L > 0, self.counts_L, -np.inf)
         best = rank(labels_L[None].astype(np.int32), scores_L[None].astype(np.float32), k)

@@ -23,7 +23,7 @@ Words = list[str]
 
 
 class PseudoLabels(EmbeddingMethod):
-    """A label of a document is a part of its own text; which part is the subclass's."""
+    """The label of a document is a part of its text, which the subclass chooses."""
 
     class Config(EmbeddingMethod.Config):
         pairs_per_document: int = Field(
@@ -35,7 +35,7 @@ class PseudoLabels(EmbeddingMethod):
 
     @abstractmethod
     def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
-        """A query and its label, neither of them empty, from the words of a document: at least two."""
+        """A non-empty query and label from the words of a document, which has at least two."""
 
     def fit(self, train: TrainingData, run: Run) -> None:
         self._rng = run.rng("pairs")
@@ -64,11 +64,11 @@ class PseudoLabels(EmbeddingMethod):
         return TrainingData(train.card, queries, pairs_csr, list(numbers), sp.csr_array(shape, dtype=np.float32))
 
     def index(self, labels: Any) -> None:  # noqa: ARG002
-        """Embed the dataset's labels, in place of those of the pairs that are trained on."""
+        """Embed the labels of the dataset instead of those of the training pairs."""
         length = self.config.max_label_length or self._real.card.max_label_length
         labels_of_pairs, self.shard = self.shard, self._real_shard()
         self.index_LD = self.all_label_vectors(self.encoder.tokenizer.tokens(self._real.label_texts, length))
-        self.shard = labels_of_pairs  # training may go on
+        self.shard = labels_of_pairs  # training may continue
 
     def _real_shard(self) -> Any:
         return type(self.shard)(self._real.num_labels, self.shard.workers)
@@ -92,8 +92,8 @@ class ICT(PseudoLabels):
     )
 
     class Config(PseudoLabels.Config):
-        span: Literal["random", "opening"] = Field("random", description="where it is taken; the opening is the title")
-        span_words: int = Field(8, gt=0, description="of the span; of a short document at most half")
+        span: Literal["random", "opening"] = Field("random", description="position; the opening contains the title")
+        span_words: int = Field(8, gt=0, description="words of the span; at most half of a short document")
 
     config: ICT.Config
 
@@ -104,7 +104,7 @@ class ICT(PseudoLabels):
 
 
 class RTS(PseudoLabels):
-    """Randomised text segmentation: the document is cut at random, query and label are spans of either side."""
+    """Randomised text segmentation: a document is split at random; query and label are spans of the two parts."""
 
     name = "rts"
     info = MethodInfo(

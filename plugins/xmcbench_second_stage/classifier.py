@@ -19,7 +19,7 @@ SEEDS = 2**63  # one per purpose
 
 
 class Classifier(SecondStage):
-    """A row for each label, compared by cosine with the query; the first method's score is added.
+    """One row per label, compared with the query by cosine. The score of the first method is added.
 
     Both scores are inner products with the same query, so their sum is that with the sum of the label's two vectors:
     what is learnt ends in the first method's index.
@@ -32,7 +32,7 @@ class Classifier(SecondStage):
     )
 
     class Config(SecondStage.Config):
-        epochs: int = Field(20, gt=0, description="passes over the training queries, where the budget allows")
+        epochs: int = Field(20, gt=0, description="passes over the training queries, within the budget")
         batch_size: int = Field(1024, gt=0, description="queries per step")
         batches: Literal["shuffled", "clusters"] = "shuffled"
         cluster_size: int = Field(64, gt=0, description="most queries per cluster")
@@ -40,7 +40,7 @@ class Classifier(SecondStage):
         table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
         dropout: float = Field(0.5, ge=0, lt=1, description="on the query's vector")
         margin: float = Field(0.2, gt=0)
-        hardest: int = Field(10, gt=0, description="negatives of the pool that a query's positive is compared with")
+        hardest: int = Field(10, gt=0, description="negatives per query in the loss")
         positives_per_query: int = Field(3, gt=0, description="drawn into the pool")
         negatives_per_query: int = Field(5, gt=0, description="drawn into the pool from the shortlist")
         shortlist: int = Field(100, gt=0, description="nearest labels per query in the first method's index")
@@ -130,7 +130,7 @@ class Classifier(SecondStage):
 
 
 def _rate(place: float, warmup: float) -> float:
-    """Factor of the learning rate at `place` of the stage: a linear rise over `warmup`, then a linear fall to 0."""
+    """Factor of the learning rate at `place` in 0..1: a linear rise over `warmup`, then a linear fall to 0."""
     return place / warmup if place < warmup else (1 - place) / (1 - warmup)
 
 

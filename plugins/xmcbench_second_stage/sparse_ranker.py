@@ -1,4 +1,4 @@
-"""A sparse linear ranker over the first method's best labels (DEXML Section C.8, Table 15; after ELIAS, Section 3.5).
+"""A sparse linear ranker of the first method's best labels (DEXML Section C.8, Table 15; after ELIAS, Section 3.5).
 
 Legend: N queries, C of a chunk, K labels of a shortlist, L labels, V words.
 """
@@ -37,9 +37,9 @@ class SparseRanker(SecondStage):
     )
 
     class Config(SecondStage.Config):
-        shortlist: int = Field(100, gt=0, description="best labels of the first method that are ranked")
+        shortlist: int = Field(100, gt=0, description="number of the first method's best labels that are ranked")
         c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
-        weight: float = Field(1.0, ge=0, description="of the ranker's score beside the first method's; 0 is the latter")
+        weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's score only")
 
     config: SparseRanker.Config
     weights_LV: sp.csr_array
@@ -65,7 +65,7 @@ class SparseRanker(SecondStage):
         self._fit_labels(words_NV, _pairs(listed_NK, train.targets), train, run)
 
     def _fit_labels(self, words_NV: sp.csr_array, shown: sp.csc_array, train: TrainingData, run: Run) -> None:
-        """A classifier for each label, frequent ones first, while the budget lasts; `shown` [N, L] are its queries."""
+        """Train one classifier per label, frequent labels first, within the budget. `shown` [N, L] are its queries."""
         true, ledger = train.targets.tocsc(), run.ledger
         self.intercepts_L = np.full(train.num_labels, np.nan, np.float32)
         rows = [sp.csr_array((1, words_NV.shape[1]), dtype=np.float32)] * train.num_labels
@@ -96,7 +96,7 @@ class SparseRanker(SecondStage):
         return rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
 
     def _scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
-        """[N, K] standardised scores of the ranker for each query's labels."""
+        """[N, K] standardised ranker scores of each query's labels."""
         margins_NK = np.empty(labels_NK.shape, np.float32)
         for start in range(0, len(texts), CHUNK):
             labels_CK = labels_NK[start : start + CHUNK]
@@ -126,7 +126,7 @@ class SparseRanker(SecondStage):
 
 
 def _pairs(listed_NK: np.ndarray, targets: sp.csr_array) -> sp.csc_array:
-    """[N, L] the pairs that are shortlisted or true."""
+    """[N, L] the shortlisted and the true pairs."""
     rows, places = np.nonzero(listed_NK >= 0)
     listed = sp.csr_array((np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape)
     return sp.csc_array(listed + targets)

@@ -32,13 +32,13 @@ FIRST = "first"  # in a model's directory: a folder of its own, which opens with
 
 
 class SecondStage(Method):
-    """Fits the dual encoder `first` within a share of the budget, then learns from its vectors within the rest."""
+    """Fits the dual encoder `first` within a share of the budget, then trains on its vectors within the rest."""
 
     many_workers: ClassVar[bool] = True
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings, as under `methods` of a suite")
-        share: float = Field(0.8, gt=0, lt=1, description="of every limit of the budget, for the first method")
+        share: float = Field(0.8, gt=0, lt=1, description="share of every limit of the budget for the first method")
 
         @field_validator("first")
         @classmethod
@@ -113,9 +113,9 @@ def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
         raise ValueError("missing key 'method'")
     found = registry().method(name)
     if not issubclass(found.thing, DualEncoder):
-        raise ValueError(f"method {name!r} is no dual encoder")
+        raise ValueError(f"method {name!r} is not a dual encoder")
     distribution = found.origin.distribution
-    if origin is not None and str(origin).split()[0] != distribution:  # older records say the release too
+    if origin is not None and str(origin).split()[0] != distribution:  # older records contain the release too
         raise XMCBenchError(f"method {name!r} is of {distribution}, expected {origin}")
     kind: type[DualEncoder.Config] = found.thing.Config
     try:

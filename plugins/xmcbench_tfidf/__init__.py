@@ -34,7 +34,7 @@ class TfidfMethod(Method):
 
     @abstractmethod
     def index(self, train: TrainingData) -> dict[str, sp.csr_array]:
-        """The matrices that `scores` multiplies with."""
+        """The matrices that `scores` multiplies queries with."""
 
     @abstractmethod
     def scores(self, words_CV: sp.csr_array) -> sp.csr_array:
@@ -57,14 +57,14 @@ class TfidfMethod(Method):
 
 
 class NearestNeighbours(TfidfMethod):
-    """A label scores the sum, over the nearest training queries that carry it, of their similarity to a power."""
+    """The score of a label is the sum of powers of similarities of the nearest training queries that have it."""
 
     name = "tfidf-nn"
     info = MethodInfo(summary="labels of the nearest training queries by TF-IDF")
 
     class Config(TfidfMethod.Config):
-        neighbours: int = Field(20, gt=0, description="training queries that vote")
-        power: float = Field(3.0, gt=0, description="of the cosine in a vote: a high one trusts the nearest most")
+        neighbours: int = Field(20, gt=0, description="nearest training queries")
+        power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
     def index(self, train: TrainingData) -> dict[str, sp.csr_array]:
         words_NV = sp.csr_array(self.words.transform(list(train.texts)))
@@ -80,7 +80,7 @@ class NearestNeighbours(TfidfMethod):
 
 
 class LabelMatch(TfidfMethod):
-    """A label scores the cosine of its own text with the query; training queries only weigh the words."""
+    """The score of a label is the cosine of its text and the query. Training queries only affect word weights."""
 
     name = "tfidf-label"
     info = MethodInfo(summary="labels whose text matches the query by TF-IDF", needs=("label texts",))

@@ -93,7 +93,7 @@ def test_a_gz_that_is_plain_text(json_folder: Path) -> None:
         ({"target_ind": [0, 5]}, "target_ind 0 to 5 where labels are 0 to 4"),
         ({"target_ind": [-1, 2]}, "target_ind -1 to 2"),
         ({"target_ind": [0], "target_rel": [1.0, 1.0]}, "1 target_ind and 2 target_rel"),
-        ({"target_ind": ["0", "1"]}, "a target_ind that is no integer"),
+        ({"target_ind": ["0", "1"]}, "a target_ind that is not an integer"),
         ({"target_ind": 3}, "int"),
         ({"target_rel": [float("nan"), 1.0]}, "NaN, which is not a number"),
         ({"title": None}, "a title or content that is not text"),

@@ -129,10 +129,10 @@ def test_the_catalogue_separates_methods(catalog: Dataset) -> None:
 def knowing(n: int) -> np.ndarray:
     """The most probable anchor of each test query for one who knows every word's concept and every product."""
     products = make_products(5_000)
-    said = make_queries(products, Draws(3, 5_000, 1), 3_000).said[:n]
+    stated = make_queries(products, Draws(3, 5_000, 1), 3_000).stated[:n]
     log_odds = np.array([50.0, 50.0, 4.0, 4.0, 4.0])  # category and brand are never mistaken, attributes seldom
     scores = np.log(products.popularity) + sum(
-        log_odds[j] * (said[:, j : j + 1] == products.concepts[:, j]) for j in range(said.shape[1])
+        log_odds[j] * (stated[:, j : j + 1] == products.concepts[:, j]) for j in range(stated.shape[1])
     )
     return np.asarray(scores).argmax(axis=1)
 

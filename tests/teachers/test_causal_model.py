@@ -77,8 +77,8 @@ def test_log_probabilities_equal_those_by_hand(plain_model: Path) -> None:
 
 def test_spellings_of_one_and_of_several_tokens_are_both_there(chat_model: Path, plain_model: Path) -> None:
     """Or the tests above would show less than they say."""
-    assert {len(ids) for ids in causal_model(chat_model)._spelt(("yes", "no"))} == {1}
-    assert min(len(ids) for ids in causal_model(plain_model)._spelt(("yes", "no"))) > 1
+    assert {len(ids) for ids in causal_model(chat_model)._spelling_ids(("yes", "no"))} == {1}
+    assert min(len(ids) for ids in causal_model(plain_model)._spelling_ids(("yes", "no"))) > 1
 
 
 def test_it_says_yes_and_no(chat_model: Path, tmp_path: Path) -> None:

@@ -56,9 +56,7 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     typer.echo(tabulate(rows, header, disable_numparse=True, maxcolwidths=[None] * 7 + [20, 60]))
     typer.echo()
     typer.echo(tabulate([[family.name, family.summary] for family in families], ["any size", "what it is"]))
-    typer.echo(
-        f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files."
-    )
+    typer.echo(f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files.")
 
 
 @app.command()
