@@ -90,11 +90,11 @@ class OutsideMethod(Method):
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
             run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
-            found = sorted(folder.glob("predictions.*"))
-            if len(found) != 1:
-                names = ", ".join(path.name for path in found) or "none"
+            files = sorted(folder.glob("predictions.*"))
+            if len(files) != 1:
+                names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
-            return read_predictions(found[0], len(texts), self._num_labels, k)
+            return read_predictions(files[0], len(texts), self._num_labels, k)
 
     def save(self, directory: Path) -> None:
         shutil.copytree(self._fitted(), directory / "program")
@@ -147,10 +147,10 @@ class External(OutsideMethod):
 
         @model_validator(mode="after")
         def _hash_program(self) -> External.Config:
-            found = _program_hash(self.command)
-            if self.program not in ("", found):
+            digest = _program_hash(self.command)
+            if self.program not in ("", digest):
                 raise XMCBenchError(f"command {' '.join(self.command)}: its files changed since the trial was planned")
-            object.__setattr__(self, "program", found)
+            object.__setattr__(self, "program", digest)
             return self
 
     config: Config

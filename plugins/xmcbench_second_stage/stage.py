@@ -111,13 +111,13 @@ def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
     name, origin = settings.pop("method", None), settings.pop("origin", None)
     if not isinstance(name, str):
         raise ValueError("missing key 'method'")
-    found = registry().method(name)
-    if not issubclass(found.thing, DualEncoder):
+    plugin = registry().method(name)
+    if not issubclass(plugin.thing, DualEncoder):
         raise ValueError(f"method {name!r} is not a dual encoder")
-    distribution = found.origin.distribution
+    distribution = plugin.origin.distribution
     if origin is not None and str(origin).split()[0] != distribution:  # older records contain the release too
         raise XMCBenchError(f"method {name!r} is of {distribution}, expected {origin}")
-    kind: type[DualEncoder.Config] = found.thing.Config
+    kind: type[DualEncoder.Config] = plugin.thing.Config
     try:
         config = kind.model_validate_json(json.dumps(settings), strict=True)
     except ValidationError as invalid:

@@ -125,22 +125,22 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
 
 
 def _queries(
-    found: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
+    comparison: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
 ) -> Iterator[str]:
     """How many queries change, and the texts and labels of those that change most."""
-    change = found.change
+    change = comparison.change
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     yield (
-        f"{len(change):,} test queries, hits among the first {found.k}: 1 has more for {better:,}, 2 for {worse:,}, "
-        f"equal for {len(change) - better - worse:,}."
+        f"{len(change):,} test queries, hits among the first {comparison.k}: 1 has more for {better:,}, "
+        f"2 for {worse:,}, equal for {len(change) - better - worse:,}."
     )
-    gained, lost = found.most_changed(count)
+    gained, lost = comparison.most_changed(count)
     for query in (*gained, *lost):
         true = dataset.test.targets[[query]].indices.tolist()
         yield f"\nquery {query}: {_line(dataset.test.texts[query])}"
         yield f"  true: {_labels(dataset, true, set())}"
-        for number, (own, hits) in enumerate(zip(predictions, found.hits, strict=True), start=1):
-            best = [label for label in own.indices[query, : found.k].tolist() if label >= 0]
+        for number, (own, hits) in enumerate(zip(predictions, comparison.hits, strict=True), start=1):
+            best = [label for label in own.indices[query, : comparison.k].tolist() if label >= 0]
             yield f"  {number} ({int(hits[query])}): {_labels(dataset, best, set(true))}"
 
 

@@ -59,35 +59,35 @@ def plan(
     planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
     trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
-    made: list[TrialPlan] = []
+    plans: list[TrialPlan] = []
     left_out: list[str] = []
     for trial in {(trial.dataset, trial.label): trial for trial in reversed(trials)}.values():
         try:
-            made.append(planner.plan(trial))
+            plans.append(planner.plan(trial))
         except XMCBenchError as problem:
             left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
-    made.reverse()
-    grids = [_costs(made, seeds, machine), _memory(made)] if made else []
+    plans.reverse()
+    grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
     typer.echo(render_tables(grids, format))
     for line in reversed(left_out):
         typer.echo(f"not planned: {line}", err=True)
-    raise typer.Exit(0 if all(_fits(plan, machine) != "no" for plan in made) else 1)
+    raise typer.Exit(0 if all(_fits(plan, machine) != "no" for plan in plans) else 1)
 
 
-def _fits(made: TrialPlan, machine: Machine) -> str:
+def _fits(plan: TrialPlan, machine: Machine) -> str:
     from xmcbench.engine.planning.trials import fits
 
-    return fits(made, machine.accelerator)
+    return fits(plan, machine.accelerator)
 
 
-def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
+def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
     from xmcbench.engine.planning.trials import MARGIN
     from xmcbench.reporting import TextTable
     from xmcbench.reporting.numbers import format_value
 
     rows = [
         (
-            _name(plan.trial, made),
+            _name(plan.trial, plans),
             *(
                 format_value(value, "count")
                 for value in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)
@@ -97,33 +97,33 @@ def _costs(made: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: 
             format_value(plan.network, "bytes") if plan.workers > 1 else "-",
             _fits(plan, machine),
         )
-        for plan in made
+        for plan in plans
     ]
     device = machine.accelerator
-    total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in made)
+    total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
         f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds: {format_value(total, 'hours')} device hours",
         f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and sent are per worker",
-        *dict.fromkeys(note for plan in made for note in plan.notes),
+        *dict.fromkeys(note for plan in plans for note in plan.notes),
     ]
     headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent per step", "fits")
     return TextTable("plan", headings, tuple(rows), tuple(notes))
 
 
-def _memory(made: Sequence[TrialPlan]) -> TextTable:
+def _memory(plans: Sequence[TrialPlan]) -> TextTable:
     from xmcbench.reporting import TextTable
     from xmcbench.reporting.numbers import format_value
 
-    parts = list(made[0].memory.parts())
+    parts = list(plans[0].memory.parts())
     rows = [
-        (_name(plan.trial, made), *(format_value(value, "bytes") for value in plan.memory.parts().values()))
-        for plan in made
+        (_name(plan.trial, plans), *(format_value(value, "bytes") for value in plan.memory.parts().values()))
+        for plan in plans
     ]
     note = "peak: the first five, plus the largest of embeddings + activations + scores, checkpoint, search"
     return TextTable("memory per worker", ("trial", *parts), tuple(rows), (note,))
 
 
-def _name(trial: Trial, made: Sequence[TrialPlan]) -> str:
-    several = len({plan.trial.dataset for plan in made}) > 1
+def _name(trial: Trial, plans: Sequence[TrialPlan]) -> str:
+    several = len({plan.trial.dataset for plan in plans}) > 1
     return f"{trial.dataset}/{trial.label}" if several else trial.label

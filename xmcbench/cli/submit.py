@@ -66,10 +66,10 @@ def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
 
     accepted = Store(to)
     record = find_trial(accepted, run)
-    found = verification.verify(accepted, record, Store(place).records())
+    outcome = verification.verify(accepted, record, Store(place).records())
     known = verification.read_verifications(verified)
-    verification.write_verifications({**known, record.key: found}, verified)
-    typer.echo(f"{verified}: {record.key} verified by {len(found.seeds)} runs, {len(found.corridor)} metrics")
+    verification.write_verifications({**known, record.key: outcome}, verified)
+    typer.echo(f"{verified}: {record.key} verified by {len(outcome.seeds)} runs, {len(outcome.corridor)} metrics")
     return []
 
 

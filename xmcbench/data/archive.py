@@ -29,7 +29,7 @@ def unpack(archive: Path, directory: Path) -> list[str]:
     if directory.exists():
         raise XMCBenchError(f"{directory}: found a folder of this name, expected none: delete it to unpack again")
     directory.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
     limit = min(shutil.disk_usage(directory.parent).free, MAX_RATIO * archive.stat().st_size)
     try:
         for place, size, file in _members(archive):
@@ -38,19 +38,19 @@ def unpack(archive: Path, directory: Path) -> list[str]:
                 raise XMCBenchError(
                     f"{archive}: {place} declares {size:,} bytes, more than fit on the disk or a dataset has"
                 )
-            target = made / place
+            target = temporary / place
             if target.exists():
                 raise XMCBenchError(f"{archive}: found {place} twice, expected each file once")
             target.parent.mkdir(exist_ok=True)
             with closing(file), target.open("wb") as out:
                 shutil.copyfileobj(_Bounded(file, size), out, 1 << 20)
-        formats.detect(made)
-        made.chmod(0o755)
-        made.rename(directory)
+        formats.detect(temporary)
+        temporary.chmod(0o755)
+        temporary.rename(directory)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise XMCBenchError(f"{archive}: cannot be unpacked ({error})") from error
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
 
 

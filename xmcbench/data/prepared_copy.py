@@ -61,15 +61,15 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
     if (free := shutil.disk_usage(directory.parent).free) < needed:
         raise XMCBenchError(f"{directory}: found {free:,} bytes of free disk space, expected {needed:,} or more")
     card = dataset.card.model_copy(update={"content_hash": content_hash(dataset)})
-    with atomic_directory(directory) as made:
+    with atomic_directory(directory) as temporary:
         for name, part in zip(TEXTS, texts, strict=True):
-            part.save(made / name)
+            part.save(temporary / name)
         for name, matrix in zip(MATRICES, matrices, strict=True):
-            np.save(made / f"{name}.indptr.npy", matrix.indptr)
-            np.save(made / f"{name}.indices.npy", matrix.indices)
-        (made / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
-        (made / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
-        write_manifest(made)
+            np.save(temporary / f"{name}.indptr.npy", matrix.indptr)
+            np.save(temporary / f"{name}.indices.npy", matrix.indices)
+        (temporary / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
+        (temporary / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
+        write_manifest(temporary)
 
 
 def open_copy(directory: Path) -> Dataset:

@@ -52,10 +52,10 @@ class Tokens:
             for rows in chain(batches(texts, CHUNK), [None]):
                 done, pending = pending, rows and tokenizer.submit(tokenize, rows)
                 if done:
-                    made = done.result()
-                    lengths.append(np.fromiter(map(len, made), np.int64, len(made)))
-                    parts.append(np.fromiter(chain.from_iterable(made), np.int32, int(lengths[-1].sum())))
-                    finished += len(made)
+                    tokens = done.result()
+                    lengths.append(np.fromiter(map(len, tokens), np.int64, len(tokens)))
+                    parts.append(np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths[-1].sum())))
+                    finished += len(tokens)
                     progress(finished)
         return cls(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
 

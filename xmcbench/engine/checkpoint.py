@@ -49,9 +49,9 @@ def newest(root: Path) -> Path | None:
     return max(root.glob("step-*"), default=None)
 
 
-def prune(root: Path, kept: int) -> None:
+def prune(root: Path, count: int) -> None:
     """Remove all but the last `kept` checkpoints under `root`."""
-    for old in sorted(root.glob("step-*"))[:-kept]:
+    for old in sorted(root.glob("step-*"))[:-count]:
         shutil.rmtree(old, ignore_errors=True)
 
 
@@ -66,8 +66,8 @@ def load(directory: Path) -> tuple[list[Groups], dict[str, Any]]:
     Raises XMCBenchError where the folder is not a checkpoint.
     """
     try:
-        told = json.loads((directory / NOTE).read_text())
-        return [_read(directory / _file(rank)) for rank in range(told["workers"])], told["note"]
+        content = json.loads((directory / NOTE).read_text())
+        return [_read(directory / _file(rank)) for rank in range(content["workers"])], content["note"]
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise XMCBenchError(f"{directory}: not a readable checkpoint ({error}); delete it to start over") from error
 

@@ -63,14 +63,14 @@ def compare(
     Metrics whose evaluator has no `terms` are left out.
     """
     hits = dataset_hits(predictions[0], dataset), dataset_hits(predictions[1], dataset)
-    terms = [metric_terms(each, metrics, evaluators) for each in hits]
-    parts = [{(name, own): part for name, each in bins.items() for own, part in _parts(h, each, k)} for h in hits]
+    terms = [metric_terms(h, metrics, evaluators) for h in hits]
+    parts = [{(name, own): part for name, bin in bins.items() for own, part in _parts(h, bin, k)} for h in hits]
     return Comparison(
         k=k,
         metrics=_compared(terms[0], terms[1]),
         breakdowns={
-            name: _compared(*({own: part[name, own] for own in each.names} for part in parts))
-            for name, each in bins.items()
+            name: _compared(*({own: part[name, own] for own in bin.names} for part in parts))
+            for name, bin in bins.items()
         },
         hits=(hits[0].sum_per_query(None, k), hits[1].sum_per_query(None, k)),
     )
@@ -94,7 +94,7 @@ def compare_resampled(
 
 
 def _compared(first: Mapping[str, MetricTerms], second: Mapping[str, MetricTerms]) -> tuple[ComparedMetric, ...]:
-    metrics = tuple({name: terms.value for name, terms in each.items()} for each in (first, second))
+    metrics = tuple({name: terms.value for name, terms in trial.items()} for trial in (first, second))
     return compare_resampled((metrics[0], metrics[1]), (resample(first), resample(second)))
 
 

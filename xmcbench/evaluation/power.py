@@ -73,7 +73,7 @@ def uncertainty(
         second: those of the second, with the same seeds in the same order.
         values: the metric of each seed, of either.
     """
-    counts = {len(each) for each in (first, second, *values)}
+    counts = {len(seeds) for seeds in (first, second, *values)}
     if len(counts) > 1 or counts == {0}:
         raise XMCBenchError(f"found {len(first)} and {len(second)} seeds, expected as many of both")
     differences_SB = np.asarray(first, np.float64) - np.asarray(second, np.float64)

@@ -36,8 +36,8 @@ class Section:
 
 def describe(record: Record) -> tuple[Section, ...]:
     """The non-empty sections of a record. They hold all of the record except the log of a failure."""
-    trial, made = record.trial, dict(record.provenance)
-    command = made.pop("command", None)
+    trial, provenance = record.trial, dict(record.provenance)
+    command = provenance.pop("command", None)
     sections = (
         Section("Trial", tuple(_trial(record))),
         Section("Outcome", tuple(_outcome(record))),
@@ -46,7 +46,7 @@ def describe(record: Record) -> tuple[Section, ...]:
         Section("Spent", tuple(_flat(record.spent))),
         Section("Curve", tuple(_curve(record))),
         Section("How the settings were chosen", tuple(_flat(record.chosen))),
-        Section("Provenance", tuple(_flat(made))),
+        Section("Provenance", tuple(_flat(provenance))),
         Section("Reproduce", tuple(_reproduce(record, command))),
     )
     clean = (

@@ -78,17 +78,17 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
 
 def _facts(records: list[Record]) -> dict[str, Value]:
     first = records[0]
-    config, made = first.trial.config, first.provenance
+    config, provenance = first.trial.config, first.provenance
     encoder = config.get("encoder")
     facts: dict[str, Any] = {name: config.get(name) for name in CONFIG_FACTS}
     facts["encoder"] = encoder.get("name") if isinstance(encoder, dict) else encoder
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
-    if made.get("gpu"):
-        facts["hardware"] = f"{made.get('gpus', 1)} x {made['gpu']}"
-    elif made.get("cpu"):
-        facts["hardware"] = f"{made.get('cores_usable', 1)} cores of {made['cpu']}"
+    if provenance.get("gpu"):
+        facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
+    elif provenance.get("cpu"):
+        facts["hardware"] = f"{provenance.get('cores_usable', 1)} cores of {provenance['cpu']}"
     facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
     facts["simulated_teacher"] = first.simulated_teacher or None
@@ -126,7 +126,7 @@ def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
     settings = [_settings(record) if counts[name] > 1 else {} for record, name in zip(records, names, strict=True)]
     for name, own in zip(names, settings, strict=True):
         sharing[name].append(own)
-    differing = {name: _differing(alike) for name, alike in sharing.items()}
+    differing = {name: _differing(rows) for name, rows in sharing.items()}
     return [
         " ".join(", ".join(f"{setting}={own.get(setting)}" for setting in differing[name]).split())
         for name, own in zip(names, settings, strict=True)

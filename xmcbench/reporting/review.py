@@ -89,8 +89,8 @@ def _differences(store: Store, record: Record, other: Record, metrics: Sequence[
     """The differences of two trials as cells, by metric."""
     resampled = store.resampled(record, metrics), store.resampled(other, metrics)
     cells = {}
-    for found in compare_resampled((record.metrics, other.metrics), resampled):
-        low, high = found.difference.interval
-        text = f"{100 * found.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
-        cells[found.name] = Cell(text, "best" if found.difference.significant else "")
+    for compared in compare_resampled((record.metrics, other.metrics), resampled):
+        low, high = compared.difference.interval
+        text = f"{100 * compared.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")
     return cells

@@ -76,8 +76,8 @@ class Row:
     @property
     def folded_claims(self) -> tuple[Claim, ...]:
         """The claims about the rows folded into this one, without this row's own claims."""
-        found = dict.fromkeys(claim for row in self.folded for claim in row.claims)
-        return tuple(claim for claim in found if claim not in self.claims)
+        claims = dict.fromkeys(claim for row in self.folded for claim in row.claims)
+        return tuple(claim for claim in claims if claim not in self.claims)
 
     def value(self, column: str) -> Value | None:
         """The value in the column of a metric or fact, to sort by; None where there is none."""

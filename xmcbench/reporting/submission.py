@@ -66,11 +66,11 @@ def outdated(record: Record) -> Iterator[str]:
 
 def _gaps(record: Record) -> Iterator[str]:
     """Missing provenance."""
-    made = record.provenance
+    provenance = record.provenance
     for name in NEEDED:
-        if not made.get(name):
+        if not provenance.get(name):
             yield f"its provenance does not say {name}"
-    git: dict[str, Any] = made.get("git") or {}
+    git: dict[str, Any] = provenance.get("git") or {}
     if git and not re.fullmatch(r"[0-9a-f]{40}", str(git.get("commit", ""))):
         yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
     if git.get("dirty") is not False:

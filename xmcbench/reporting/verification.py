@@ -68,10 +68,10 @@ def write_verifications(verifications: Mapping[str, Verification], path: Path) -
 
 def is_verified(accepted: Store, record: Record, verifications: Mapping[str, Verification]) -> bool:
     """Whether the record is the one that was verified, with every metric within its corridor."""
-    found = verifications.get(record.key)
-    if found is None or found.record != _digest(accepted, record):
+    verification = verifications.get(record.key)
+    if verification is None or verification.record != _digest(accepted, record):
         return False
-    return not _outside(record, found.corridor)
+    return not _outside(record, verification.corridor)
 
 
 def verify(accepted: Store, record: Record, others: Sequence[Record]) -> Verification:

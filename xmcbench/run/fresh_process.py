@@ -107,8 +107,8 @@ def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
             task = json.loads(Path(path).read_bytes())
             method = build()
             method.load(Path(task["model"]))
-            found = method.predict(task["texts"], task["k"])
-            np.savez(task["result"], indices=found.indices, scores=found.scores)
+            predictions = method.predict(task["texts"], task["k"])
+            np.savez(task["result"], indices=predictions.indices, scores=predictions.scores)
     except BaseException as problem:
         traceback.print_exc()
         sys.stderr.flush()

@@ -37,8 +37,8 @@ class Sample:
 
     def check_order(self, method: Method) -> None:
         """Raise `BrokenContractError` if the sample alone, in reverse order, gets other predictions."""
-        found = method.predict(self.texts[::-1], self.predictions.k)
-        again = Predictions(found.indices[::-1], found.scores[::-1])
+        predictions = method.predict(self.texts[::-1], self.predictions.k)
+        again = Predictions(predictions.indices[::-1], predictions.scores[::-1])
         self._compare(again, "depend on the other queries of the call or on their order")
 
     def check_saved(self, predictions: Predictions) -> None:

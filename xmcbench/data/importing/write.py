@@ -101,20 +101,20 @@ def _unique(
 
 def _write(folder: Path, source: str, splits: dict[str, list[tuple[Row, list[int]]]], labels: list[str]) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         for name, rows in splits.items():
-            with (made / f"{name}.json").open("w", encoding="utf-8") as file:
+            with (temporary / f"{name}.json").open("w", encoding="utf-8") as file:
                 file.writelines(
                     json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n" for row, ids in rows
                 )
-        with (made / "lbl.json").open("w", encoding="utf-8") as file:
+        with (temporary / "lbl.json").open("w", encoding="utf-8") as file:
             file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
-        (made / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
-        made.chmod(0o755)
-        made.rename(folder)
+        (temporary / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
+        temporary.chmod(0o755)
+        temporary.rename(folder)
     except BaseException as error:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, UnicodeEncodeError):
             raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
         raise

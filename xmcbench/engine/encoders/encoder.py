@@ -185,9 +185,9 @@ class Encoder(nn.Module):
                 ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
                 # Plain attention: the counter does not know every fused one.
                 plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH)
-                with torch.no_grad(), plain[0], plain[1], FlopCounterMode(display=False) as made:
+                with torch.no_grad(), plain[0], plain[1], FlopCounterMode(display=False) as counter:
                     self(ids_MW)
-                counts.append(made.get_total_flops())
+                counts.append(counter.get_total_flops())
         finally:
             self.train(mode)
         square = (counts[2] - 2 * counts[1] + counts[0]) // 2

@@ -94,10 +94,10 @@ class TextTokenizer:
         """A function from texts to token ids, special tokens included, truncated to `max_length` tokens."""
 
         def tokenize(texts: Sequence[str]) -> list[list[int]]:
-            made = self.tokenizer(
+            encoding = self.tokenizer(
                 list(texts), truncation=True, max_length=max_length, return_attention_mask=False, verbose=False
             )
-            ids: list[list[int]] = made["input_ids"]
+            ids: list[list[int]] = encoding["input_ids"]
             return ids
 
         if self._backend is None:

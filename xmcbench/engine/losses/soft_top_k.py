@@ -186,8 +186,8 @@ def threshold(
 
     x are inner products over `temperature`, which here is DEXML's temperature over its alpha.
     """
-    found: tuple[Tensor, Tensor] = _Threshold.apply(queries_BD, labels_SD, positives, k, temperature)  # type: ignore[no-untyped-call]
-    return found
+    threshold_and_scores: tuple[Tensor, Tensor] = _Threshold.apply(queries_BD, labels_SD, positives, k, temperature)  # type: ignore[no-untyped-call]
+    return threshold_and_scores
 
 
 def soft_top_k(

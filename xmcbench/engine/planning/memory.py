@@ -137,8 +137,8 @@ def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestSt
     lengths_N = step.lengths_N[::workers]
     micros = micro_batches(lengths_N, method.config.micro_batch_on(device))
     padded = [len(group) * int(lengths_N[group].max()) for group in micros]
-    kept = min(sum(padded) * encoder.bytes_per_token, method.config.activation_gib * 2**30)
-    return kept + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
+    activations = min(sum(padded) * encoder.bytes_per_token, method.config.activation_gib * 2**30)
+    return activations + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
 
 
 def _sampler_state(sampler: Sampler, dimension: int, on_gpu: bool) -> float:

@@ -59,14 +59,14 @@ class FaissIndex:
         Pairs in `exclude` [N, L] are left out; faiss searches for that many more labels. -1 pads short rows.
         """
         exact.check(queries_ND, self.labels_LD, k, exclude)
-        found = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
+        results = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         rows = exact.SIZES[self.labels_LD.device.type].rows
         for start in range(0, len(queries_ND), rows):
             part = slice(start, start + rows)
             queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
             best = self._search(queries_BD, k, None if exclude is None else exclude[part])
-            found.indices[part], found.scores[part] = best.indices, best.scores
-        return found
+            results.indices[part], results.scores[part] = best.indices, best.scores
+        return results
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Predictions:
         excluded = None if exclude is None else binary(exclude)

@@ -80,7 +80,7 @@ class GradientCache:
         seeds_N = np.concatenate([text_seeds(seed, part.kind, part.rows) for part in parts])
         micros = (self._micro_batch(parts, group, seeds_N[group]) for group in groups)
         leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
-        made: list[_MicroBatch] = []
+        passes: list[_MicroBatch] = []
         room = max(0, self.activation_bytes - kept_bytes)
         # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
         # must not serve where one is kept: hence two contexts.
@@ -91,16 +91,16 @@ class GradientCache:
                 with saved:
                     micro.output_MD = self._run(micro)
                 leaf_ND[micro.places] = micro.output_MD.detach()
-                made.append(micro)
+                passes.append(micro)
                 # Texts get shorter, so the next micro-batch keeps about as much, or less.
                 coming = saved.total - before
             if saved.total > room:
-                made[-1].output_MD = None
+                passes[-1].output_MD = None
         with self.autocast(), torch.no_grad():
             for micro in micros:
                 leaf_ND[micro.places] = self._run(micro)
-                made.append(micro)
-        return CachedEmbeddings(self, leaf_ND.requires_grad_(), made, int(lengths_N.sum()), saved.total)
+                passes.append(micro)
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), passes, int(lengths_N.sum()), saved.total)
 
     def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seeds_M: np.ndarray) -> _MicroBatch:
         texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
