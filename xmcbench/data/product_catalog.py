@@ -28,9 +28,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.source import Draft, Family
+from xmcbench.data.source import Family
 from xmcbench.data.sparse_text import pairs_csr
-from xmcbench.data.synthetic import SIZE, Draws, Generated, make_dataset, make_words, size_of
+from xmcbench.data.synthetic import SIZE, Draws, Generated, make_dataset, make_words, size_of, synthetic_draft
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
@@ -106,14 +106,8 @@ class ProductCatalog(Generated):
         if size < 2 * LINE:
             raise XMCBenchError(f"dataset {name}: found {size} labels, expected at least {2 * LINE}")
         self.options = Options.of(name)
-        self.draft = Draft(
-            name=name,
-            num_train=round(size * TRAIN_PER_LABEL),
-            num_test=self.options.test or round(size * TEST_PER_LABEL),
-            num_labels=size,
-            source="synthetic, see docs/datasets.md",
-            licence="Apache-2.0",
-        )
+        num_test = self.options.test or round(size * TEST_PER_LABEL)
+        self.draft = synthetic_draft(name, (round(size * TRAIN_PER_LABEL), num_test, size), "see docs/datasets.md")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
         """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""

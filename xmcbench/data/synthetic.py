@@ -76,6 +76,19 @@ def make_dataset(
     return Dataset(card, Split(train, targets[0]), Split(test, targets[1]), labels, *ignored)
 
 
+def synthetic_draft(name: str, sizes: tuple[int, int, int], origin: str) -> Draft:
+    """The card of a synthetic dataset with these numbers of training queries, test queries and labels."""
+    train, test, labels = sizes
+    return Draft(
+        name=name,
+        num_train=train,
+        num_test=test,
+        num_labels=labels,
+        source=f"synthetic, {origin}",
+        licence="Apache-2.0",
+    )
+
+
 class Generated(Source):
     """A source that generates its data. Every change of the generated data raises `version`."""
 
@@ -97,14 +110,7 @@ class TStar(Generated):
     """
 
     def __init__(self) -> None:
-        self.draft = Draft(
-            name="tstar",
-            num_train=STAR_TRAIN,
-            num_test=STAR_TEST,
-            num_labels=STAR_LABELS,
-            source="synthetic, after DEXML Section 4.1",
-            licence="Apache-2.0",
-        )
+        self.draft = synthetic_draft("tstar", (STAR_TRAIN, STAR_TEST, STAR_LABELS), "after DEXML Section 4.1")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002
         draws = Draws(41)
@@ -131,14 +137,7 @@ class RandomPairs(Generated):
 
     def __init__(self, name: str) -> None:
         self.size = size = size_of(name)
-        self.draft = Draft(
-            name=name,
-            num_train=size,
-            num_test=size,
-            num_labels=size,
-            source="synthetic, after DEXML Section C.1",
-            licence="Apache-2.0",
-        )
+        self.draft = synthetic_draft(name, (size, size, size), "after DEXML Section C.1")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002
         draws = Draws(1, self.size)
