@@ -76,7 +76,7 @@ def test_the_first_method_is_resolved_with_all_that_determines_it() -> None:
         ({"method": "classifier", "first": {"method": "untrained"}}, "is not a dual encoder"),
         ({"method": "dexml", "batch_size": "many"}, "batch_size: Input should be a valid integer"),
         ({"method": "dexml", "speed": 1}, "speed: Extra inputs"),
-        ({"method": "dexml", "negatives": "all", "shortlist": 7}, "shortlist: no effect"),
+        ({"method": "dexml", "negatives": "all", "shortlist": 7}, "shortlist: has no effect"),
     ],
 )
 def test_a_wrong_first_method_is_refused(wrong: dict[str, Any], complaint: str) -> None:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 BLOCK = 32  # labels that share a maximum: a column of a tile
 TILE = 64  # blocks side by side
-ENOUGH = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
+MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
 SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
 
