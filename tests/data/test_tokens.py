@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations, pairwise
 from pathlib import Path
-from threading import Barrier
 
 import numpy as np
 import pytest
@@ -70,18 +69,46 @@ def test_cached_equals_uncached_and_is_tokenised_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "tokens").glob(".partial-*"))
 
 
-def test_two_writers_at_once_leave_one_whole_result(tmp_path: Path) -> None:
-    both = Barrier(2)
+def test_of_two_writers_at_once_one_tokenises_for_both(tmp_path: Path) -> None:
+    calls: list[int] = []
 
-    def together(texts: Sequence[str]) -> list[list[int]]:
-        both.wait(timeout=10)  # neither has written when the other begins
+    def counted(texts: Sequence[str]) -> list[list[int]]:
+        calls.append(len(texts))
         return letters(texts)
 
     with ThreadPoolExecutor(2) as pool:
-        made = list(pool.map(lambda _: Tokens.cached(TEXTS, together, "letters", tmp_path), range(2)))
+        made = list(pool.map(lambda _: Tokens.cached(TEXTS, counted, "letters", tmp_path), range(2)))
     for tokens in made:
         np.testing.assert_array_equal(tokens.ids, Tokens.of(TEXTS, letters).ids)
-    assert len(list((tmp_path / "tokens").iterdir())) == 1
+    assert calls == [len(TEXTS)]
+
+
+@pytest.mark.parametrize("file", ["ids.npy", "offsets.npy", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "absent"])
+def test_a_damaged_token_cache_is_made_again_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, file: str, damage: str
+) -> None:
+    whole = Tokens.cached(TEXTS, letters, "letters", tmp_path)
+    (path,) = tmp_path.glob(f"tokens/*/{file}")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.unlink()  # the arrays of `whole` stay mapped to the old file
+    if damage != "absent":
+        path.write_bytes(content if damage == "flip" else content[:-3])
+    again = Tokens.cached(TEXTS, letters, "letters", tmp_path)
+    np.testing.assert_array_equal(again.ids, whole.ids)
+    np.testing.assert_array_equal(again.offsets, whole.offsets)
+    assert "a token cache is damaged and is written again" in caplog.text
+
+
+@pytest.mark.parametrize("offsets", [[0, 5, 3, 9], [1, 2, 3, 9], [0, 2, 3, 8], [0, 2, 9]])
+def test_offsets_of_cached_tokens_fit_the_ids(tmp_path: Path, offsets: list[int]) -> None:
+    np.save(tmp_path / "ids.npy", np.zeros(9, np.int32))
+    np.save(tmp_path / "offsets.npy", np.array([0, 2, 3, 9]))
+    assert len(Tokens.open(tmp_path, 3)) == 3
+    np.save(tmp_path / "offsets.npy", np.array(offsets))
+    with pytest.raises(ValueError, match="offsets"):
+        Tokens.open(tmp_path, 3)
 
 
 def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path) -> None:

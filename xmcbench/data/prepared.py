@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
-import shutil
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import platformdirs
-from filelock import FileLock
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.folder import is_dataset, own_names, own_source
-from xmcbench.data.prepared_copy import PREPARED_VERSION, content_hash, open_copy, write_copy
+from xmcbench.data.prepared_copy import PREPARED_VERSION, content_hash, read_copy, write_copy
 from xmcbench.data.source import Family, Source
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.files.manifest import DamagedFolder
+from xmcbench.files.cached_folder import open_or_make
 from xmcbench.plugins.registry import registry
 
 __all__ = ["content_hash", "dataset_name", "find_source", "load", "prepared_directory"]
-_log = logging.getLogger(__name__)
 
 
 def default_data_dir() -> Path:
@@ -76,28 +72,15 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
     if message := source.missing(data_dir):
         raise XMCBenchError(message)
     directory = prepared_directory(source, data_dir, cache_dir or default_cache_dir())
-    if directory.is_dir():
-        try:
-            return open_copy(directory)
-        except DamagedFolder:
-            pass  # another process may be making it again: look once more under the lock
     try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(directory.with_name(directory.name + ".lock")):
-            return _open_or_make(source, data_dir, directory)
+        return open_or_make(
+            directory,
+            read_copy,
+            lambda made: write_copy(source.read(data_dir), made),
+            f"the prepared copy of {source.name}",
+        )
     except OSError as error:
         raise XMCBenchError(f"{directory}: cannot be written ({error.strerror or error})") from error
-
-
-def _open_or_make(source: Source, data_dir: Path, directory: Path) -> Dataset:
-    if directory.is_dir():
-        try:
-            return open_copy(directory)
-        except DamagedFolder as damage:
-            _log.warning("the prepared copy of %s is damaged and is written again: %s", source.name, damage)
-            shutil.rmtree(directory)
-    write_copy(source.read(data_dir), directory)
-    return open_copy(directory)
 
 
 def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:

@@ -14,8 +14,6 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.statistics import Statistics, statistics
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.atomic import atomic_directory
-from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
 
 PREPARED_VERSION = 3  # of the files below; a change makes every copy a new one
 TEXTS = ("train", "test", "labels")
@@ -52,38 +50,33 @@ def _matrices(dataset: Dataset) -> tuple[sp.csr_array, ...]:
 
 
 def write_copy(dataset: Dataset, directory: Path) -> None:
-    """Write all files beside `directory`, then move them there at once. What a killed process left there is removed."""
-    for partial in directory.parent.glob(f".{directory.name}.*"):
-        shutil.rmtree(partial, ignore_errors=True)
+    """Write the files of a prepared copy into the empty folder `directory`."""
     texts, matrices = _texts(dataset), _matrices(dataset)
     needed = sum(part.data.nbytes + part.offsets.nbytes for part in texts)
     needed += sum(matrix.indptr.nbytes + matrix.indices.nbytes for matrix in matrices)
-    if (free := shutil.disk_usage(directory.parent).free) < needed:
+    if (free := shutil.disk_usage(directory).free) < needed:
         raise XMCBenchError(f"{directory}: found {free:,} bytes of free disk space, expected {needed:,} or more")
     card = dataset.card.model_copy(update={"content_hash": content_hash(dataset)})
-    with atomic_directory(directory) as temporary:
-        for name, part in zip(TEXTS, texts, strict=True):
-            part.save(temporary / name)
-        for name, matrix in zip(MATRICES, matrices, strict=True):
-            np.save(temporary / f"{name}.indptr.npy", matrix.indptr)
-            np.save(temporary / f"{name}.indices.npy", matrix.indices)
-        (temporary / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
-        (temporary / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
-        write_manifest(temporary)
+    for name, part in zip(TEXTS, texts, strict=True):
+        part.save(directory / name)
+    for name, matrix in zip(MATRICES, matrices, strict=True):
+        np.save(directory / f"{name}.indptr.npy", matrix.indptr)
+        np.save(directory / f"{name}.indices.npy", matrix.indices)
+    (directory / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
+    (directory / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
 
 
-def open_copy(directory: Path) -> Dataset:
-    """The dataset in a prepared copy. Raises `DamagedFolder` where files differ from the manifest or do not fit."""
-    check_manifest(directory)
-    try:
-        card = DatasetCard.model_validate_json((directory / "card.json").read_bytes())
-        train, test, labels = (PackedTexts.open(directory / name) for name in TEXTS)
-        rows = (card.num_train, card.num_test) * 2
-        y_train, y_test, ignore_train, ignore_test = (
-            _open_matrix(directory, name, (n, card.num_labels)) for name, n in zip(MATRICES, rows, strict=True)
-        )
-    except (OSError, EOFError, ValueError) as error:  # pydantic's errors are ValueErrors
-        raise DamagedFolder(f"{directory}: {str(error).splitlines()[0]}") from error
+def read_copy(directory: Path) -> Dataset:
+    """The dataset in a prepared copy, memory-mapped. Raises ValueError, OSError or EOFError where parts do not fit."""
+    card = DatasetCard.model_validate_json((directory / "card.json").read_bytes())
+    train, test, labels = (PackedTexts.open(directory / name) for name in TEXTS)
+    rows = (card.num_train, card.num_test) * 2
+    for texts, size in zip((train, test, labels), (*rows[:2], card.num_labels), strict=True):
+        if len(texts) != size:
+            raise ValueError(f"found {len(texts)} texts, expected {size} by the card")
+    y_train, y_test, ignore_train, ignore_test = (
+        _open_matrix(directory, name, (n, card.num_labels)) for name, n in zip(MATRICES, rows, strict=True)
+    )
     return Dataset(card, Split(train, y_train), Split(test, y_test), labels, ignore_train, ignore_test)
 
 

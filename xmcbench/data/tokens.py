@@ -14,8 +14,9 @@ import numpy as np
 import xxhash
 
 from xmcbench.data.texts import PackedTexts, batches
-from xmcbench.files.atomic import atomic_directory
+from xmcbench.files.cached_folder import open_or_make
 
+IDS, OFFSETS = "ids.npy", "offsets.npy"
 CHUNK = 8192  # texts passed to the tokenizer at once
 GROUP_SHARE = 32  # beside its tokens a micro-batch costs about this share of a full one (measured on a CPU)
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
@@ -64,14 +65,24 @@ class Tokens:
         cls, texts: Sequence[str], tokenize: Tokenize, identity: str, cache: Path, progress: Progress = int
     ) -> Tokens:
         """As `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
-        directory = cache / "tokens" / text_hash(texts, identity)
-        if not directory.is_dir():
+
+        def write(directory: Path) -> None:
             tokens = cls.of(texts, tokenize, progress)
-            with atomic_directory(directory) as partial:
-                np.save(partial / "ids.npy", tokens.ids)
-                np.save(partial / "offsets.npy", tokens.offsets)
-        arrays = (np.load(directory / name, mmap_mode="r", allow_pickle=False) for name in ("ids.npy", "offsets.npy"))
-        return cls(*arrays)
+            np.save(directory / IDS, tokens.ids)
+            np.save(directory / OFFSETS, tokens.offsets)
+
+        directory = cache / "tokens" / text_hash(texts, identity)
+        return open_or_make(directory, lambda place: cls.open(place, len(texts)), write, "a token cache")
+
+    @classmethod
+    def open(cls, directory: Path, num_texts: int) -> Tokens:
+        """The cached tokens in `directory`, memory-mapped. Raises ValueError, OSError or EOFError for damaged files."""
+        ids, offsets = (np.load(directory / name, mmap_mode="r", allow_pickle=False) for name in (IDS, OFFSETS))
+        if ids.ndim != 1 or ids.dtype != np.int32 or offsets.dtype != np.int64 or offsets.shape != (num_texts + 1,):
+            raise ValueError(f"found ids {ids.dtype} {ids.shape} and offsets {offsets.dtype} {offsets.shape}")
+        if offsets[0] != 0 or offsets[-1] != len(ids) or bool((offsets[1:] < offsets[:-1]).any()):
+            raise ValueError(f"{OFFSETS}: offsets do not fit {len(ids)} token ids")
+        return cls(ids, offsets)
 
     def take(self, rows: np.ndarray) -> Tokens:
         """The texts `rows`, in that order; this object itself where `rows` are all texts in order."""

@@ -6,61 +6,109 @@ XXH3 finds damage, not forgery. It reads about as fast as memory does.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
 import xxhash
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_write
+from xmcbench.files.regular import open_regular, read_regular
 
 MANIFEST = "manifest.json"
+_MANIFEST_BYTES = 10_000_000
 _READ_BYTES = 1 << 22
-_checked: dict[Path, object] = {}  # folders that this process checked, with sizes and times of their files
+_checked: dict[Path, tuple[Any, ...]] = {}  # digest, size and time of each file that this process checked
 
 
 class DamagedFolder(XMCBenchError):
     """A folder whose files are not those that its manifest lists."""
 
 
-def write_manifest(directory: Path) -> None:
-    """Write `manifest.json` for the files that are in `directory` now."""
-    names = sorted(path.name for path in directory.iterdir() if path.name != MANIFEST)
-    files = {name: {"bytes": (directory / name).stat().st_size, "xxh3": _digest(directory / name)} for name in names}
-    (directory / MANIFEST).write_text(json.dumps(files, indent=1), encoding="utf-8")
+def write_manifest(directory: Path, names: Iterable[str] | None = None, manifest: str = MANIFEST) -> None:
+    """Write the manifest of the files `names` of `directory`, by default of all files in it and its folders."""
+    if names is None:
+        paths = (path for path in directory.rglob("*") if path.is_file() and path != directory / manifest)
+        names = sorted(path.relative_to(directory).as_posix() for path in paths)
+    _write(directory / manifest, {name: _entry(directory / name) for name in names})
 
 
-def check_manifest(directory: Path) -> None:
-    """Raise `DamagedFolder` unless the files of `directory` are those that its manifest lists.
-
-    Digests are computed once per process, and again where the size or time of a file has changed since.
-    """
+def add_to_manifest(directory: Path, name: str) -> None:
+    """Enter the file `name`, which is new or changed, into the manifest of `directory`; the first entry makes it."""
     try:
-        files = json.loads((directory / MANIFEST).read_bytes())
-        sizes = {name: int(entry["bytes"]) for name, entry in files.items()}
-        digests = {name: str(entry["xxh3"]) for name, entry in files.items()}
-        states = {name: (directory / name).stat() for name in files if Path(name).name == name}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DamagedFolder(f"{directory}: the manifest or a file it lists cannot be read ({error})") from error
-    for name, size in sizes.items():
-        if name not in states or states[name].st_size != size:
-            found = f"{states[name].st_size:,} bytes" if name in states else "a path as name"
-            raise DamagedFolder(f"{directory / name}: found {found}, expected {size:,} bytes")
-    stamp = {name: (state.st_size, state.st_mtime_ns, state.st_ino) for name, state in states.items()}
-    if _checked.get(directory.resolve()) == stamp:
-        return
+        entries = _read(directory / MANIFEST)
+    except DamagedFolder:
+        entries = {}
+    _write(directory / MANIFEST, entries | {name: _entry(directory / name)})
+
+
+def check_manifest(directory: Path, names: Iterable[str] | None = None, manifest: str = MANIFEST) -> None:
+    """Raise `DamagedFolder` unless files of `directory` are as its manifest lists them: `names`, or all it lists.
+
+    A digest is computed once per process, and again where the size or time of a file has changed since.
+    """
+    entries = _read(directory / manifest)
+    unchecked: dict[Path, str] = {}
+    for name in entries if names is None else names:
+        path = directory / name
+        if name not in entries:
+            raise DamagedFolder(f"{path}: found no entry for it in {manifest}")
+        state = _state(path)
+        size, digest = entries[name]["bytes"], entries[name]["xxh3"]
+        if state[0] != size:
+            raise DamagedFolder(f"{path}: found {state[0]:,} bytes, expected {size:,}")
+        if _checked.get(path.absolute()) != (digest, *state):
+            unchecked[path] = digest
     with ThreadPoolExecutor() as threads:
-        for name, digest in zip(files, threads.map(_digest, [directory / name for name in files]), strict=True):
-            if digest != digests[name]:
-                raise DamagedFolder(f"{directory / name}: found the digest {digest}, expected {digests[name]}")
-    _checked[directory.resolve()] = stamp
+        for (path, digest), found in zip(unchecked.items(), threads.map(_digest, unchecked), strict=True):
+            if found != digest:
+                raise DamagedFolder(f"{path}: found the digest {found}, expected {digest}")
+            _checked[path.absolute()] = (digest, *_state(path))
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """The entries of a manifest: sizes and digests by names of files, which lie below the manifest's folder."""
+    try:
+        entries = json.loads(read_regular(path, _MANIFEST_BYTES))
+        for name, entry in entries.items():
+            if set(entry) != {"bytes", "xxh3"} or type(entry["bytes"]) is not int or type(entry["xxh3"]) is not str:
+                raise ValueError(f"the entry of {name!r} is not of a size and a digest")
+            if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
+                raise ValueError(f"{name!r} is not a file of the folder")
+    except XMCBenchError as problem:
+        raise DamagedFolder(str(problem)) from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as problem:
+        raise DamagedFolder(f"{path}: not a manifest: {problem}") from None
+    found: dict[str, dict[str, Any]] = entries
+    return found
+
+
+def _write(path: Path, entries: dict[str, dict[str, Any]]) -> None:
+    with atomic_write(path) as file:
+        file.write(json.dumps(entries, indent=1).encode())
+
+
+def _entry(path: Path) -> dict[str, Any]:
+    return {"bytes": path.stat().st_size, "xxh3": _digest(path)}
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    try:
+        state = path.stat()
+    except OSError as problem:
+        raise DamagedFolder(f"{path}: cannot be read: {problem.strerror or problem}") from None
+    return state.st_size, state.st_mtime_ns, state.st_ino
 
 
 def _digest(path: Path) -> str:
-    digest, buffer = xxhash.xxh3_128(), bytearray(_READ_BYTES)
+    digest = xxhash.xxh3_128()
     try:
-        with path.open("rb", buffering=0) as file:
+        buffer = bytearray(min(_READ_BYTES, path.stat().st_size + 1))
+        with open_regular(path, buffering=0) as file:
             while count := file.readinto(buffer):
                 digest.update(memoryview(buffer)[:count])
-    except OSError as error:
-        raise DamagedFolder(f"{path}: cannot be read ({error.strerror or error})") from error
+    except OSError as problem:
+        raise DamagedFolder(f"{path}: cannot be read: {problem.strerror or problem}") from None
     return digest.hexdigest()

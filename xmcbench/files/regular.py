@@ -5,24 +5,39 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 from xmcbench.errors import XMCBenchError
 
 
-def read_regular(path: Path, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes. Raises XMCBenchError for any other file.
+def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> Any:
+    """Open a regular file of at most `limit` bytes for reading. Raises XMCBenchError for any other, or OSError.
 
     A pipe or a device would block the reader or never end; `O_NONBLOCK` keeps a pipe from blocking in `open`.
     """
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise XMCBenchError(f"{path}: not a regular file")
-            content = file.read(limit + 1)
-    except OSError as problem:
-        raise XMCBenchError(f"{path}: cannot read: {problem.strerror}") from None
+        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
     except ValueError as problem:  # a NUL in the name
         raise XMCBenchError(f"{str(path)!r}: cannot read: {problem}") from None
-    if len(content) > limit:
+    try:
+        state = os.fstat(descriptor)
+        if not stat.S_ISREG(state.st_mode):
+            raise XMCBenchError(f"{path}: not a regular file")
+        if limit is not None and state.st_size > limit:
+            raise XMCBenchError(f"{path}: larger than {limit:,} bytes, the limit for this kind of file")
+        return os.fdopen(descriptor, "rb", buffering)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes. Raises XMCBenchError for any other file."""
+    try:
+        with open_regular(path, limit) as file:
+            content: bytes = file.read(limit + 1)
+    except OSError as problem:
+        raise XMCBenchError(f"{path}: cannot read: {problem.strerror}") from None
+    if len(content) > limit:  # it grew since it was opened
         raise XMCBenchError(f"{path}: larger than {limit:,} bytes, the limit for this kind of file")
     return content

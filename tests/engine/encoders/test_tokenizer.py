@@ -66,12 +66,22 @@ def test_texts_are_cut_at_the_maximum() -> None:
 def test_the_cache_gives_what_was_trained(tmp_path: Path) -> None:
     data = toy_data()
     first, second = (TextTokenizer(tiny_tokenizer(data.texts, tmp_path)) for _ in range(2))
-    assert len(list((tmp_path / "tokenizers").iterdir())) == 1
+    assert len(list((tmp_path / "tokenizers").glob("*/"))) == 1
     assert first.identity == second.identity
     direct = TextTokenizer(train_tokenizer(data.texts))
     assert first.at(16)(data.label_texts) == direct.at(16)(data.label_texts)
     tiny_tokenizer(data.label_texts, tmp_path)
-    assert len(list((tmp_path / "tokenizers").iterdir())) == 2
+    assert len(list((tmp_path / "tokenizers").glob("*/"))) == 2
+
+
+def test_a_damaged_tokenizer_is_trained_again_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = toy_data()
+    first = TextTokenizer(tiny_tokenizer(data.texts, tmp_path))
+    (path,) = tmp_path.glob("tokenizers/*/tokenizer.json")
+    content = path.read_text()
+    path.write_text(content.replace('"[UNK]"', '"[unk]"'))  # as long as before, and a tokenizer still
+    assert TextTokenizer(tiny_tokenizer(data.texts, tmp_path)).identity == first.identity
+    assert "a trained tokenizer is damaged and is written again" in caplog.text
 
 
 def test_an_identity_does_not_change_with_use() -> None:

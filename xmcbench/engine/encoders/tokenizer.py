@@ -13,7 +13,7 @@ import numpy as np
 from xmcbench.data.synthetic import Draws
 from xmcbench.data.texts import batches, take
 from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
-from xmcbench.files.atomic import atomic_directory
+from xmcbench.files.cached_folder import open_or_make
 
 TINY_VOCABULARY = 6000
 TINY_SAMPLE = 200_000  # texts that the tokenizer of `tiny` is trained on, at most
@@ -74,10 +74,12 @@ def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}:{TINY_SAMPLE}")
-    if not directory.is_dir():
-        with atomic_directory(directory) as partial:
-            train_tokenizer(texts).save_pretrained(partial)
-    return PreTrainedTokenizerFast.from_pretrained(directory)
+    return open_or_make(
+        directory,
+        PreTrainedTokenizerFast.from_pretrained,
+        lambda made: train_tokenizer(texts).save_pretrained(made),
+        "a trained tokenizer",
+    )
 
 
 class TextTokenizer:
