@@ -15,6 +15,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.data.source import Source
+from xmcbench.files.manifest import write_manifest
 from xmcbench.plugins.registry import ONLY, registry
 
 Ask = Callable[..., tuple[int, str, str]]
@@ -121,8 +122,15 @@ def test_unknown_names_and_trials_without_a_model_are_one_line(bench: Bench, ask
 def test_a_model_that_cannot_be_had_is_one_line(bench: Bench, ask: Ask) -> None:
     record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
     model = bench.store.directory(record.key) / "model"
+    whole = (model / "popularity.json").read_text()
+    (model / "popularity.json").write_text(whole.replace("0", "9"))
+    assert f"{model / 'popularity.json'}: damaged: found the digest" in refused(ask("ok", "--text", "a"))
     (model / "popularity.json").write_text("[1, 2")
+    assert f"{model / 'popularity.json'}: damaged: found 5 bytes" in refused(ask("ok", "--text", "a"))
+    write_manifest(model)
     assert f"{model}: cannot be loaded: JSONDecodeError" in refused(ask("ok", "--text", "a"))
+    (model / "manifest.json").unlink()
+    assert f"{model}: found no manifest.json" in refused(ask("ok", "--text", "a"))
     shutil.rmtree(model)
     assert f"{model}: not there" in refused(ask("ok", "--text", "a"))
 

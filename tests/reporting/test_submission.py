@@ -138,7 +138,7 @@ def test_predictions_that_are_too_large_are_named_by_their_hash(
     submit(bench, capsys, "ok")
     directory = Store(bench.root / "accepted").directory(record.key)
     assert sorted(path.name for path in directory.iterdir()) == [
-        "predictions.sha256", "record.json", "resampled.safetensors"
+        "manifest.json", "predictions.sha256", "record.json", "resampled.safetensors"
     ]  # fmt: skip
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
     code, said, _ = submit(bench, capsys, "--check")

@@ -77,7 +77,8 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     record = bench.run(bench.suite(["fake-ok"], selection={"queries": 6, "metric": "P@1"}))["ok"]
     directory = bench.store.directory(record.key)
     assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
-        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "log.txt", "model", "fits.txt"
+        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "manifest.json", "log.txt", "model",
+        "fits.txt"
     }  # fmt: skip
     predictions, answered = bench.store.predictions(record.key)
     dataset = load("fake-20", bench.root / "data", bench.root / "cache")

@@ -87,7 +87,7 @@ def test_a_record_in_the_place_of_another_is_named(store: Store) -> None:
     assert store.records() == []
 
 
-def test_figures_on_resamples_come_back_for_the_same_truth_only(store: Store) -> None:
+def test_metrics_on_resamples_come_back_for_the_same_truth_only(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     figures = {"P@1": np.arange(3, dtype=np.float32), "R@5": np.ones(3, dtype=np.float32)}
     answered = record(truth_hash="t")
     assert store.resampled(answered, ["P@1"]) == {}
@@ -97,8 +97,57 @@ def test_figures_on_resamples_come_back_for_the_same_truth_only(store: Store) ->
     np.testing.assert_array_equal(back["R@5"], figures["R@5"])
     assert store.resampled(record(truth_hash="another"), ["P@1"]) == {}
     (store.directory(KEY) / "resampled.safetensors").write_bytes(b"no")
-    with pytest.raises(StoreError, match=r"resampled\.safetensors: damaged"):
-        store.resampled(answered, ["P@1"])
+    assert store.resampled(answered, ["P@1"]) == {}
+    assert "resampled.safetensors: damaged: found 2 bytes" in caplog.text
+
+
+@pytest.mark.parametrize("offset", [60, 200, -1])
+def test_metrics_on_resamples_with_a_flipped_bit_are_named_and_left_out(
+    store: Store, offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    answered = record(truth_hash="t")
+    store.write_resampled(KEY, {"P@1": np.arange(99, dtype=np.float32)}, "t")
+    path = store.directory(KEY) / "resampled.safetensors"
+    content = bytearray(path.read_bytes())
+    content[offset] ^= 1
+    path.write_bytes(content)
+    assert store.resampled(answered, ["P@1"]) == {}
+    assert f"{path}: damaged: found the digest" in caplog.text
+
+
+def test_damage_of_one_result_leaves_the_other(store: Store) -> None:
+    ranked = Predictions(np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32))
+    store.write_predictions(KEY, ranked, "t")
+    store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
+    (store.directory(KEY) / "resampled.safetensors").write_bytes(b"")
+    assert store.predictions(KEY)[1] == "t"
+    store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
+    assert set(store.resampled(record(truth_hash="t"), ["P@1"])) == {"P@1"}
+
+
+def test_predictions_of_more_queries_than_expected_are_not_unpacked(store: Store) -> None:
+    many = Predictions(np.zeros((2000, 100), np.int32), np.zeros((2000, 100), np.float32))
+    store.write_predictions(KEY, many, "t")
+    assert len(store.predictions(KEY, 2000)[0]) == 2000
+    with pytest.raises(StoreError, match="array indices: found 200,000 entries, expected at most 199,900"):
+        store.predictions(KEY, 1999)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
+@pytest.mark.parametrize("name", ["record.json", "predictions.npz", "resampled.safetensors"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_only_regular_files_of_a_store_are_read(
+    store: Store, name: str, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = store.directory(KEY) / name
+    path.parent.mkdir(parents=True)
+    {"pipe": os.mkfifo, "device": lambda place: place.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind](path)
+    for read in (store.record, store.predictions):
+        if name == ("record.json" if read == store.record else "predictions.npz"):
+            with pytest.raises(StoreError, match=f"{name}: not a regular file"):
+                read(KEY)
+    assert store.resampled(record(truth_hash="t"), ["P@1"]) == {}
+    assert name != "resampled.safetensors" or f"{name}: not a regular file" in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and no more"])

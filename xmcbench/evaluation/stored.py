@@ -23,7 +23,7 @@ def stored_predictions(store: Store, record: Record, dataset: Dataset) -> Predic
             f"dataset {name!r} has the content hash {content_hash[:12]}, the trial ran on "
             f"{record.trial.dataset_hash[:12]}"
         )
-    predictions, stored_hash = store.predictions(record.key)
+    predictions, stored_hash = store.predictions(record.key, dataset.test.targets.shape[0])
     if stored_hash != (expected := truth_hash(dataset)):
         raise XMCBenchError(
             f"its predictions answer to the truth {stored_hash[:12]}, dataset {name!r} has {expected[:12]}"

@@ -54,17 +54,17 @@ def check_manifest(directory: Path, names: Iterable[str] | None = None, manifest
     for name in entries if names is None else names:
         path = directory / name
         if name not in entries:
-            raise DamagedFolder(f"{path}: found no entry for it in {manifest}")
+            raise DamagedFolder(f"{path}: damaged: found no entry for it in {manifest}")
         state = _state(path)
         size, digest = entries[name]["bytes"], entries[name]["xxh3"]
         if state[0] != size:
-            raise DamagedFolder(f"{path}: found {state[0]:,} bytes, expected {size:,}")
+            raise DamagedFolder(f"{path}: damaged: found {state[0]:,} bytes, expected {size:,}")
         if _checked.get(path.absolute()) != (digest, *state):
             unchecked[path] = digest
     with ThreadPoolExecutor() as threads:
         for (path, digest), found in zip(unchecked.items(), threads.map(_digest, unchecked), strict=True):
             if found != digest:
-                raise DamagedFolder(f"{path}: found the digest {found}, expected {digest}")
+                raise DamagedFolder(f"{path}: damaged: found the digest {found}, expected {digest}")
             _checked[path.absolute()] = (digest, *_state(path))
 
 
@@ -80,7 +80,7 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
     except XMCBenchError as problem:
         raise DamagedFolder(str(problem)) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as problem:
-        raise DamagedFolder(f"{path}: not a manifest: {problem}") from None
+        raise DamagedFolder(f"{path}: damaged: not a manifest: {problem}") from None
     found: dict[str, dict[str, Any]] = entries
     return found
 
@@ -98,7 +98,7 @@ def _state(path: Path) -> tuple[int, int, int]:
     try:
         state = path.stat()
     except OSError as problem:
-        raise DamagedFolder(f"{path}: cannot be read: {problem.strerror or problem}") from None
+        raise DamagedFolder(f"{path}: damaged: cannot be read: {problem.strerror or problem}") from None
     return state.st_size, state.st_mtime_ns, state.st_ino
 
 
@@ -110,5 +110,5 @@ def _digest(path: Path) -> str:
             while count := file.readinto(buffer):
                 digest.update(memoryview(buffer)[:count])
     except OSError as problem:
-        raise DamagedFolder(f"{path}: cannot be read: {problem.strerror or problem}") from None
+        raise DamagedFolder(f"{path}: damaged: cannot be read: {problem.strerror or problem}") from None
     return digest.hexdigest()

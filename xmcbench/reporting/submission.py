@@ -25,12 +25,13 @@ from xmcbench.evaluation import (
 from xmcbench.evaluation.bootstrap import intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.manifest import MANIFEST
 from xmcbench.trial.record import Record, Status
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import SCHEMA_VERSION
 
 LARGEST = 5_000_000
-FILES = frozenset({"record.json", "predictions.npz", "predictions.sha256", "resampled.safetensors"})
+FILES = frozenset({"record.json", PREDICTIONS, "predictions.sha256", RESAMPLED, MANIFEST})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
@@ -105,9 +106,9 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
     shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
     accepted = Store(folder)
     directory = accepted.directory(record.key)
-    content = (store.directory(record.key) / "predictions.npz").read_bytes()
+    content = (store.directory(record.key) / PREDICTIONS).read_bytes()
     if len(content) <= LARGEST:
-        _write(directory / "predictions.npz", content)
+        accepted.write_result(record.key, PREDICTIONS, content)
     else:
         _write(directory / "predictions.sha256", f"{sha256(content).hexdigest()}  predictions.npz\n".encode())
     resampled = store.resampled(record, list(record.metrics))

@@ -36,7 +36,8 @@ from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
 from xmcbench.run.predicting import predict_test
 from xmcbench.run.repeated_predictions import Sample
-from xmcbench.run.shared_training import restore_log, same_training, saved_model
+from xmcbench.run.saved_model import load_model, save_model, saved_model
+from xmcbench.run.shared_training import restore_log, same_training
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
@@ -85,7 +86,7 @@ class Attempt:
             # The dataset is freed at once and read again for scoring: until then no test target is in the process.
             self._fit(method, self._dataset().training_data(), directory)
         else:
-            method.load(saved_model(shared, store))
+            load_model(method, saved_model(shared, store))
             restore_log(shared, self.log)
             self.outcome["trained_by"] = shared.trained_by or shared.key
         self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
@@ -94,7 +95,7 @@ class Attempt:
         self.stage = "predict"
         predictions, sample = self._predict(method)
         self.outcome["num_parameters"] = shared.num_parameters if shared else method.num_parameters
-        self._save(method, directory / "model")
+        save_model(method, directory / "model")
         self.stage = "check"
         self._check(method, sample, directory / "model")
         self.stage = "score"
@@ -243,11 +244,6 @@ class Attempt:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
         dataset = self._dataset()
         return dataset.test.texts, dataset.ignore_test
-
-    def _save(self, method: Method, directory: Path) -> None:
-        shutil.rmtree(directory, ignore_errors=True)
-        directory.mkdir(parents=True)
-        method.save(directory)
 
 
 def _seed_global_generators(seed: int) -> None:

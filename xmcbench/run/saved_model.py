@@ -1,25 +1,50 @@
-"""Loads the model that a finished trial saved."""
+"""The model that a finished trial saved: a folder that the method writes, whose manifest is checked on loading."""
 
 from __future__ import annotations
 
 import os
+import shutil
+from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_directory
+from xmcbench.files.manifest import MANIFEST, check_manifest, write_manifest
 from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
 
+def saved_model(record: Record, store: Store) -> Path:
+    """The folder of the record's model."""
+    return store.directory(record.key) / "model"
+
+
+def save_model(method: Method, directory: Path) -> None:
+    """Write a fitted method into the folder `directory`, in place of what is there."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with atomic_directory(directory) as made:
+        method.save(made)
+        write_manifest(made)
+
+
+def load_model(method: Method, directory: Path) -> None:
+    """Load what `save_model` wrote. Raises `DamagedFolder` for files that are not those that were written."""
+    check_manifest(directory)
+    method.load(directory)
+
+
 def load_saved_model(store: Store, record: Record) -> Method:
     """The trial's fitted method. Raises `XMCBenchError` if its model is missing, damaged or of another version."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # loading takes a moment: no bar
-    directory = store.directory(record.key) / "model"
+    directory = saved_model(record, store)
     if not directory.is_dir():
         raise XMCBenchError(f"{directory}: not there, so nothing can be predicted; `xmcbench run` makes it")
+    if not (directory / MANIFEST).exists():
+        raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
     try:
         method = build_method(record.trial)
-        method.load(directory)
+        load_model(method, directory)
     except XMCBenchError:
         raise
     except Exception as problem:  # libraries raise many classes for a damaged or missing file

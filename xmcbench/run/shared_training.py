@@ -6,9 +6,11 @@ instead of training again. The cost of the training is charged to both trials.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import fields
-from pathlib import Path
 
+from xmcbench.files.manifest import DamagedFolder, check_manifest
+from xmcbench.run.saved_model import saved_model
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method
 from xmcbench.trial.record import SCORED, Record
@@ -16,6 +18,7 @@ from xmcbench.trial.run import TrainingLog
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
+_log = logging.getLogger(__name__)
 AFTER_TRAINING = ("predict", "check", "score")  # stages that are not shared
 
 
@@ -29,15 +32,16 @@ def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
     wanted = _training(trial, method)
     for record in store.records():
         comparable = record.trial.method == trial.method and record.trial.dataset_hash == trial.dataset_hash
-        usable = comparable and record.status in SCORED and saved_model(record, store).is_dir()
-        if usable and _training(record.trial, method) == wanted:
-            return record
+        if not comparable or record.status not in SCORED or not saved_model(record, store).is_dir():
+            continue
+        if _training(record.trial, method) == wanted:
+            try:
+                check_manifest(saved_model(record, store))
+            except DamagedFolder as damage:
+                _log.warning("warning: %s; the model is not used, and training is done again", damage)
+            else:
+                return record
     return None
-
-
-def saved_model(record: Record, store: Store) -> Path:
-    """The folder of the record's model."""
-    return store.directory(record.key) / "model"
 
 
 def restore_log(record: Record, log: TrainingLog) -> None:

@@ -5,6 +5,7 @@ finished exactly if its record exists.
                     record.json       the outcome
                     predictions.npz   the top 100 labels of every test query
                     resampled.safetensors   its metrics on resamples of the test queries, for intervals and ties
+                    manifest.json     sizes and digests of these two files, checked when they are read
                     log.txt           standard output and standard error of the trial
                     checkpoint/       while the trial runs: the state that `fit` resumes from
                     model/            the trained model, as `predict` loads it
@@ -17,6 +18,7 @@ import errno
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -24,14 +26,19 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.arrays import open_npz, read_array
 from xmcbench.files.atomic import atomic_write
-from xmcbench.trial.predictions import Predictions
+from xmcbench.files.manifest import MANIFEST, add_to_manifest, check_manifest
+from xmcbench.files.regular import open_regular
+from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
 
 # Errors of the disk, not of the method: no record is written, and the next run resumes the trial.
 DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
-
+PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
+RECORD_BYTES = 50_000_000
+RESAMPLED_BYTES = 1_000_000_000
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +79,7 @@ class Store:
         path = self.directory(key) / "record.json"
         with _reading(path):
             try:
-                with open(path, "rb", buffering=0) as file:  # noqa: PTH123  (Path.open takes twice as long)
+                with open_regular(path, RECORD_BYTES, buffering=0) as file:
                     content = file.readall()
             except (FileNotFoundError, NotADirectoryError):
                 return None
@@ -95,7 +102,7 @@ class Store:
 
     def drop_record(self, key: str) -> None:
         """Delete the outcome of a trial, so that the trial can be run again."""
-        for name in ("record.json", "predictions.npz", "resampled.safetensors"):
+        for name in ("record.json", PREDICTIONS, RESAMPLED, MANIFEST):
             path = self.directory(key) / name
             with _writing(path):
                 path.unlink(missing_ok=True)
@@ -108,52 +115,62 @@ class Store:
 
     def write_predictions(self, key: str, predictions: Predictions, truth_hash: str) -> None:
         """Write predictions, with the hash of the test targets that they were made for."""
-        path = self.directory(key) / "predictions.npz"
-        with _writing(path), atomic_write(path) as file:
-            np.savez_compressed(
-                file,
-                indices=predictions.indices.astype(np.int32),
-                scores=predictions.scores.astype(np.float32),
-                truth_hash=np.array(truth_hash),
-            )
+        content = BytesIO()
+        np.savez_compressed(
+            content,
+            indices=predictions.indices.astype(np.int32),
+            scores=predictions.scores.astype(np.float32),
+            truth_hash=np.array(truth_hash),
+        )
+        self.write_result(key, PREDICTIONS, content.getvalue())
 
-    def predictions(self, key: str) -> tuple[Predictions, str]:
-        """The predictions of a trial, and the hash of the test targets that they were made for."""
-        path = self.directory(key) / "predictions.npz"
-        with _reading(path), np.load(path, allow_pickle=False) as arrays:
-            return Predictions(arrays["indices"], arrays["scores"]), str(arrays["truth_hash"])
+    def predictions(self, key: str, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
+        """The predictions of a trial, and the hash of the test targets that they were made for.
+
+        Predictions of more than `max_queries` queries are an error before they are unpacked.
+        """
+        path = self.directory(key) / PREDICTIONS
+        with _reading(path):
+            self._check(path)
+            with open_npz(path) as archive:
+                most = max_queries * STORED
+                indices = read_array(archive, "indices", "i", most, str(path))
+                scores = read_array(archive, "scores", "f", most, str(path))
+                truth = str(read_array(archive, "truth_hash", "U", 1, str(path)))
+            return Predictions(indices, scores), truth
 
     def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> None:
         """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric."""
         from safetensors.numpy import save
 
-        self._write(
-            key,
-            "resampled.safetensors",
-            save(dict(metrics), {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}),
-        )
+        metadata = {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}
+        self.write_result(key, RESAMPLED, save(dict(metrics), metadata))
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """The stored values of `metrics` on resamples, float32 [B] by name.
 
         Metrics without stored values are left out; so are all values for other test targets than those of `record`,
-        or of another version of the resampling.
+        or of another version of the resampling. A damaged file is left out, with a warning of one line that names it.
         """
-        from safetensors import safe_open
-
-        path = self.directory(record.key) / "resampled.safetensors"
-        if not path.exists():
+        path = self.directory(record.key) / RESAMPLED
+        try:
+            with _reading(path):
+                self._check(path)
+                return _resampled(path, record.truth_hash, metrics) if path.exists() else {}
+        except StoreError as problem:
+            _log.warning("warning: %s; left out, `xmcbench rescore` makes it again", problem)
             return {}
-        with _reading(path), safe_open(path, framework="numpy") as file:
-            metadata = file.metadata()
-            if metadata.get("truth_hash") != record.truth_hash:
-                return {}
-            if metadata.get("resampling_version") != str(
-                RESAMPLING_VERSION
-            ):  # resamples of another version are not paired with these
-                return {}
-            stored_names = file.keys()
-            return {name: file.get_tensor(name) for name in metrics if name in stored_names}
+
+    def write_result(self, key: str, name: str, content: bytes) -> None:
+        """Write a file of a trial's results and enter it into the trial's manifest."""
+        self._write(key, name, content)
+        with _writing(self.directory(key) / MANIFEST):
+            add_to_manifest(self.directory(key), name)
+
+    def _check(self, path: Path) -> None:
+        """Raise `DamagedFolder` where the manifest lists another content. Release 0.1.0 wrote no manifest."""
+        if (path.parent / MANIFEST).exists():
+            check_manifest(path.parent, [path.name])
 
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
@@ -176,6 +193,18 @@ class Store:
             lock.release()
 
 
+def _resampled(path: Path, truth_hash: str, metrics: Iterable[str]) -> dict[str, np.ndarray]:
+    """See `Store.resampled`."""
+    from safetensors import safe_open
+
+    with open_regular(path, RESAMPLED_BYTES), safe_open(path, framework="numpy") as file:
+        metadata = file.metadata() or {}
+        if metadata.get("truth_hash") != truth_hash or metadata.get("resampling_version") != str(RESAMPLING_VERSION):
+            return {}
+        stored = file.keys()
+        return {name: file.get_tensor(name) for name in metrics if name in stored}
+
+
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
     try:
@@ -184,7 +213,9 @@ def _reading(path: Path) -> Iterator[None]:
         raise StoreError(f"{path}: cannot read: {problem.strerror or problem}") from problem
     except RecordError as problem:
         raise StoreError(f"{path}: {problem}") from problem
-    except Exception as problem:  # numpy and zipfile raise many types of exception for a damaged file
+    except XMCBenchError as problem:  # which names the file
+        raise StoreError(str(problem)) from problem
+    except Exception as problem:  # whatever numpy and zipfile make of a damaged file
         raise StoreError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
 
 

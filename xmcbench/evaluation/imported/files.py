@@ -9,6 +9,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.imported.arrays import read_arrays
 from xmcbench.evaluation.imported.entries import Entries, Expected
 from xmcbench.evaluation.imported.parquet import read_parquet
+from xmcbench.files.regular import open_regular
 from xmcbench.trial.predictions import Predictions
 
 FORMATS = "npz (CSR, or indices and scores), sparse text, label:score lines, Parquet"
@@ -21,7 +22,7 @@ def read_entries(path: Path, num_queries: int, num_labels: int) -> Entries:
     """
     expected = Expected(path, num_queries, num_labels)
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             magic = file.read(4)
     except OSError as problem:
         raise XMCBenchError(f"{path}: cannot read: {problem.strerror or problem}") from problem

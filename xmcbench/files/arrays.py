@@ -1,0 +1,75 @@
+"""Arrays of `.npz` files that may come from anyone: nothing is unpacked before its declared size is checked."""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.regular import open_regular
+
+_HEADER_BYTES = 4096  # a header of a plain array has 128
+_MAX_FILES = 100  # in one archive
+_MAX_ITEM_BYTES = 1024  # of an entry: a number has 8, a hash in text 256
+_KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "booleans"}  # letters of dtype.kind
+
+
+@contextmanager
+def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
+    """The archive at `path`, a regular file. Raises XMCBenchError for another file, and OSError."""
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            if len(archive.namelist()) > _MAX_FILES:
+                raise XMCBenchError(f"{path}: holds more than {_MAX_FILES} files, expected a few arrays")
+            yield archive
+    except (XMCBenchError, OSError):
+        raise
+    except Exception as problem:  # whatever zipfile and numpy make of a damaged file
+        raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
+
+
+def array_names(archive: zipfile.ZipFile) -> set[str]:
+    """The names of the arrays in an archive."""
+    return {name.removesuffix(".npy") for name in archive.namelist() if name.endswith(".npy")}
+
+
+def read_array(archive: zipfile.ZipFile, name: str, kinds: str, most: int, where: str) -> np.ndarray:
+    """The array `name`, of a dtype whose kind is one of `kinds`, with at most `most` entries; `where` starts errors."""
+    if f"{name}.npy" not in archive.namelist():
+        raise XMCBenchError(f"{where}: found no array {name}")
+    with archive.open(f"{name}.npy") as file:
+        size = archive.getinfo(f"{name}.npy").file_size  # more than this is not unpacked
+        shape, dtype = _header(file, name, where)
+        if dtype.kind not in kinds:
+            expected = " or ".join(_KINDS.get(kind, "text") for kind in kinds)
+            raise XMCBenchError(f"{where}: array {name}: found the type {dtype}, expected {expected}")
+        if (entries := math.prod(shape)) > most:
+            raise XMCBenchError(f"{where}: array {name}: found {entries:,} entries, expected at most {most:,}")
+        if dtype.itemsize > _MAX_ITEM_BYTES:
+            raise XMCBenchError(f"{where}: array {name}: found entries of {dtype.itemsize:,} bytes")
+        if file.tell() + entries * dtype.itemsize != size:
+            found = size - file.tell()
+            raise XMCBenchError(f"{where}: damaged: array {name} is of shape {shape}, but takes {found:,} bytes")
+        content: np.ndarray = np.frombuffer(file.read(), dtype)
+        return content.reshape(shape)
+
+
+def _header(file: Any, name: str, where: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """Shape and type in the header of an `.npy` file. Reads no pickle: an array of objects has the kind `O`."""
+    try:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, fortran, dtype = read(file, max_header_size=_HEADER_BYTES)
+    except ValueError as problem:
+        raise XMCBenchError(f"{where}: damaged: array {name}: {problem}".splitlines()[0]) from problem
+    if fortran and len(shape) > 1:
+        raise XMCBenchError(
+            f"{where}: array {name}: found columns first, expected rows first: np.ascontiguousarray turns it"
+        )
+    return shape, dtype
