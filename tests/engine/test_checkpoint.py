@@ -12,7 +12,7 @@ from many_workers import on_workers
 
 from xmcbench.engine import checkpoint
 from xmcbench.engine.workers import ALONE, Workers
-from xmcbench.errors import XMCBenchError
+from xmcbench.files.manifest import DamagedFolder, write_manifest
 
 GROUPS = {
     "encoder": {"layer.0.weight": torch.randn(3, 2).T, "half": torch.randn(2).bfloat16()},
@@ -42,19 +42,56 @@ def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "x")[0][0]["a"]["two"].tolist() == [1, 2]
 
 
-@pytest.mark.parametrize("file", ["worker-0.safetensors", "note.json"])
-@pytest.mark.parametrize("harm", ["cut", "noise", "empty", "absent"])
-def test_a_harmed_file_is_one_line(tmp_path: Path, harm: str, file: str) -> None:
-    place = tmp_path / "step-1"
-    checkpoint.save(place, GROUPS, NOTE, ALONE)
-    whole = (place / file).read_bytes()
-    (place / file).unlink()
-    if harm != "absent":
-        (place / file).write_bytes({"cut": whole[:-3], "noise": b"\xff" * 100, "empty": b""}[harm])
-    with pytest.raises(XMCBenchError, match="not a readable checkpoint") as caught:
-        checkpoint.load(place)
-    assert str(place) in str(caught.value)
+@pytest.mark.parametrize("file", ["worker-0.safetensors", "note.json", "worker-0.json"])
+@pytest.mark.parametrize("damage", ["cut", "noise", "empty", "absent", "flip"])
+def test_a_damaged_file_is_named_and_the_checkpoint_before_it_is_used(
+    tmp_path: Path, damage: str, file: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = [checkpoint.step_directory(tmp_path, step) for step in (1, 2)]
+    for place in places:
+        checkpoint.save(place, GROUPS, NOTE, ALONE)
+    harm(places[1] / file, damage)
+    with pytest.raises(DamagedFolder) as caught:
+        checkpoint.load(places[1])
+    assert str(places[1] / file) in str(caught.value) or file == "worker-0.json"
     assert "\n" not in str(caught.value)
+    assert [place for place, _, _ in checkpoint.intact(tmp_path, NOTE)] == places[:1]
+    assert f"warning: {places[1]}" in caplog.text
+    assert not places[1].exists()
+
+
+def harm(path: Path, damage: str) -> None:
+    whole = path.read_bytes()
+    path.unlink()
+    if damage != "absent":
+        flipped = whole[:-20] + bytes([whole[-20] ^ 1]) + whole[-19:]
+        path.write_bytes({"cut": whole[:-3], "noise": b"\xff" * 100, "empty": b"", "flip": flipped}[damage])
+
+
+def test_a_note_without_a_key_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "step-1", GROUPS, {}, ALONE)
+    with pytest.raises(DamagedFolder, match=r"note\.json: not a checkpoint: found no key 'epoch'"):
+        checkpoint.load(tmp_path / "step-1", ["epoch"])
+    (tmp_path / "step-1" / "note.json").write_text('{"note": {"epoch": 1}}')
+    write_manifest(tmp_path / "step-1", ["note.json"], "worker-0.json")
+    with pytest.raises(DamagedFolder, match=r"note\.json: not a checkpoint: KeyError\('workers'\)"):
+        checkpoint.load(tmp_path / "step-1")
+
+
+def test_folders_of_workers_that_share_none_are_merged(tmp_path: Path) -> None:
+    on_workers(2, save_apart, str(tmp_path))
+    for rank in range(2):
+        shutil.copytree(tmp_path / str(rank), tmp_path / "both", dirs_exist_ok=True)
+    saved, note = checkpoint.load(tmp_path / "both" / "step-1")
+    assert (len(saved), note) == (2, {"saved by": 0})
+    harm(tmp_path / "both" / "step-1" / "worker-1.safetensors", "flip")
+    with pytest.raises(DamagedFolder, match=r"worker-1\.safetensors: damaged"):
+        checkpoint.load(tmp_path / "both" / "step-1")
+
+
+def save_apart(workers: Workers, root: str) -> None:
+    place = Path(root) / str(workers.rank) / "step-1"
+    checkpoint.save(place, {"a": {"x": torch.ones(9)}}, {"saved by": workers.rank}, workers, shared=False)
 
 
 def test_what_a_kill_left_half_written_is_not_a_checkpoint(tmp_path: Path) -> None:

@@ -1,45 +1,52 @@
-"""Checkpoints: one folder per step, with a safetensors file per worker and a JSON note. Written atomically.
+"""Checkpoints: one folder per step, written atomically, with a safetensors file of each worker and a JSON note.
 
-What all workers share (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
-workers that hold their rows, with the rows' ids, so that another number of workers can pick up theirs.
+What all workers have alike (weights, optimiser, sampler) is in worker 0's file. Label tables are in the files of the
+workers that hold their rows, with the ids of the rows, so that another number of workers can load them. Each worker
+writes a manifest of its files, which is checked when the checkpoint is loaded.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
+from collections.abc import Collection, Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from xmcbench.engine.workers import Workers
-from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory
+from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
 
+_log = logging.getLogger(__name__)
 NOTE = "note.json"
 IDS = "ids"  # of a table's rows, in the group of the table
 Groups = dict[str, dict[str, Tensor]]
 
 
 def save(directory: Path, groups: Groups, note: dict[str, Any], workers: Workers, shared: bool = True) -> None:
-    """Write the folder `directory`: each worker its `groups` of named tensors, worker 0 the JSON-able note; atomic.
+    """Write the folder `directory`: each worker its `groups` of named tensors, worker 0 the note, of JSON types.
 
-    Every worker calls this, and returns when the folder is there. Without `shared` each has a folder of its own, which
-    holds what this worker wrote.
+    Every worker calls this, and it returns when the folder exists. Without `shared` each worker has a folder of its
+    own, which contains only what this worker wrote.
     """
-    makes = workers.rank == 0 or not shared
+    makes, files = workers.rank == 0 or not shared, [_file(workers.rank)]
     partial = directory.with_name(f".{directory.name}.partial")
     with atomic_directory(directory, partial) if makes else nullcontext():
         workers.barrier()
         _write(partial / _file(workers.rank), groups)
+        if workers.rank == 0:
+            (partial / NOTE).write_text(json.dumps({"workers": workers.size, "note": note}))
+            files.append(NOTE)
+        write_manifest(partial, files, _manifest(workers.rank))
         workers.barrier()
         if makes:
-            (partial / NOTE).write_text(json.dumps({"workers": workers.size, "note": note}))
             shutil.rmtree(directory, ignore_errors=True)  # an older checkpoint of the same step
     workers.barrier()
 
@@ -60,16 +67,50 @@ def step_directory(root: Path, step: int) -> Path:
     return root / f"step-{step:010d}"
 
 
-def load(directory: Path) -> tuple[list[Groups], dict[str, Any]]:
+def load(directory: Path, keys: Collection[str] = ()) -> tuple[list[Groups], dict[str, Any]]:
     """What `save` wrote, on the CPU: the groups of each worker, and the note.
 
-    Raises XMCBenchError where the folder is not a checkpoint.
+    Raises `DamagedFolder` where files are damaged, or where the note has not all of `keys`.
     """
+    note = check(directory)
+    for key in keys:
+        if key not in note:
+            raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: found no key {key!r}")
+    return [_read(directory / _file(rank)) for rank in range(_num_workers(directory))], note
+
+
+def check(directory: Path) -> dict[str, Any]:
+    """The note of a checkpoint whose files are all intact. Raises `DamagedFolder` for another folder."""
+    check_manifest(directory, manifest=_manifest(0))
+    for rank in range(1, _num_workers(directory)):
+        check_manifest(directory, [_file(rank)], _manifest(rank))
+    note: dict[str, Any] = json.loads((directory / NOTE).read_bytes())["note"]
+    return note
+
+
+def intact(root: Path, keys: Collection[str]) -> Iterator[tuple[Path, list[Groups], dict[str, Any]]]:
+    """The checkpoints under `root` that can be loaded, newest first: place, groups of each worker, and note.
+
+    A damaged one is removed, with a warning that names it.
+    """
+    for directory in sorted(root.glob("step-*"), reverse=True):
+        try:
+            yield directory, *load(directory, keys)
+        except DamagedFolder as damage:
+            discard(directory, damage)
+
+
+def discard(directory: Path, damage: DamagedFolder) -> None:
+    """Remove a damaged checkpoint and say so."""
+    _log.warning("warning: %s; the checkpoint is removed, and training resumes from the one before it", damage)
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _num_workers(directory: Path) -> int:
     try:
-        content = json.loads((directory / NOTE).read_text())
-        return [_read(directory / _file(rank)) for rank in range(content["workers"])], content["note"]
-    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise XMCBenchError(f"{directory}: not a readable checkpoint ({error}); delete it to start over") from error
+        return int(json.loads((directory / NOTE).read_bytes())["workers"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: {problem!r}") from problem
 
 
 def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:
@@ -85,6 +126,10 @@ def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:
 
 def _file(rank: int) -> str:
     return f"worker-{rank}.safetensors"
+
+
+def _manifest(rank: int) -> str:
+    return f"worker-{rank}.json"
 
 
 def _write(path: Path, groups: Groups) -> None:
