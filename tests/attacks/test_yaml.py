@@ -142,6 +142,19 @@ def test_a_space_that_cannot_be_drawn_from_is_refused_before_anything_runs(bench
         load_suite(path, bench.root)
 
 
+def test_a_sweep_of_a_billion_points_is_one_line(bench: Bench) -> None:
+    numbers = list(range(1000))
+    path = bench.suite(["fake-ok"], sweep={"width": numbers, "strength": numbers, "budget.steps": numbers})
+    with pytest.raises(XMCBenchError, match=r"yaml:\d+: sweep: found 1,000,000,000 points for ok, expected at most"):
+        load_suite(path, bench.root)
+
+
+def test_a_billion_trials_are_one_line(bench: Bench) -> None:
+    path = bench.suite(["fake-ok"], sweep={"width": list(range(1, 5001))}, seeds=list(range(50_000)))
+    with pytest.raises(XMCBenchError, match=r"found 250,000,000 trials, expected at most 100,000"):
+        load_suite(path, bench.root)
+
+
 @pytest.mark.parametrize("text", ["strength: .inf", "strength: .nan", "strength: 1e400", "width: 1e400"])
 def test_a_setting_that_is_no_finite_number_is_refused_before_anything_runs(bench: Bench, text: str) -> None:
     path = bench.suite(["fake-ok"])

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from pydantic import BaseModel
@@ -19,6 +20,7 @@ from xmcbench.trial.method import Method
 
 BUDGET = "budget."  # a sweep over `budget.steps` changes that limit
 NAMED = "budget"  # the axis of named budgets
+MAX_POINTS = 10_000  # of the sweep of one method
 NOT_SETTINGS = ("method", "budget")  # keys of a method in a suite file that its `Config` does not have
 
 
@@ -80,6 +82,9 @@ class Expansion:
         """One variant per point of the sweep; points that resolve to the same settings and budget give one."""
         method = self.methods[label]
         axes = self._axes(label)
+        if (points := prod(map(len, axes.values()))) > MAX_POINTS:
+            self._problems.add(("sweep",), f"found {points:,} points for {label}, expected at most {MAX_POINTS:,}")
+            return
         resolved: dict[str, tuple[dict[str, Any], Method.Config, Budget]] = {}
         for combination in product(*axes.values()):
             point = dict(zip(axes, combination, strict=True))

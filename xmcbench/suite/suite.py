@@ -20,6 +20,8 @@ from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.trial import Selection, Track, Trial
 
+MAX_TRIALS = 100_000
+
 
 @dataclass(frozen=True)
 class Suite:
@@ -98,6 +100,8 @@ def load_suite(
     if len(expansion.methods) == len(file.methods):
         check_methods(file, expansion, problems)
     variants = expansion.variants()
+    if (trials := len(file.datasets) * len(variants) * len(file.seeds)) > MAX_TRIALS:
+        problems.add((), f"found {trials:,} trials, expected at most {MAX_TRIALS:,}")
     check_equal(file, variants, problems)
     problems.check()
     return Suite(
