@@ -13,11 +13,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
+import psutil
+
 from xmcbench.files.secrets import redact_file
 from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.worker import MEETING
 from xmcbench.suite.resources import Needs
-from xmcbench.trial.program import end_processes, new_mark
+from xmcbench.trial.program import end_processes, new_mark, process_tree
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store, StoreError
 
@@ -84,16 +86,18 @@ class _WorkerGroup:
 
     def __init__(self, directory: Path, size: int) -> None:
         self._rest = b""
+        self._marks: list[str] = []  # of the processes of each worker
         self._log = directory / "log.txt"
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
         self._workers: list[subprocess.Popen[bytes]] = []
-        self._mark, self._environment = new_mark()
         try:
             (directory / MEETING).unlink(missing_ok=True)
             with self._log.open("ab") as log:
                 for rank in range(size):
-                    self._workers.append(_worker(directory, events, parent, rank, size, log, self._environment))
+                    mark, marked = new_mark()
+                    self._marks.append(mark)
+                    self._workers.append(_worker((directory, events, parent, rank, size), log, marked))
         except OSError as problem:
             self.end()
             raise StoreError(f"{self._log}: cannot write: {problem.strerror}") from problem
@@ -123,35 +127,37 @@ class _WorkerGroup:
         return [json.loads(line) for line in lines]
 
     def end(self) -> None:
-        """Terminate the process groups of all workers, and kill what is left after `GRACE_SECONDS`."""
+        """Terminate the workers' process groups. Kill what is left after `GRACE_SECONDS`, and what workers started."""
+        started: list[psutil.Process] = []
         for worker in self._workers:
             if worker.poll() is None:
+                started += process_tree(worker.pid)
                 with suppress(ProcessLookupError):
                     os.killpg(worker.pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        for worker in self._workers:
+        for worker, mark in zip(self._workers, self._marks, strict=False):
             with suppress(subprocess.TimeoutExpired):
                 worker.wait(max(0.0, deadline - time.monotonic()))
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(worker.pid, signal.SIGKILL)
             worker.wait()
-            end_processes(worker.pid, self._mark)  # also children that a worker left behind in a session of their own
+            end_processes(mark, started)  # children that a worker left behind, also in sessions of their own
         os.close(self._events)
         os.close(self._alive)
         redact_file(self._log)  # also what children of a worker printed
 
 
-def _worker(
-    directory: Path, events: int, parent: int, rank: int, size: int, log: Any, environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
+def _worker(arguments: tuple[Path, int, int, int, int], log: Any, marked: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker with these arguments of `start_worker`."""
+    _, events, parent, _, size = arguments
     shared = {} if size == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "xmcbench.run.worker", directory, *map(str, (events, parent, rank, size))],
+        [sys.executable, "-P", "-m", "xmcbench.run.start_worker", *map(str, arguments)],
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
         pass_fds=(events, parent),
-        env=WORKER_ENVIRONMENT | shared | os.environ | environment,
+        env=WORKER_ENVIRONMENT | shared | os.environ | marked,
         start_new_session=True,
     )
 

@@ -1,9 +1,4 @@
-"""A worker process of a trial: `python -m xmcbench.run.worker DIRECTORY EVENTS PARENT RANK SIZE`.
-
-EVENTS is the file descriptor of a pipe for JSON lines: progress and disk faults. PARENT is that of a pipe to which
-nobody writes: it closes when the parent process is gone, and then this process and its children end too. The process is
-worker RANK of SIZE.
-"""
+"""A worker process of a trial, started by `xmcbench.run.start_worker`: it runs the trial and writes its record."""
 
 from __future__ import annotations
 
@@ -11,9 +6,7 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
-import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
@@ -27,7 +20,6 @@ from xmcbench.files.secrets import redact_output
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
-from xmcbench.trial.program import adopt_orphans, end_processes
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
@@ -42,11 +34,12 @@ class PeerLostError(XMCBenchError):
     """Raised in a worker whose peer died; only the peer's failure is recorded."""
 
 
-def main(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
-    """Run the trial in `directory` and write its record there; the exit code says whether it succeeded."""
+def main(directory: Path, events: int, rank: int, size: int) -> int:
+    """Run the trial in `directory` as worker `rank` of `size`, and write its record there; return the exit code.
+
+    `events` is the file descriptor of a pipe for JSON lines: progress and disk faults.
+    """
     redact_output()
-    adopt_orphans()
-    threading.Thread(target=_die_with_parent, args=(parent,), daemon=True).start()
     with os.fdopen(events, "w", buffering=1) as pipe:
         worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
         attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), worker=worker, fork=True)
@@ -145,17 +138,3 @@ def as_event(progress: TrialProgress) -> dict[str, Any]:
 def _send(pipe: Any, event: dict[str, Any]) -> None:
     with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to close
         pipe.write(json.dumps(event) + "\n")
-
-
-def _die_with_parent(parent: int) -> None:
-    while os.read(parent, 1):
-        pass
-    end_processes(os.getpid())  # also children in sessions of their own
-    os.killpg(0, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))
-    except XMCBenchError as error:
-        sys.exit(str(error))

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,7 +68,7 @@ def run_program(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(POLL_SECONDS)
     finally:
-        end_processes(process.pid, mark)
+        end_processes(mark, process_tree(process.pid))
         process.wait()
     poll()
     if process.returncode:
@@ -92,20 +92,21 @@ def adopt_orphans() -> None:
 def resident_bytes(pid: int) -> int:
     """Resident memory of a process and its descendants."""
     total = 0
-    for process in _tree(pid):
+    for process in process_tree(pid):
         with suppress(psutil.Error):
             total += process.memory_info().rss
     return total
 
 
-def end_processes(pid: int, mark: str | None = None) -> None:
-    """Kill a process, its descendants, and every process that carries `mark`, but not this process.
+def end_processes(mark: str, processes: Iterable[psutil.Process]) -> None:
+    """Kill `processes` with their descendants, and every process that carries `mark`, but not this process.
 
-    It also kills processes in sessions of their own.
+    The mark finds processes that left the tree into sessions of their own.
     """
+    found = set(processes)
     for _ in range(20):  # a process may start another between the listing and its end
-        left = {*_tree(pid), *(_marked(mark) if mark else ())}
-        left = {process for process in left if process.pid != os.getpid() and _alive(process)}
+        found |= {child for process in found for child in _children(process)} | {*_marked(mark)}
+        left = {process for process in found if process.pid != os.getpid() and _alive(process)}
         if not left:
             return
         for process in left:
@@ -119,10 +120,19 @@ def _marks(mark: str) -> str:
     return f"{os.environ.get(MARK, '')} {mark}".strip()
 
 
-def _tree(pid: int) -> list[psutil.Process]:
+def process_tree(pid: int) -> list[psutil.Process]:
+    """A process and its descendants; nothing if there is no such process."""
     try:
         root = psutil.Process(pid)
-        return [root, *root.children(recursive=True)]
+        return [root, *_children(root)]
+    except psutil.Error:
+        return []
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    """All descendants. psutil checks that a number does not belong to another process by now."""
+    try:
+        return process.children(recursive=True)
     except psutil.Error:
         return []
 

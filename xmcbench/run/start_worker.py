@@ -1,0 +1,54 @@
+"""Starts a worker of a trial: `python -m xmcbench.run.start_worker DIRECTORY EVENTS PARENT RANK SIZE`.
+
+The arguments are those of `xmcbench.run.worker`. Before anything large is imported, a guard process is forked. It ends
+the worker, and every process that the worker started, when the parent process is gone. The guard works also while the
+worker imports, is busy in a library, or is gone itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from xmcbench.trial.program import MARK, adopt_orphans, end_processes, process_tree
+
+
+def fork_guard(parent: int, other_descriptors: list[int]) -> None:
+    """Fork the guard. PARENT is a pipe to which nobody writes: it closes when the parent process is gone."""
+    worker = os.getpid()
+    if os.fork():
+        return
+    os.setsid()
+    for descriptor in other_descriptors:  # which the parent process waits for
+        os.close(descriptor)
+    while os.read(parent, 1):
+        pass
+    end_processes(own_mark(), process_tree(worker) if os.getppid() == worker else [])
+    os._exit(0)
+
+
+def own_mark() -> str:
+    """The mark of the trial's processes, which ends with the innermost one."""
+    return os.environ[MARK].split()[-1]
+
+
+def start(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
+    """Run the worker, then end the processes that it left behind; the exit code of the worker."""
+    fork_guard(parent, [events])
+    adopt_orphans()
+    from xmcbench.run.worker import main  # imports for a second
+
+    try:
+        return main(directory, events, rank, size)
+    finally:
+        end_processes(own_mark(), process_tree(os.getpid()))
+
+
+if __name__ == "__main__":
+    from xmcbench.errors import XMCBenchError
+
+    try:
+        sys.exit(start(Path(sys.argv[1]), *map(int, sys.argv[2:])))
+    except XMCBenchError as error:
+        sys.exit(str(error))
