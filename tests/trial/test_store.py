@@ -163,7 +163,7 @@ def test_predictions_that_need_pickle_are_refused(store: Store) -> None:
     path = store.directory(KEY) / "predictions.npz"
     path.parent.mkdir(parents=True)
     np.savez(path, indices=np.array([{}], dtype=object), scores=np.zeros(1), truth_hash=np.array("x"))
-    with pytest.raises(StoreError, match="damaged"):
+    with pytest.raises(StoreError, match="found the type object, expected integers"):
         store.predictions(KEY)
 
 

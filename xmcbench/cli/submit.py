@@ -112,8 +112,11 @@ def _check(
         except StoreError as problem:
             problems.append(str(problem))
             continue
-        own, complete = _check_one(store.root, record, dataset)
-        again = verification.is_verified(store, record, verifications)
+        try:
+            own, complete = _check_one(store.root, record, dataset)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:  # of a forged record
+            own, complete = [f"cannot be checked: {type(problem).__name__}: {problem}".splitlines()[0]], False
+        again = not own and verification.is_verified(store, record, verifications)
         checked.append(review.Checked(record, tuple(own), complete, again))
         problems += [f"{directory}: {problem}" for problem in own]
     recomputed = sum(one.recomputed for one in checked)

@@ -113,7 +113,7 @@ def check_metrics(metrics: Mapping[str, float]) -> None:
         raise InvalidPredictions(f"P@1 is {metrics['P@1']} and nDCG@1 is {metrics['nDCG@1']}, expected them equal")
     curves: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for name, value in metrics.items():
-        if parts := re.fullmatch(r"(P|R)@(\d+)", name):
+        if parts := re.fullmatch(r"(P|R)@(\d{1,9})", name):
             k = int(parts[2])
             curves[parts[1]].append((k, value * k if parts[1] == "P" else value))
     for family, points in curves.items():

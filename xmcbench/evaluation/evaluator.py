@@ -61,7 +61,7 @@ def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evalua
 
 
 def _split(metric: str, where: str) -> tuple[str, int]:
-    parts = re.fullmatch(r"(.+)@([1-9][0-9]*)", metric, flags=re.ASCII)
+    parts = re.fullmatch(r"(.+)@([1-9][0-9]{0,8})", metric, flags=re.ASCII)
     if parts is None:
         raise UnknownNameError("metric", metric, DEFAULT_METRICS, where)
     if int(parts[2]) > STORED:

@@ -23,15 +23,16 @@ _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "boolea
 @contextmanager
 def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
     """The archive at `path`, a regular file. Raises XMCBenchError for another file, and OSError."""
-    try:
-        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
-            if len(archive.namelist()) > _MAX_FILES:
-                raise XMCBenchError(f"{path}: holds more than {_MAX_FILES} files, expected a few arrays")
-            yield archive
-    except (XMCBenchError, OSError):
-        raise
-    except Exception as problem:  # whatever zipfile and numpy make of a damaged file
-        raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
+    with open_regular(path) as file:
+        try:
+            with zipfile.ZipFile(file) as archive:
+                if len(archive.namelist()) > _MAX_FILES:
+                    raise XMCBenchError(f"{path}: holds more than {_MAX_FILES} files, expected a few arrays")
+                yield archive
+        except XMCBenchError:
+            raise
+        except Exception as problem:  # whatever zipfile and numpy make of a damaged file
+            raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from problem
 
 
 def array_names(archive: zipfile.ZipFile) -> set[str]:
@@ -56,7 +57,7 @@ def read_array(archive: zipfile.ZipFile, name: str, kinds: str, most: int, where
         if file.tell() + entries * dtype.itemsize != size:
             found = size - file.tell()
             raise XMCBenchError(f"{where}: damaged: array {name} is of shape {shape}, but takes {found:,} bytes")
-        content: np.ndarray = np.frombuffer(file.read(), dtype)
+        content: np.ndarray = np.frombuffer(bytearray(file.read()), dtype)  # writable
         return content.reshape(shape)
 
 

@@ -82,13 +82,13 @@ def _gaps(record: Record) -> Iterator[str]:
 
 def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
     """Metrics and intervals of the record that do not follow from its predictions."""
+    names = list(record.metrics)
     try:
+        evaluators = find_evaluators(names)
         predictions = stored_predictions(store, record, dataset)
     except XMCBenchError as problem:
         yield str(problem)
         return
-    names = list(record.metrics)
-    evaluators = find_evaluators(names)
     hits = dataset_hits(predictions, dataset)
     for name, value in score(hits, names, evaluators).items():
         if abs(value - record.metrics[name]) > _CLOSE:
@@ -120,7 +120,7 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
 def stray_files(directory: Path) -> Iterator[str]:
     """Files of an accepted trial that are unexpected or too large."""
     for path in sorted(directory.iterdir()):
-        if path.name not in FILES or not path.is_file():
+        if path.name not in FILES or path.is_symlink() or not path.is_file():
             yield f"{path.name} is not expected here ({', '.join(sorted(FILES))})"
         elif path.stat().st_size > LARGEST:
             yield f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LARGEST:,}"

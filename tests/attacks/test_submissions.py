@@ -1,0 +1,169 @@
+"""Hostile submissions: each is named in a line, quickly and in little memory, and the others are still checked."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.trial.record import Record
+from xmcbench.trial.record_file import encode
+from xmcbench.trial.store import Store
+
+CLEAN = {"git": {"commit": "a" * 40, "dirty": False}, "command": ["xmcbench", "run", "s.yaml"]}
+
+
+@pytest.fixture
+def accepted(bench: Bench) -> Store:
+    """Two accepted trials."""
+    store = Store(bench.root / "accepted")
+    for record in bench.run(bench.suite(["fake-ok", "fake-rare"]), debug=True).values():
+        clean = record.model_copy(update={"provenance": {**record.provenance, **CLEAN}})
+        bench.store.write_record(clean)
+        assert command(bench, "submit", record.key, "--to", "accepted", "--store", "results")[0] == 0
+    return store
+
+
+def command(bench: Bench, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of the command in a process of its own, which may take 1 GB and ten seconds."""
+    start = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-c", "from xmcbench.cli import main; main()", *arguments],
+        cwd=bench.root, capture_output=True, text=True, timeout=60, check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9)),
+    )  # fmt: skip
+    assert time.monotonic() - start < 30
+    return done.returncode, done.stdout, done.stderr
+
+
+def bomb(path: Path, rows: int = 40) -> None:
+    """An archive of 14 MB whose arrays take 3.4 GB."""
+    zeros = b"\0" * 10_000_000
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, kind in (("indices", "<i4"), ("scores", "<f4")):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                header = io.BytesIO()
+                shape = (rows, 170 * 10_000_000 // rows // 4)
+                layout = {"descr": kind, "fortran_order": False, "shape": shape}
+                np.lib.format.write_array_header_1_0(header, layout)
+                file.write(header.getvalue())
+                for _ in range(170):
+                    file.write(zeros)
+
+
+def forged(**changes: Any) -> Callable[[Path, Record], None]:
+    """A record with other content and the digest of it."""
+
+    def write(directory: Path, record: Record) -> None:
+        (directory / "record.json").write_bytes(encode(record.model_copy(update=changes)))
+
+    return write
+
+
+def listed(name: str, make: Callable[[Path], Any]) -> Callable[[Path, Record], None]:
+    """Another file in place of `name`, with no manifest that would tell."""
+
+    def write(directory: Path, _: Record) -> None:
+        (directory / "manifest.json").unlink()
+        (directory / name).unlink(missing_ok=True)
+        make(directory / name)
+
+    return write
+
+
+HOSTILE: dict[str, tuple[Callable[[Path, Record], None], str]] = {
+    "metric of many labels": (forged(metrics={"P@999999999": 0.5}), "metric 'P@999999999' needs more labels"),
+    "metric of many digits": (forged(metrics={"P@" + "9" * 5000: 0.5}), "unknown metric"),
+    "spent in words": (forged(spent={"steps": "many"}), "cannot be checked: TypeError"),
+    "largest step": (forged(spent={"steps": 9, "largest_step": [1]}), "cannot be checked: AttributeError"),
+    "provenance": (forged(provenance={"git": [1], "command": 3}), "cannot be checked: AttributeError"),
+    "zip bomb": (listed("predictions.npz", bomb), "found 425,000,000 entries, expected at most 4,000"),
+    "pipe": (listed("predictions.npz", os.mkfifo), "predictions.npz is not expected here"),
+    "pipe as record": (listed("record.json", os.mkfifo), "record.json: not a regular file"),
+    "device": (listed("record.json", lambda path: path.symlink_to("/dev/zero")), "record.json: not a regular file"),
+    "folder": (listed("record.json", Path.mkdir), "record.json: not a regular file"),
+    "link": (listed("predictions.npz", lambda path: path.symlink_to("/etc/passwd")), "predictions.npz is not expected"),
+    "large record": (listed("record.json", lambda path: path.write_bytes(b" " * 60_000_000)), "larger than 50,000,000"),
+    "deep record": (listed("record.json", lambda path: path.write_text("[" * 100_000)), "not a record"),
+    "pipe as metrics": (listed("resampled.safetensors", os.mkfifo), "resampled.safetensors is not expected here"),
+    "deep manifest": (lambda place, _: (place / "manifest.json").write_text("[" * 100_000), "damaged: not a manifest"),
+    "path in manifest": (
+        lambda place, _: (place / "manifest.json").write_text('{"../x": {"bytes": 1, "xxh3": ""}}'),
+        "'../x' is not a file of the folder",
+    ),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
+def test_each_bad_submission_is_named_and_the_good_one_is_checked(bench: Bench, accepted: Store) -> None:
+    good, bad = accepted.records()
+    whole = {path.name: path.read_bytes() for path in accepted.directory(bad.key).iterdir()}
+    for case, (harm, message) in HOSTILE.items():
+        harm(accepted.directory(bad.key), bad)
+        start = time.monotonic()
+        if case == "zip bomb":
+            code, output, errors = command(bench, "submit", "--check", "--to", "accepted")
+        else:
+            code, output, errors = here("submit", "--check", "--to", str(accepted.root))
+        assert time.monotonic() - start < 30, case
+        assert code == 1, (case, errors)
+        assert message in errors, (case, errors)
+        assert "Traceback" not in errors, case
+        assert good.key not in errors, case
+        assert "2 trials" in output, case
+        for path in accepted.directory(bad.key).iterdir():
+            path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        for name, content in whole.items():
+            (accepted.directory(bad.key) / name).write_bytes(content)
+    assert here("submit", "--check", "--to", str(accepted.root))[0] == 0
+
+
+def here(*arguments: str) -> tuple[int, str, str]:
+    """As `command`, in this process."""
+    from contextlib import redirect_stderr, redirect_stdout
+
+    output, errors = io.StringIO(), io.StringIO()
+    with redirect_stdout(output), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0), output.getvalue(), errors.getvalue()
+
+
+@pytest.mark.parametrize("arguments", [["rescore"], ["score", "bomb.npz", "--dataset", "fake-20"]])
+def test_a_bomb_is_not_unpacked(bench: Bench, accepted: Store, arguments: list[str]) -> None:
+    first, other = accepted.records()
+    if arguments == ["rescore"]:
+        arguments = ["rescore", "--store", "accepted"]
+        listed("predictions.npz", bomb)(accepted.directory(first.key), first)
+    else:
+        bomb(bench.root / "bomb.npz")
+    code, output, errors = command(bench, *arguments)
+    assert code == 2
+    assert errors.count("\n") == 1
+    assert "found 425,000,000 entries, expected at most" in errors
+    assert "score" in arguments or other.key in output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
+def test_predictions_to_score_are_regular_files(bench: Bench) -> None:
+    os.mkfifo(bench.root / "pipe")
+    for path in (bench.root / "pipe", Path("/dev/zero"), bench.root):
+        code, _, errors = here("score", str(path), "--dataset", "fake-20", "--data", str(bench.root))
+        assert (code, errors) == (2, f"error: {path}: not a regular file\n")
+
+
+def test_a_record_is_small_enough_to_read(accepted: Store) -> None:
+    for record in accepted.records():
+        assert len(json.dumps(record.model_dump(mode="json"))) < 1_000_000
