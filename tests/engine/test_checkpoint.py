@@ -73,7 +73,7 @@ def test_a_note_without_a_key_is_named(tmp_path: Path) -> None:
     with pytest.raises(DamagedFolder, match=r"note\.json: not a checkpoint: found no key 'epoch'"):
         checkpoint.load(tmp_path / "step-1", ["epoch"])
     (tmp_path / "step-1" / "note.json").write_text('{"note": {"epoch": 1}}')
-    write_manifest(tmp_path / "step-1", ["note.json"], "worker-0.json")
+    write_manifest(tmp_path / "step-1", ["worker-0.safetensors", "note.json"], "worker-0.json")
     with pytest.raises(DamagedFolder, match=r"note\.json: not a checkpoint: KeyError\('workers'\)"):
         checkpoint.load(tmp_path / "step-1")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import torch
 from torch import nn
@@ -16,8 +18,10 @@ from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import Workers, current_workers
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
 from xmcbench.trial.run import Run, derive_seed
 
+_log = logging.getLogger(__name__)
 GROUPS = "label_groups.npy"  # beside the checkpoints
 
 
@@ -73,9 +77,14 @@ def _label_groups(method: VectorMethod, train: TrainingData, embeddings: Embeddi
     sharded by the first groups. Where workers disagree, worker 0's groups count.
     """
     path = method.run.checkpoint / GROUPS
-    if path.exists() and checkpoint.newest(method.run.checkpoint):
-        stored_L: np.ndarray = np.load(path, allow_pickle=False)
-        return stored_L
+    if checkpoint.newest(method.run.checkpoint) and path.exists():
+        try:
+            check_manifest(path.parent, [GROUPS])
+            stored_L: np.ndarray = np.load(path, allow_pickle=False)
+        except DamagedFolder as damage:
+            _log.warning("warning: %s; the groups are computed again", damage)
+        else:
+            return stored_L
     with counting() as scored:
         groups_L = method.label_groups(train, embeddings)
     if groups_L is None:
@@ -87,4 +96,5 @@ def _label_groups(method: VectorMethod, train: TrainingData, embeddings: Embeddi
     if workers.rank == 0:
         with atomic_write(path) as file:
             np.save(file, agreed_L, allow_pickle=False)
+        add_to_manifest(path.parent, GROUPS)
     return agreed_L

@@ -72,20 +72,24 @@ def load(directory: Path, keys: Collection[str] = ()) -> tuple[list[Groups], dic
 
     Raises `DamagedFolder` where files are damaged, or where the note has not all of `keys`.
     """
-    note = check(directory)
+    size, note = check(directory)
     for key in keys:
         if key not in note:
             raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: found no key {key!r}")
-    return [_read(directory / _file(rank)) for rank in range(_num_workers(directory))], note
+    return [_read(directory / _file(rank)) for rank in range(size)], note
 
 
-def check(directory: Path) -> dict[str, Any]:
-    """The note of a checkpoint whose files are all intact. Raises `DamagedFolder` for another folder."""
-    check_manifest(directory, manifest=_manifest(0))
-    for rank in range(1, _num_workers(directory)):
+def check(directory: Path) -> tuple[int, dict[str, Any]]:
+    """Number of workers and note of a checkpoint. Raises `DamagedFolder` unless all its files are intact."""
+    check_manifest(directory, [_file(0), NOTE], _manifest(0))
+    try:
+        content = json.loads((directory / NOTE).read_bytes())
+        size, note = int(content["workers"]), dict(content["note"])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: {problem!r}") from problem
+    for rank in range(1, size):
         check_manifest(directory, [_file(rank)], _manifest(rank))
-    note: dict[str, Any] = json.loads((directory / NOTE).read_bytes())["note"]
-    return note
+    return size, note
 
 
 def intact(root: Path, keys: Collection[str]) -> Iterator[tuple[Path, list[Groups], dict[str, Any]]]:
@@ -102,15 +106,12 @@ def intact(root: Path, keys: Collection[str]) -> Iterator[tuple[Path, list[Group
 
 def discard(directory: Path, damage: DamagedFolder) -> None:
     """Remove a damaged checkpoint and say so."""
-    _log.warning("warning: %s; the checkpoint is removed, and training resumes from the one before it", damage)
+    _log.warning(
+        "warning: %s; %s is removed, and training resumes from the checkpoint before it, or starts again",
+        damage,
+        directory.name,
+    )
     shutil.rmtree(directory, ignore_errors=True)
-
-
-def _num_workers(directory: Path) -> int:
-    try:
-        return int(json.loads((directory / NOTE).read_bytes())["workers"])
-    except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: {problem!r}") from problem
 
 
 def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:

@@ -12,9 +12,7 @@ from fitting import fit_and_kill
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine import checkpoint
 from xmcbench.engine.training import resume
-from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
 
@@ -117,10 +115,36 @@ def test_other_seeds_end_elsewhere(small_encoder: str, data: TrainingData, tmp_p
     assert not torch.equal(*weights)
 
 
-def test_a_harmed_checkpoint_is_one_line(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    fit_and_kill(2, toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
-    newest = checkpoint.newest(tmp_path / "checkpoint")
-    assert newest is not None
-    (newest / "worker-0.safetensors").write_bytes(b"nothing")
-    with pytest.raises(XMCBenchError, match=r"step-0+1: not a readable checkpoint"):
-        toy(small_encoder).fit(data, make_run(tmp_path, {"steps": 3}))
+@pytest.mark.parametrize(
+    ("damaged", "resumes_from"),
+    [(["step-*4/worker-0.safetensors"], 3), (["best/step-*4/*.safetensors"], 3), (["step-*/note.json"], 0)],
+    ids=["newest", "its best weights", "all"],
+)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
+    damaged: list[str],
+    resumes_from: int,
+    small_encoder: str,
+    data: TrainingData,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The result is that of an unbroken run. Metrics rise, so that the best weights are always the newest."""
+    rising = iter(range(100))
+
+    def held_out() -> HeldOut:
+        return HeldOut(data.texts[:10], lambda _: {"nDCG@5": float(next(rising))}, evaluations=6)
+
+    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", {"steps": 6}, held_out=held_out()))
+    fit_and_kill(5, toy(small_encoder), data, make_run(tmp_path / "b", {"steps": 6}, held_out=held_out()))
+    for pattern in damaged:
+        for path in (tmp_path / "b" / "checkpoint").glob(pattern):
+            content = bytearray(path.read_bytes())
+            content[-5] ^= 1
+            path.write_bytes(content)
+    again = toy(small_encoder)
+    resumed = finish(again, data, make_run(tmp_path / "b", {"steps": 6}, held_out=held_out()))
+    assert "training resumes from the checkpoint before it, or starts again" in caplog.text
+    assert again.calls == 6 - resumes_from
+    for module, twin in ((unbroken[0].encoder, resumed[0].encoder), (unbroken[0].modules, resumed[0].modules)):
+        assert all(torch.equal(weights, twin.state_dict()[name]) for name, weights in module.state_dict().items())
+    assert spent(unbroken[1]) == spent(resumed[1])

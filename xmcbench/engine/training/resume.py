@@ -9,8 +9,10 @@ from xmcbench.engine.training import selection
 from xmcbench.engine.training.loop import Position, from_worker_0
 from xmcbench.engine.training.selection import BestWeights
 from xmcbench.engine.training.steps import TrainingSteps
+from xmcbench.files.manifest import DamagedFolder
 
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
+NOTED = ("epoch", "index", "best", "best_step", "ledger", "curve")  # keys of a checkpoint's note
 NUM_STORED = 2  # checkpoints: the newest, and the one before
 
 
@@ -46,21 +48,25 @@ class Checkpoints:
         checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
         if self.workers.rank == 0 or exchange:
             checkpoint.prune(root, NUM_STORED)
-            checkpoint.prune(root / selection.FOLDER, 1)
+            checkpoint.prune(root / selection.FOLDER, NUM_STORED)  # those that the checkpoints refer to
         if exchange:
             exchange.upload()
 
     def restore(self) -> bool:
-        """Go on from the newest checkpoint; False where there is none."""
-        place = checkpoint.newest(self.run.checkpoint)
-        if place is None:
-            return False
-        saved, note = checkpoint.load(place)
-        self.steps.method.load_tensors(saved[0])
-        self.steps.optimizers.load(saved)
-        self.steps.sampler.load_state(saved[0].get("sampler", {}))
-        self.position.epoch, self.position.index = note["epoch"], note["index"]
-        self.best.metric, self.best.step = note["best"], note["best_step"]
-        self.run.log.restore(note)
-        self._stored_step = self.run.ledger.steps
-        return True
+        """Go on from the newest intact checkpoint whose best weights are intact; False where there is none."""
+        for place, saved, note in checkpoint.intact(self.run.checkpoint, NOTED):
+            self.best.metric, self.best.step = note["best"], note["best_step"]
+            try:
+                self.best.check()
+            except DamagedFolder as damage:
+                checkpoint.discard(place, damage)
+                continue
+            self.steps.method.load_tensors(saved[0])
+            self.steps.optimizers.load(saved)
+            self.steps.sampler.load_state(saved[0].get("sampler", {}))
+            self.position.epoch, self.position.index = note["epoch"], note["index"]
+            self.run.log.restore(note)
+            self._stored_step = self.run.ledger.steps
+            return True
+        self.best.metric, self.best.step = None, 0
+        return False

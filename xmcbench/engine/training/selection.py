@@ -39,6 +39,11 @@ class BestWeights:
             checkpoint.save(self._directory, groups, {}, self.method.shard.workers, shared=run.exchange is None)
         return True
 
+    def check(self) -> None:
+        """Raise `DamagedFolder` where the best weights that a checkpoint refers to are not as they were written."""
+        if self.metric is not None:
+            checkpoint.check(self._directory)
+
     def restore(self) -> None:
         """Load the best weights, where there was an evaluation."""
         if self.metric is None:
