@@ -125,8 +125,51 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> Non
 def test_tables_of_another_version_are_left_alone(results: Path) -> None:
     with sqlite3.connect(results / FILE) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="found schema version 9, expected 1"):
+    with pytest.raises(StoreError, match="found schema version 9, expected 2"):
         JudgementStore(results)
+
+
+DAMAGE = {
+    "answer": (
+        "UPDATE judgement SET answer = 1 - answer WHERE label = (SELECT MIN(label) FROM judgement)",
+        "judgement",
+    ),
+    "confidence": ("UPDATE judgement SET confidence = confidence / 2", "judgement"),
+    "pair": ("UPDATE judgement SET label = 999 WHERE label = (SELECT MAX(label) FROM judgement)", "judgement"),
+    "text": ("UPDATE text SET content = content || ' ' WHERE id = 1", "text 1 differs from its hash"),
+    "teacher": ("UPDATE teacher SET prompt = 'another'", "judgement"),
+}
+
+
+@pytest.mark.parametrize("part", DAMAGE)
+def test_damage_is_named_and_never_read(results: Path, part: str) -> None:
+    statement, message = DAMAGE[part]
+    with sqlite3.connect(results / FILE) as database:
+        database.execute(statement)
+    with pytest.raises(StoreError, match=f"{FILE}: damaged"):
+        list(JudgementStore(results).rows())
+    if part == "text":
+        with pytest.raises(StoreError, match=message):
+            JudgementStore(results).texts([*DOCUMENTS, *LABELS])
+
+
+def test_a_damaged_judgement_is_asked_for_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    desk, (documents, labels) = Desk(tmp_path), every_pair(4)
+    before = desk.judge(counting())(documents, labels).answers
+    with sqlite3.connect(tmp_path / "results" / FILE) as database:
+        database.execute("UPDATE judgement SET answer = 1 - answer")
+    after = Desk(tmp_path).judge(counting())(documents, labels).answers
+    assert np.array_equal(before, after)
+    assert "judgements are damaged and are asked for again" in caplog.text
+    assert len(list(JudgementStore(tmp_path / "results").rows())) == len(documents)
+
+
+def test_judgements_of_version_1_get_checksums(results: Path) -> None:
+    before = list(JudgementStore(results).rows())
+    with sqlite3.connect(results / FILE) as database:
+        database.execute("ALTER TABLE judgement DROP COLUMN checksum")
+        database.execute("PRAGMA user_version = 1")
+    assert list(JudgementStore(results).rows()) == before
 
 
 def test_a_full_disk_is_a_fault_of_the_store_and_loses_nothing(results: Path) -> None:

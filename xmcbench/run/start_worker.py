@@ -8,6 +8,7 @@ worker imports, is busy in a library, or is gone itself.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -24,7 +25,10 @@ def fork_guard(parent: int, other_descriptors: list[int]) -> None:
         os.close(descriptor)
     while os.read(parent, 1):
         pass
-    end_processes(own_mark(), process_tree(worker) if os.getppid() == worker else [])
+    alive = os.getppid() == worker
+    if alive:
+        os.killpg(worker, signal.SIGSTOP)  # at once; the search for what it started takes a moment
+    end_processes(own_mark(), process_tree(worker) if alive else [])
     os._exit(0)
 
 

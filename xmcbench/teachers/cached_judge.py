@@ -15,6 +15,7 @@ from filelock import FileLock
 
 from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.network import allow_network
 from xmcbench.teachers.account import Account
 from xmcbench.teachers.database import LOCKS, JudgementStore, StoredAnswers
 from xmcbench.teachers.subprocess_teacher import SubprocessTeacher
@@ -147,7 +148,8 @@ class CachedJudge:
 
         Returns the places that no other process had asked about in the meantime.
         """
-        with self._lock:  # one process asks a teacher at a time; the others find its answers in the store
+        # One process asks a teacher at a time; the others find its answers in the store.
+        with self._lock, allow_network():
             again = self._store.look_up(self._id, texts[0][places], texts[1][places])
             stored.insert(places[again.known], again.take(again.known))
             missing: np.ndarray = places[~again.known]

@@ -1,12 +1,14 @@
 """The judgements of teachers: one SQLite file in the store, shared by all trials and safe for concurrent processes.
 
 A document or label is identified by the hash of its text, a teacher by everything that determines its answers. Each
-text is stored once, and judgements refer to it by its id.
+text is stored once, and judgements refer to it by its id. Whenever texts and judgements are read, they are checked
+against their hashes and checksums.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,13 +21,16 @@ import numpy as np
 from filelock import FileLock
 
 from xmcbench.trial.judging import NO, UNPARSED, YES
+from xmcbench.trial.splitmix64 import mix, splitmix64
 from xmcbench.trial.store import StoreError
 
+_log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 1  # of the database schema
+VERSION = 2  # of the database schema; judgements of version 1 had no checksum
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
+ROWS = 10_000  # read at a time
 WORDS = {YES: "yes", NO: "no", UNPARSED: "unparsed"}
 COLUMNS = ("document", "label", "answer", "confidence", "teacher", "identity", "prompt")
 
@@ -40,9 +45,14 @@ CREATE TABLE IF NOT EXISTS judgement (
     teacher INTEGER NOT NULL, document INTEGER NOT NULL, label INTEGER NOT NULL,
     answer INTEGER NOT NULL, confidence REAL NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
+    checksum INTEGER NOT NULL DEFAULT 0,  -- of the values before it
     PRIMARY KEY (teacher, document, label)
 ) STRICT, WITHOUT ROWID;
 """
+_INTEGERS = ("teacher", "document", "label", "answer", "prompt_tokens", "completion_tokens", "checksum")
+_NAMES = (*_INTEGERS[:4], "confidence", *_INTEGERS[4:])
+_JUDGEMENT = np.dtype([(name, np.int64 if name in _INTEGERS else np.float64) for name in _NAMES])
+_COLUMNS = ", ".join(_NAMES)
 
 
 @dataclass
@@ -95,13 +105,24 @@ class JudgementStore:
 
     def _create_tables(self) -> None:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, VERSION):
+        if version not in (0, 1, VERSION):
             raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
+        if version == 1:
+            with self._transaction():
+                self._add_checksums()
         if version == 0:
             with self._transaction():
                 for statement in _TABLES.split(";\n"):
                     self._database.execute(statement)
                 self._database.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _add_checksums(self) -> None:
+        self._database.execute("ALTER TABLE judgement ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+        judgements = self._database.execute(f"SELECT {_COLUMNS} FROM judgement")
+        table = np.array(judgements.fetchall(), _JUDGEMENT)
+        if len(table):
+            self._write("INSERT OR REPLACE", table)
+        self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         self._database.close()
@@ -132,59 +153,98 @@ class JudgementStore:
         return np.fromiter((known[key] for key in keys), np.int64, len(keys))
 
     def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> StoredAnswers:
-        """The stored answers of a teacher to N pairs, given as text ids `documents` [N] and `labels` [N]."""
+        """The stored answers of a teacher to N pairs, given as text ids `documents` [N] and `labels` [N].
+
+        A damaged judgement is deleted, with a warning: the teacher is asked again.
+        """
         stored = StoredAnswers.empty(len(documents))
         rows: list[tuple[float, ...]] = []
         with self._faults():
             for chunk in _chunks(np.unique(documents).tolist()):
                 rows += self._database.execute(
-                    "SELECT document, label, answer, confidence, prompt_tokens, completion_tokens FROM judgement"
-                    f" WHERE teacher = ? AND document IN ({', '.join('?' * len(chunk))})",
+                    f"SELECT {_COLUMNS} FROM judgement WHERE teacher = ? AND document IN ({_marks(chunk)})",
                     (teacher, *chunk),
                 )
-        if not rows:
+            table = self._without_damaged(np.array(rows, _JUDGEMENT))
+        if not len(table):
             return stored
-        table = np.array(rows, np.float64)  # float64 holds text ids exactly: they are far below 2**53
-        keys = _pair_keys(table[:, 0].astype(np.int64), table[:, 1].astype(np.int64))
+        keys = _pair_keys(table["document"], table["label"])
         order = np.argsort(keys)
         wanted = _pair_keys(documents, labels)
         nearest = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
         places = np.flatnonzero(keys[nearest] == wanted)
-        stored.insert(places, StoredAnswers(np.ones(len(places), bool), *table[nearest[places], 2:].T))
+        found = table[nearest[places]]
+        columns = (found[name] for name in ("answer", "confidence", "prompt_tokens", "completion_tokens"))
+        stored.insert(places, StoredAnswers(np.ones(len(places), bool), *columns))
         return stored
+
+    def _without_damaged(self, table: np.ndarray) -> np.ndarray:
+        """The judgements whose checksums match; the others are deleted."""
+        damaged = table["checksum"] != _checksums(table)
+        if damaged.any():
+            _log.warning("warning: %s: %d judgements are damaged and are asked for again", self.path, damaged.sum())
+            with self._transaction():
+                self._database.executemany(
+                    "DELETE FROM judgement WHERE teacher = ? AND document = ? AND label = ?",
+                    table[["teacher", "document", "label"]][damaged].tolist(),
+                )
+        intact: np.ndarray = table[~damaged]
+        return intact
 
     def add(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Any) -> None:
         """Store the answers of a teacher to N pairs; they are durable when this returns.
 
         `documents` and `labels` are text ids [N], `answers` are `Answers` or `StoredAnswers`.
         """
-        columns = (answers.answers, answers.confidence, answers.prompt_tokens, answers.completion_tokens)
-        rows = zip(documents.tolist(), labels.tolist(), *(column.tolist() for column in columns), strict=True)
+        table = np.zeros(len(documents), _JUDGEMENT)
+        table["teacher"], table["document"], table["label"] = teacher, documents, labels
+        table["answer"], table["confidence"] = answers.answers, answers.confidence
+        table["prompt_tokens"], table["completion_tokens"] = answers.prompt_tokens, answers.completion_tokens
         with self._faults(), self._transaction():
-            self._database.executemany(
-                "INSERT OR IGNORE INTO judgement VALUES (?, ?, ?, ?, ?, ?, ?)", ((teacher, *row) for row in rows)
-            )
+            if len(table):
+                self._write("INSERT OR IGNORE", table)
+
+    def _write(self, verb: str, table: np.ndarray) -> None:
+        """Write judgements, with their checksums."""
+        table["checksum"] = _checksums(table)
+        self._database.executemany(f"{verb} INTO judgement ({_COLUMNS}) VALUES ({_marks(table[0])})", table.tolist())
 
     def rows(self, title: str = "*") -> Iterator[tuple[str, str, str, float, str, str, str]]:
-        """All judgements of the teachers whose title matches a glob pattern, as tuples of `COLUMNS`."""
+        """All judgements of the teachers whose title matches a glob pattern, as tuples of `COLUMNS`.
+
+        Raises `StoreError` at the first that is damaged, or refers to a damaged text or teacher.
+        """
+        own = ", ".join(f"j.{name}" for name in _NAMES)
         with self._faults():
-            for document, label, answer, *rest in self._database.execute(
-                "SELECT d.content, l.content, j.answer, j.confidence, t.title, t.identity, t.prompt FROM judgement j"
-                " JOIN teacher t ON t.id = j.teacher JOIN text d ON d.id = j.document JOIN text l ON l.id = j.label"
-                " WHERE t.title GLOB ? ORDER BY j.teacher, j.document, j.label",
+            found = self._database.execute(
+                f"SELECT {own}, d.hash, d.content, l.hash, l.content, t.hash, t.title, t.identity, t.prompt"
+                " FROM judgement j LEFT JOIN teacher t ON t.id = j.teacher"
+                " LEFT JOIN text d ON d.id = j.document LEFT JOIN text l ON l.id = j.label"
+                " WHERE t.title GLOB ? OR t.title IS NULL ORDER BY j.teacher, j.document, j.label",
                 (title,),
-            ):
-                yield (document, label, WORDS[answer], *rest)
+            )
+            while rows := found.fetchmany(ROWS):
+                table = np.array([row[: len(_NAMES)] for row in rows], _JUDGEMENT)
+                if bool((table["checksum"] != _checksums(table)).any()):
+                    raise StoreError(f"{self.path}: damaged: a judgement differs from its checksum")
+                for row in rows:
+                    document_key, document, label_key, label, teacher_key, *teacher = row[len(_NAMES) :]
+                    texts = {document_key: document, label_key: label, teacher_key: json.dumps(teacher[1:])}
+                    if any(_hash(str(text)) != key for key, text in texts.items()):
+                        raise StoreError(f"{self.path}: damaged: a text of a judgement differs from its hash")
+                    title, identity, prompt = teacher
+                    yield document, label, WORDS[row[3]], row[4], title, identity, prompt
 
     def _text_ids(self, keys: Sequence[bytes]) -> dict[bytes, int]:
         """The ids of the texts with these hashes, by hash; unknown hashes are left out."""
         known: dict[bytes, int] = {}
         for chunk in _chunks(keys):
-            known |= dict(
-                self._database.execute(
-                    f"SELECT hash, id FROM text WHERE hash IN ({', '.join('?' * len(chunk))})", tuple(chunk)
-                ).fetchall()
-            )
+            for key, row_id, content in self._database.execute(
+                f"SELECT hash, id, content FROM text WHERE hash IN ({_marks(chunk)})", tuple(chunk)
+            ):
+                if _hash(content) != key:
+                    raise StoreError(f"{self.path}: damaged: text {row_id} differs from its hash")
+                known[key] = row_id
         return known
 
     @contextmanager
@@ -204,12 +264,29 @@ class JudgementStore:
     def _faults(self) -> Iterator[None]:
         try:
             yield
+        except StoreError:
+            raise
         except (sqlite3.Error, OSError) as problem:
             raise StoreError(f"{self.path}: {problem}") from problem
+        except (LookupError, OverflowError, TypeError, ValueError) as problem:  # values that no row should have
+            raise StoreError(f"{self.path}: damaged: {problem!r}") from problem
 
 
 def _hash(text: str) -> bytes:
     return sha256(text.encode()).digest()[:16]
+
+
+def _checksums(table: np.ndarray) -> np.ndarray:
+    """int64 [N]: a hash of all columns but the last, by SplitMix64."""
+    total = np.zeros(len(table), np.int64)
+    for name in _NAMES[:-1]:
+        total = mix(total * 31 + splitmix64(np.ascontiguousarray(table[name]).view(np.int64)))
+    return total
+
+
+def _marks(values: Sequence[Any]) -> str:
+    """The question marks of a statement with these values."""
+    return ", ".join("?" * len(values))
 
 
 def _pair_keys(documents: np.ndarray, labels: np.ndarray) -> np.ndarray:
