@@ -60,6 +60,10 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | 
             while chunk := file.read(block_bytes):
                 if max_bytes is not None and offset + len(rest) + len(chunk) > max_bytes:
                     raise XMCBenchError(f"{path}: found more than {max_bytes:,} bytes of text, expected at most that")
+                end = chunk.find(b"\n")
+                if len(rest) + (len(chunk) if end < 0 else end) > MAX_LINE_BYTES:
+                    found = f"found a line of more than {MAX_LINE_BYTES:,} bytes"
+                    raise XMCBenchError(f"{path}: line {line}: {found}, expected a shorter one")
                 whole, newline, tail = chunk.rpartition(b"\n")
                 if newline:
                     data = np.frombuffer(rest + whole + newline, np.uint8)
@@ -68,9 +72,6 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | 
                     line, offset, rest = line + len(block.newlines), offset + len(data), tail
                 else:
                     rest += chunk
-                if len(rest) > MAX_LINE_BYTES:
-                    found = f"found a line of more than {MAX_LINE_BYTES:,} bytes"
-                    raise XMCBenchError(f"{path}: line {line}: {found}, expected a shorter one")
     except EOFError as error:
         raise XMCBenchError(f"{path}: found a file that ends early (truncated), expected a whole one") from error
     except (gzip.BadGzipFile, zlib.error, lzma.LZMAError) as error:
