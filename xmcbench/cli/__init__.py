@@ -10,6 +10,7 @@ import typer
 
 from xmcbench.cli import (
     analyse,
+    check,
     compare,
     datasets,
     environment,
@@ -47,6 +48,7 @@ app.command("score")(score.score)
 app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
 app.command("analyse")(analyse.analyse)
+app.command("check")(check.check)
 app.command("methods")(methods.methods)
 app.add_typer(environment.app, name="environment")
 app.add_typer(datasets.app, name="datasets")

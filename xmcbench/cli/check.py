@@ -1,0 +1,51 @@
+"""`xmcbench check`: try whether a plugin keeps its contract."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from xmcbench.cli.options import DataDir
+
+FAILED = 1  # exit code: a rule is broken
+
+
+class Kind(StrEnum):
+    """The kinds of plugins."""
+
+    METHOD = "method"
+    SAMPLER = "sampler"
+    EVALUATOR = "evaluator"
+    DATASET = "dataset"
+    TEACHER = "teacher"
+    TRACKER = "tracker"
+
+
+def check(
+    name: Annotated[str, typer.Argument(help="Name of a method, sampler, evaluator, dataset, teacher or tracker.")],
+    kind: Annotated[Kind | None, typer.Option(help="Kind of the plugin, if several have the name.")] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")
+    ] = None,
+    data: DataDir = Path("data"),
+) -> None:
+    """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
+    from xmcbench.run.conformance.suite import checks, find_kind, read_settings
+
+    chosen = kind.value if kind else find_kind(name)
+    broken = 0
+    with checks(chosen, name, read_settings(sets or []), data) as results:
+        for result in results:
+            if result.found is not None:
+                broken += 1
+                typer.echo(f"BROKEN   {result.rule.name}")
+                typer.echo("\n".join(f"         {line}" for line in result.explanation.splitlines()))
+            elif result.skipped:
+                typer.echo(f"skipped  {result.rule.name}: {result.skipped}")
+            else:
+                typer.echo(f"ok       {result.rule.name}")
+    typer.echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else "all rules kept"))
+    raise typer.Exit(FAILED if broken else 0)
