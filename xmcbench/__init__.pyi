@@ -20,7 +20,9 @@ from .trial.judging import Judge, Judgements
 from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
 from .trial.program import run_program
+from .trial.record import Record
 from .trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress
+from .trial.trial import Trial
 
 __all__ = [
     "Budget",
@@ -39,6 +41,7 @@ __all__ = [
     "MethodInfo",
     "Predictions",
     "Progress",
+    "Record",
     "Run",
     "Split",
     "TableConfig",
@@ -48,6 +51,7 @@ __all__ = [
     "Tracker",
     "TrainingData",
     "TrainingLog",
+    "Trial",
     "TrialProgress",
     "UnknownNameError",
     "XMCBenchError",

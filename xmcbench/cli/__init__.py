@@ -16,6 +16,7 @@ from xmcbench.cli import (
     environment,
     leaderboard,
     methods,
+    new,
     plan,
     predict,
     rescore,
@@ -48,6 +49,7 @@ app.command("score")(score.score)
 app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
 app.command("analyse")(analyse.analyse)
+app.command("new")(new.new)
 app.command("check")(check.check)
 app.command("methods")(methods.methods)
 app.add_typer(environment.app, name="environment")

@@ -252,16 +252,16 @@ def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
 
 @contextmanager
 def _checkpoint_every_step() -> Iterator[None]:
-    """Have the trainer of embedding methods write a checkpoint after each step."""
-    trainer: Any = sys.modules.get("xmcbench.engine.training.trainer")
-    if trainer is None:
+    """Have embedding methods write a checkpoint after each step."""
+    resume: Any = sys.modules.get("xmcbench.engine.training.resume")
+    if resume is None:
         yield
         return
-    seconds, trainer.CHECKPOINT_SECONDS = trainer.CHECKPOINT_SECONDS, -1.0
+    seconds, resume.SECONDS = resume.SECONDS, -1.0
     try:
         yield
     finally:
-        trainer.CHECKPOINT_SECONDS = seconds
+        resume.SECONDS = seconds
 
 
 @RULES.rule(
