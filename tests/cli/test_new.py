@@ -15,7 +15,8 @@ from xmcbench.cli import main
 from xmcbench.cli.new import Kind
 
 ROOT = Path(__file__).parents[2]
-PLUGINS = "xmcbench,{}"
+OWN = {"XMCBENCH_PLUGINS": "xmcbench,xmcbench-my-own"}
+COMMAND = ["-c", "from xmcbench.cli import main; main()"]
 
 
 def make(kind: str, name: str, folder: Path) -> None:
@@ -56,7 +57,7 @@ def test_a_package_compiles_and_is_formatted(kind: str, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["evaluator", "My_Metric"], "name 'My_Metric': expected small letters, digits and single hyphens"),
-        (["evaluator", "p"], "name 'P': a evaluator of this name is registered already"),
+        (["evaluator", "p"], "evaluator 'P' is registered already, expected a new name"),
         (["tracker", "mine", "--folder", "."], "found files, expected an empty or a new folder"),
     ],
 )
@@ -94,8 +95,8 @@ def test_a_wheel_of_a_new_method_is_installed_checked_and_trained(tmp_path: Path
     (wheel,) = tmp_path.glob("*.whl")
     call([*pip, "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)])
 
-    own = {"XMCBENCH_PLUGINS": PLUGINS.format("xmcbench-my-own"), "XMCBENCH_CACHE": str(tmp_path / "cache")}
-    command = [str(python), "-m", "xmcbench.cli"]
+    own = OWN | {"XMCBENCH_CACHE": str(tmp_path / "cache")}
+    command = [str(python), *COMMAND]
     assert call([*command, "check", "my-own"], **own).splitlines()[-1] == "method my-own: all rules kept"
     suite = ["run", str(package / "suite.yaml"), "--only", "my-own", "--dataset", "random-pairs-200"]
     shown = call([*command, *suite, "--store", str(tmp_path / "results")], **own)
@@ -122,10 +123,10 @@ def test_every_new_package_passes_its_own_tests_and_trains(kind: str, tmp_path: 
     make(kind, "my-own", package)
     pip = [sys.executable, "-m", "pip", "--quiet", "--python", str(python), "install"]
     call([*pip, "--no-deps", "--no-index", "--no-build-isolation", str(package)])
-    own = {"XMCBENCH_PLUGINS": PLUGINS.format("xmcbench-my-own"), "XMCBENCH_CACHE": str(tmp_path / "cache")}
+    own = OWN | {"XMCBENCH_CACHE": str(tmp_path / "cache")}
     tests = [str(python), "-m", "pytest", "-q", "-c", str(package / "pyproject.toml"), str(package / "tests")]
     assert " passed" in call(tests, **own)
     track = ["--track", "my-own"] if kind == "tracker" else []
-    run = [str(python), "-m", "xmcbench.cli", "run", str(package / "suite.yaml"), "--store", str(tmp_path / "results")]
+    run = [str(python), *COMMAND, "run", str(package / "suite.yaml"), "--store", str(tmp_path / "results")]
     call([*run, *track], **own)
     assert kind != "tracker" or (tmp_path / "results" / "my-own.txt").exists()

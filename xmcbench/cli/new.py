@@ -125,4 +125,4 @@ def _check_name(package: Package) -> None:
         getattr(registry(), package.kind.plugin)(package.registered_name)
     except UnknownNameError:
         return
-    raise XMCBenchError(f"name {package.registered_name!r}: a {package.kind.plugin} of this name is registered already")
+    raise XMCBenchError(f"{package.kind.plugin} {package.registered_name!r} is registered already, expected a new name")
