@@ -33,7 +33,7 @@ AT_ONCE = 16_384  # prototypes
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
 PAPERS_LENGTH = 0.152
 SEEDS = 2**62
-GROWTH = [10, 25, 50, 75, 100, 125, 150, 200]
+GROWTH = (10, 25, 50, 75, 100, 125, 150, 200)
 
 
 class Prototypes(nn.Module):
@@ -97,7 +97,7 @@ class PRIME(EmbeddingMethod):
         hardest: int = Field(100, gt=0, description="negatives per query in each term")
         weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
         cluster_size: int = Field(4, gt=0, description="most queries per cluster before `cluster_growth`")
-        cluster_growth: list[int] = Field(GROWTH, description="epochs at which the cluster size doubles")
+        cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs at which the cluster size doubles")
 
         @model_validator(mode="after")
         def _makes_sense(self) -> PRIME.Config:

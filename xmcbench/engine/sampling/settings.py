@@ -10,7 +10,7 @@ from xmcbench.engine.sampling.clusters import Clusters
 from xmcbench.engine.sampling.parts import Order, Shuffled
 from xmcbench.trial.settings import Settings
 
-GROWTH = [10, 20, 25, 50, 75, 100, 125, 150, 200]  # NGAME's
+GROWTH = (10, 20, 25, 50, 75, 100, 125, 150, 200)  # NGAME's
 OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
 
 
@@ -28,15 +28,16 @@ class ClusteredBatches(Settings):
     cluster_size: int = Field(1, gt=0, description="most queries per cluster before `cluster_growth`")
     cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
     cluster_every: int = Field(5, gt=0, description="epochs between clusterings")
-    cluster_growth: list[int] = Field(GROWTH, description="epochs at which the cluster size doubles")
+    cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs at which the cluster size doubles")
     cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="of training steps, or of the current model")
 
     def order(self) -> Order:
         """The `order` of a `Sampler`."""
         if self.batches == "shuffled":
             return Shuffled()
-        growth = tuple(self.cluster_growth)
-        return Clusters(self.cluster_size, self.cluster_start, self.cluster_every, growth, self.cluster_vectors)
+        return Clusters(
+            self.cluster_size, self.cluster_start, self.cluster_every, self.cluster_growth, self.cluster_vectors
+        )
 
     def unused(self) -> frozenset[str]:
         return super().unused() | (OF_CLUSTERS if self.batches == "shuffled" else set())

@@ -32,7 +32,7 @@ class TeacherSubject:
     def make(self) -> Teacher:
         teacher = self.kind(self.kind.Config.model_validate_json(json.dumps(self.settings), strict=True))
         if teacher.simulated:
-            teacher.attend(self.dataset.training_data())
+            teacher.read_annotations(self.dataset.training_data())
         return teacher
 
     def pairs(self) -> Pairs:
