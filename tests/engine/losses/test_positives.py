@@ -12,6 +12,8 @@ def test_the_weights_of_each_scheme() -> None:
     assert positives.every().tolist() == [1, 1, 1]
     assert positives.averaged().tolist() == [0.5, 0.5, 1]
     assert positives.one_sampled().tolist() == [0, 1, 1]
+    assert positives.mask().nonzero().tolist() == [[0, 1], [0, 3], [2, 0]]
+    assert positives.mask().shape == (3, 4)
 
 
 def test_without_pairs_there_are_no_weights() -> None:

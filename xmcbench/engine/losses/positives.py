@@ -51,6 +51,12 @@ class Positives:
         names = ("rows_P", "columns_P", "sampled_B")
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
+    def mask(self) -> Tensor:
+        """bool [B, S], true for the true pairs: for losses that need every score. It takes B x S bytes."""
+        mask_BS = torch.zeros(self.num_queries, self.num_labels, dtype=torch.bool, device=self.rows_P.device)
+        mask_BS[self.rows_P, self.columns_P] = True
+        return mask_BS
+
     # Weights of the pairs in the loss of a query.
     def every(self) -> Tensor:
         """[P] ones: a plain sum over the positives (DEXML Eq. 5)."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Generator, Tensor, nn
@@ -75,10 +76,14 @@ class LabelTable(nn.Module):
     residual: Tensor
     updates: Tensor
 
-    def __init__(self, row_ids_N: Tensor, dimension: int, config: TableConfig, seed: int) -> None:
+    def __init__(
+        self, row_ids_N: Tensor | np.ndarray, dimension: int, config: TableConfig, seed: int | None = None
+    ) -> None:
+        """`seed` None takes torch's, which the engine derives from the trial's seed before `build_modules`."""
         super().__init__()
+        row_ids_N = torch.as_tensor(row_ids_N)
         self.config = config
-        self.seed = seed
+        self.seed = torch.initial_seed() if seed is None else seed
         self.optimizer = config.build_optimizer()
         shape = (len(row_ids_N), dimension)
         dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
@@ -103,9 +108,9 @@ class LabelTable(nn.Module):
         """Whether rows that are asked for collect a gradient."""
         return self.config.optimizer != "none"
 
-    def rows_of(self, ids_S: Tensor) -> Tensor:
+    def rows_of(self, ids_S: Tensor | np.ndarray) -> Tensor:
         """Where the rows with these numbers lie, int64 [S]. Raises IndexError where this worker has not all of them."""
-        ids_S = ids_S.to(self.row_ids.device)
+        ids_S = torch.as_tensor(ids_S).to(self.row_ids.device)
         rows_S = torch.searchsorted(self.row_ids, ids_S)
         if bool((rows_S == self.num_rows).any()) or not torch.equal(self.row_ids[rows_S], ids_S):
             raise IndexError(f"a row asked for is none of the {self.num_rows} that this worker holds")
