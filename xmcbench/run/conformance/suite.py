@@ -17,7 +17,7 @@ from xmcbench.run.conformance.outside_rules import TEACHER_RULES, TRACKER_RULES,
 from xmcbench.run.conformance.rules import Result, Rule, outcome
 from xmcbench.run.conformance.tiny_data import ORDINARY, load_tiny
 
-KINDS = ("method", "sampler", "evaluator", "dataset", "teacher", "tracker")
+KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")  # the last one imports torch
 
 
 def find_kind(name: str) -> str:
