@@ -45,6 +45,17 @@ def test_help_imports_no_numpy_either() -> None:
     assert not imported_by("import xmcbench.cli") & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
 
 
+def test_listing_methods_imports_no_framework_but_torch() -> None:
+    """A plugin imports frameworks in functions, and names them in `late_imports`."""
+    show = (
+        "from contextlib import redirect_stdout; from io import StringIO; from xmcbench.cli.methods import methods\n"
+        "with redirect_stdout(StringIO()): methods()\n"
+    )
+    program = f"{show}import sys; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert not set(loaded.stdout.split()) & (HEAVY - {"torch"})
+
+
 def test_published_figures_cost_no_numpy() -> None:
     read = "from xmcbench.reporting import published_rows; assert published_rows()"
     assert not imported_by(read) & (HEAVY | {"numpy", "scipy"})

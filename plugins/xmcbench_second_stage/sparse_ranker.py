@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
-from sklearn.feature_extraction.text import TfidfVectorizer
-from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank, search
@@ -36,6 +34,8 @@ class SparseRanker(SecondStage):
         citation="Gupta et al., ELIAS: End-to-end Learning to Index and Search in Large Output Spaces, NeurIPS 2022",
     )
 
+    late_imports = (*SecondStage.late_imports, "sklearn.feature_extraction.text", "sklearn.svm")
+
     class Config(SecondStage.Config):
         shortlist: int = Field(100, gt=0, description="number of the first method's best labels that are ranked")
         c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
@@ -56,6 +56,8 @@ class SparseRanker(SecondStage):
             index = search.build_index(first.index_LD, first.config.search)
             listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
             ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         with ledger.between_checks(run.budget), ledger.stage("train"):
             self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
             try:
@@ -66,6 +68,8 @@ class SparseRanker(SecondStage):
 
     def _fit_labels(self, words_NV: sp.csr_array, shown: sp.csc_array, train: TrainingData, run: Run) -> None:
         """Train one classifier per label, frequent labels first, within the budget. `shown` [N, L] are its queries."""
+        from sklearn.svm import LinearSVC
+
         true, ledger = train.targets.tocsc(), run.ledger
         self.intercepts_L = np.full(train.num_labels, np.nan, np.float32)
         rows = [sp.csr_array((1, words_NV.shape[1]), dtype=np.float32)] * train.num_labels
@@ -117,6 +121,8 @@ class SparseRanker(SecondStage):
 
     def load(self, directory: Path) -> None:
         super().load(directory)
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         folder = directory / FOLDER
         vocabulary = json.loads((folder / "words.json").read_text())
         self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)

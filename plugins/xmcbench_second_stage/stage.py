@@ -35,6 +35,7 @@ class SecondStage(Method):
     """Fits the dual encoder `first` within a share of the budget, then trains on its vectors within the rest."""
 
     many_workers: ClassVar[bool] = True
+    late_imports = DualEncoder.late_imports
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings, as under `methods` of a suite")

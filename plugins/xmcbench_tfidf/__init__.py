@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
-from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
 from xmcbench_tfidf.bm25 import BM25LabelMatch
@@ -23,7 +22,11 @@ from xmcbench_tfidf.matching import answers, best
 class TfidfMethod(Method):
     """TF-IDF over training queries and label texts; a subclass computes the scores."""
 
+    late_imports = ("sklearn.feature_extraction.text",)
+
     def fit(self, train: TrainingData, run: Run) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         with run.ledger.stage("train"):
             self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
             try:
@@ -50,6 +53,8 @@ class TfidfMethod(Method):
             sp.save_npz(directory / f"{name}.npz", matrix)
 
     def load(self, directory: Path) -> None:
+        from sklearn.feature_extraction.text import TfidfVectorizer
+
         vocabulary = json.loads((directory / "words.json").read_text())
         self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
         self.words.idf_ = np.load(directory / "idf.npy", allow_pickle=False)

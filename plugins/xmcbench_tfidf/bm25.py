@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 from pydantic import Field
-from sklearn.feature_extraction.text import CountVectorizer
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError
 from xmcbench_tfidf.matching import answers
@@ -26,6 +25,7 @@ class BM25LabelMatch(Method):
 
     name = "bm25-label"
     info = MethodInfo(summary="labels whose text matches the query by BM25", needs=("label texts",))
+    late_imports = ("sklearn.feature_extraction.text",)
 
     class Config(Method.Config):
         k1: float = Field(1.2, ge=0, description="how slowly a word that is repeated in a label saturates")
@@ -34,6 +34,8 @@ class BM25LabelMatch(Method):
     config: BM25LabelMatch.Config
 
     def fit(self, train: TrainingData, run: Run) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer
+
         with run.ledger.stage("train"):
             self.words = CountVectorizer(dtype=np.float32)
             try:
@@ -61,6 +63,8 @@ class BM25LabelMatch(Method):
         sp.save_npz(directory / "labels.npz", self.labels_VL)
 
     def load(self, directory: Path) -> None:
+        from sklearn.feature_extraction.text import CountVectorizer
+
         vocabulary = json.loads((directory / "words.json").read_text())
         self.words = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
         self.labels_VL = sp.csr_array(sp.load_npz(directory / "labels.npz"))

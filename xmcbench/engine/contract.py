@@ -31,6 +31,13 @@ class VectorMethod(Model, Method):
     """A method that scores a label for a query by the inner product of two vectors made from embeddings."""
 
     many_workers: ClassVar[bool] = True
+    late_imports: ClassVar[tuple[str, ...]] = (
+        "transformers.generation.utils",
+        "transformers.masking_utils",
+        "transformers.modeling_layers",
+        "transformers.modeling_utils",
+        "transformers.models.auto.modeling_auto",
+    )
     encodes_labels: ClassVar[bool] = True
     """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
 

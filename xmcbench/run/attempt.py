@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,8 @@ class Attempt:
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
         method = build_method(trial)
+        for module in method.late_imports:
+            import_module(module)
         # Several workers always train: they could not agree on what is in the store.
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
         if self.fork and self.worker.rank == 0:

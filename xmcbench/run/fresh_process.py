@@ -15,7 +15,6 @@ import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,24 +25,12 @@ from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 
 TIMEOUT_SECONDS = 600
-# transformers imports these modules when a model is built. The trial needs them anyway. Imported before the fork, they
-# are not imported a second time in the forked process.
-LATE_IMPORTS = (
-    "transformers.generation.utils",
-    "transformers.masking_utils",
-    "transformers.modeling_layers",
-    "transformers.modeling_utils",
-    "transformers.models.auto.modeling_auto",
-)
 
 
 class FreshProcess:
     """A forked process that waits, then loads one model and predicts with it. It ends when this process ends."""
 
     def __init__(self, build: Callable[[], Method]) -> None:
-        for module in LATE_IMPORTS:
-            if module.partition(".")[0] in sys.modules:
-                import_module(module)
         self._folder = tempfile.TemporaryDirectory(prefix="xmcbench-")
         self._result = Path(self._folder.name) / "result.npz"
         question, self._question = os.pipe()

@@ -37,6 +37,10 @@ class Method(ABC):
     `fit` and `save` must then do the same whatever these settings are.
     """
 
+    late_imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that the method imports in its functions, so that listing methods does not import them. A trial imports
+    them before `fit`; the time is not charged to the budget."""
+
     class Config(Settings):
         """Settings of a method."""
 

@@ -17,7 +17,7 @@ from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.run.conformance.rules import outcome
-from xmcbench.run.conformance.suite import find_kind, make_subject, read_settings, rules_of
+from xmcbench.run.conformance.suite import find_kind, import_hint, make_subject, read_settings, rules_of
 
 CHEAP = [("method", "popular"), ("evaluator", "nDCG"), ("sampler", "clustered"), ("tracker", "tensorboard")]
 TEACHER = {"name": "annotated"}
@@ -261,6 +261,15 @@ def test_wrong_names_and_settings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(XMCBenchError, match="method 'fake-asker': setting teacher: Field required"):
         make_subject("method", "fake-asker", {}, tmp_path, tmp_path)
     assert read_settings(["a.b=[1, 2]", "c=x"]) == {"a": {"b": [1, 2]}, "c": "x"}
+
+
+def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(plugin: Bench) -> None:
+    (plugin.root / "site" / "pandas.py").write_text("")
+    module = plugin.root / "site" / "xmcbench_mine.py"
+    assert import_hint("method", "tuples") == ""
+    module.write_text("import pandas\n" + module.read_text())
+    assert "importing xmcbench_mine imports pandas" in import_hint("method", "tuples")
+    assert "late_imports = ('pandas',)" in import_hint("method", "tuples")
 
 
 def test_pytest_checks_a_plugin(plugin: Bench) -> None:

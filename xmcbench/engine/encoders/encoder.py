@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, normalize
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModel, AutoTokenizer, BertConfig
 
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 from xmcbench.engine.encoders.word_table import WordTable
@@ -101,6 +100,8 @@ class Encoder(nn.Module):
 
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str) -> Encoder:
+        from transformers import AutoModel, AutoTokenizer
+
         with _loading(config):
             offline = local_files_only(place)
             settings = _settings(config, place, offline)
@@ -130,6 +131,8 @@ class Encoder(nn.Module):
     @staticmethod
     def transformer_of(settings: Any) -> nn.Module:
         """A transformer of these settings with random weights."""
+        from transformers import AutoModel
+
         transformer: nn.Module = AutoModel.from_config(
             settings, attn_implementation=attention(), **_no_pooler(settings)
         )
@@ -138,6 +141,8 @@ class Encoder(nn.Module):
     @staticmethod
     def tokenizer_of(config: EncoderConfig) -> Any:
         """The tokenizer of a pretrained encoder. Raises XMCBenchError where it cannot be had."""
+        from transformers import AutoTokenizer
+
         with _loading(config):
             place = _place(config)
             return AutoTokenizer.from_pretrained(place, local_files_only=local_files_only(place))
@@ -223,6 +228,8 @@ def _place(config: EncoderConfig) -> str:
 
 
 def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
+    from transformers import AutoConfig
+
     settings = AutoConfig.from_pretrained(place, local_files_only=offline)
     if config.hidden_dropout is not None:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
@@ -244,7 +251,10 @@ def minilm_path() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def _tiny_config(vocabulary: int, config: EncoderConfig) -> BertConfig:
+def _tiny_config(vocabulary: int, config: EncoderConfig) -> Any:
+    """The `BertConfig` of the encoder `tiny`."""
+    from transformers import BertConfig
+
     rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
     return BertConfig(
         vocab_size=vocabulary,
