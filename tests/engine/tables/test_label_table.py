@@ -93,15 +93,6 @@ def test_all_rows_every_step_is_the_dense_optimiser(
     torch.testing.assert_close(ours.weight, dense.detach(), rtol=1e-5, atol=1e-6)
 
 
-def test_ids_may_be_numpy_arrays_and_the_seed_that_of_torch() -> None:
-    torch.manual_seed(5)
-    made = [LabelTable(ids, D, TableConfig(), seed) for ids, seed in ((np.arange(3, 6), None), (torch.arange(3, 6), 5))]
-    for table in made:
-        table.fill(lambda block_ND, generator: block_ND.normal_(generator=generator))
-    assert torch.equal(made[0].weight, made[1].weight)
-    assert made[0].rows_of(np.array([5, 3])).tolist() == [2, 0]
-
-
 def test_rows_that_the_method_writes_do_not_learn() -> None:
     made = table({"optimizer": "none"})
     before = made.weight.clone()
