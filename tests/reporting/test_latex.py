@@ -8,20 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.reporting import TextTable, View, bibliography, leaderboard, published_rows, render, render_tables
+from xmcbench.reporting import (
+    Leaderboard,
+    TextTable,
+    View,
+    bibliography,
+    leaderboard,
+    published_rows,
+    render,
+    render_tables,
+)
 from xmcbench.reporting.text_table import LONGEST
 
 PAPER = r"""\documentclass{article}
 \usepackage[T1]{fontenc}
 \usepackage[utf8]{inputenc}
-\usepackage{array,booktabs,longtable,threeparttable,natbib}
+\usepackage{amssymb,array,booktabs,longtable,threeparttable,natbib}
 \begin{document}
 \input{short} \input{long} \input{special}
 \bibliographystyle{plainnat}
 \bibliography{papers}
 \end{document}
 """
-SPECIAL = TextTable("50% & $x$ #1", ("a_b", "^~\\"), (("{y} <z> |w|", '"±×≤≥Δ≈†" --all Renée'),), ("a note_1",))
+SPECIAL = TextTable("50% & $x$ #1", ("a_b", "^~\\"), (("{y} <z> |w|", '"±×≤≥Δ≈†‡↓✓✗○" --all Renée'),), ("a note_1",))
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def paper(tmp_path: Path) -> Path:
     (tmp_path / "short.tex").write_text(render(short, "latex"))
     (tmp_path / "long.tex").write_text(render(long, "latex"))
     (tmp_path / "special.tex").write_text(render_tables([SPECIAL], "latex"))
-    (tmp_path / "papers.bib").write_text(bibliography(long, rows))
+    (tmp_path / "papers.bib").write_text(bibliography(Leaderboard((*short.groups, *long.groups)), rows))
     (tmp_path / "paper.tex").write_text(PAPER)
     return tmp_path
 

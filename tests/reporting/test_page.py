@@ -144,7 +144,7 @@ def test_a_link_leads_to_the_record(visit: Visit, site: Path, records: dict[str,
     assert page.title().startswith(f"made/{HOSTILE}")
     (key,) = (key for key in records if key in page.url)
     assert key in page.locator("h1").inner_text()
-    page.get_by_role("link", name="Leaderboard").click()
+    page.get_by_role("link", name="Overview").click()
     visit.requests[:] = visit.requests[:1]
     files = list((site / "records").iterdir())
     assert len(files) == len(records)

@@ -141,8 +141,8 @@ def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     for path, value in flatten(tree):
         name = path.rpartition(".")[2]
         if value in ({}, []):
-            continue
-        if isinstance(value, bool) or value is None or isinstance(value, dict | list):
+            yield path, "none"
+        elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
             yield path, json.dumps(value, ensure_ascii=False)
         elif path.startswith("stage_seconds."):
             yield path, format_value(value, "seconds")
