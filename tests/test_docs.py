@@ -189,7 +189,7 @@ def commands(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def test_the_readme_lists_every_command_with_its_options_and_no_others() -> None:
-    table = rows(section("README.md", "What comes out"))
+    table = rows(section("README.md", "Results"))
     listed = {re.sub(r" [\[A-Z].*", "", name): set(re.findall(r"--[a-z-]+", cells[0])) for name, cells in table.items()}
     assert listed == dict(commands(typer.main.get_command(app), "xmcbench"))
 
