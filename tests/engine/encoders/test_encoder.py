@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -151,15 +150,13 @@ def test_a_bare_name_stands_for_a_config() -> None:
     assert EncoderConfig.model_validate("tiny") == EncoderConfig(name="tiny")
 
 
-def test_an_unknown_encoder_is_one_quick_line(
+def test_an_unknown_encoder_is_one_line_without_retries(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """As where there is no network: no retries, which are half a minute and ten lines."""
+    """As without a network: retries would take half a minute and print ten lines."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
-    start = time.monotonic()
     with pytest.raises(XMCBenchError, match="encoder 'no-such/encoder' cannot be loaded") as caught:
         Encoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())
-    assert time.monotonic() - start < 5
     assert "\n" not in str(caught.value)
     assert "Retry" not in "".join(capfd.readouterr())
 
