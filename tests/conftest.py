@@ -15,8 +15,12 @@ from xmcbench.plugins.registry import registry
 SHARED = Path(__file__).parents[2] / "shared"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: a test that needs the network fails
-# Tests compute on the CPU, also beside a GPU: they compare with tensors that lie there, and to the last bit.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs, except from `pytest -m gpu`: the other tests compare with tensors on the CPU, and to the last bit."""
+    if config.option.markexpr != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture
