@@ -112,7 +112,9 @@ function linkCell(row) {
   if (row.source) {
     const safe = /^https?:\/\//.test(row.url);
     const attributes = { href: row.url, rel: "noopener noreferrer", target: "_blank" };
-    cell.append(safe ? element("a", attributes, row.source) : row.source);
+    const [first, ...others] = row.source.split("; ");
+    cell.append(safe ? element("a", attributes, first) : first);
+    if (others.length) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: row.source }, `+${others.length}`), hidden(`, also ${others.join("; ")}`));
   }
   row.keys.forEach((key, at) => {
     const label = row.keys.length > 1 ? `record ${at + 1}` : "record";
