@@ -2,6 +2,10 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
+const EMPTY = { variant: "", kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], slips: {}, older: "", below_popular: false, claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: "", papers: [] };
+for (const group of PAGE.groups) {
+  for (const list of [group.rows, group.printed]) list.forEach((row, at) => { list[at] = { ...EMPTY, ...row }; });
+}
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
 const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", claim: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };

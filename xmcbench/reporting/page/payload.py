@@ -19,6 +19,7 @@ from xmcbench.trial.record import Record
 
 ON_DEMAND = ("negatives", "encoder", "hardware")  # published facts that only the list of columns shows
 HIDDEN = ("trial", "paper")  # the page has links in their place
+EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
 DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
 
@@ -95,8 +96,9 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
+    """A row without its empty fields, which the script adds again."""
     cells = [_cell(row, sort, name) for name in columns]
-    return {
+    content = {
         "method": row.method,
         "variant": row.variant,
         "kind": row.kind,
@@ -118,6 +120,7 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "url": row.url,
         "papers": list(row.papers),
     }
+    return {name: value for name, value in content.items() if value not in EMPTY}
 
 
 def _claim(claim: Claim) -> dict[str, str]:
