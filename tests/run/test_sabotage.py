@@ -234,3 +234,10 @@ def test_predictions_differ_if_they_differ_by_more_than_rounding() -> None:
     for other, expected in others:
         assert differs(scored([first], 4), scored([other], 4)).tolist() == [expected], other
     assert not differs(scored([{}], 4), scored([{}], 4)).any()
+
+
+@pytest.mark.parametrize(("missed", "expected"), [(2, False), (3, True)])
+def test_an_approximate_search_may_miss_a_tenth_of_the_labels(missed: int, expected: bool) -> None:
+    row = {label: 1.0 - label / 30 for label in range(20)}
+    other = dict(list({label: 1.0 - label / 30 for label in range(20 + missed)}.items())[missed:])
+    assert differs(scored([row], 20), scored([other], 20)).tolist() == [expected]

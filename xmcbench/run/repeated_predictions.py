@@ -17,6 +17,8 @@ from xmcbench.trial.predictions import STORED, Predictions
 SAMPLE = 32
 # Scores may differ by rounding (another batch, another number of threads, bf16): by this share of a row's range.
 TOLERANCE = 0.02
+# An approximate search may miss labels, and others each time that its index is built: this share of a row.
+MISSES = 0.1
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,21 @@ def differs(first: Predictions, second: Predictions) -> np.ndarray:
 
 
 def _contradicts(first: Predictions, second: Predictions) -> np.ndarray:
-    """Which rows of `first` have a label that `second` scores otherwise, or lacks despite a high score: bool [S]."""
+    """Which rows of `first` have a label that `second` scores otherwise, or too many that it lacks: bool [S]."""
     valid_SK = first.indices >= 0
     scores_SK = np.where(valid_SK, first.scores, 0.0)
     lowest_S, highest_S = (np.where(valid_SK, first.scores, edge).astype(float) for edge in (np.inf, -np.inf))
     range_S = np.where(valid_SK.any(axis=1), highest_S.max(axis=1) - lowest_S.min(axis=1), 0.0)
     slack_S1 = (TOLERANCE * range_S + 1e-4 * np.abs(scores_SK).max(axis=1, initial=0.0) + 1e-6)[:, None]
     same_SKK = first.indices[:, :, None] == second.indices[:, None, :]
+    in_both_SK = valid_SK & same_SKK.any(axis=2)
     other_SK = np.where(same_SKK, second.scores[:, None, :], -np.inf).max(axis=2, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        rescored_SK = in_both_SK & ~(np.abs(scores_SK - other_SK) <= slack_S1)
     # A label that `second` lacks scores at most as high there as its last label.
     last_S1 = np.where(second.indices >= 0, second.scores, -np.inf)[:, -1:]
-    other_SK = np.where(same_SKK.any(axis=2), other_SK, np.minimum(scores_SK, last_S1))
-    with np.errstate(invalid="ignore"):
-        wrong_SK: np.ndarray = valid_SK & ~(np.abs(scores_SK - other_SK) <= slack_S1)
-    return np.asarray(wrong_SK.any(axis=1))
+    missing_SK = valid_SK & ~in_both_SK & (scores_SK > last_S1 + slack_S1)
+    return np.asarray(rescored_SK.any(axis=1) | (missing_SK.sum(axis=1) > MISSES * valid_SK.sum(axis=1)))
 
 
 def _best(predictions: Predictions, query: int) -> str:
