@@ -96,3 +96,10 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as problem:
         print(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", file=sys.stderr)
         sys.exit(USER_ERROR)
+    except Exception as problem:
+        from xmcbench.plugins.failures import plugin_failure
+
+        if "--debug" in arguments or (line := plugin_failure(problem)) is None:
+            raise
+        print(f"error: {line}", file=sys.stderr)
+        sys.exit(USER_ERROR)

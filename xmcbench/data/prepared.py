@@ -76,11 +76,19 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
         return open_or_make(
             directory,
             read_copy,
-            lambda made: write_copy(source.read(data_dir), made),
+            lambda made: write_copy(_read(source, data_dir), made),
             f"the prepared copy of {source.name}",
         )
     except OSError as error:
         raise XMCBenchError(f"{directory}: cannot be written ({error.strerror or error})") from error
+
+
+def _read(source: Source, data_dir: Path) -> Dataset:
+    dataset = source.read(data_dir)
+    if not isinstance(dataset, Dataset):
+        found = type(dataset).__name__
+        raise XMCBenchError(f"dataset {source.name}: read returned {found}, expected xmcbench.Dataset")
+    return dataset
 
 
 def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:

@@ -73,6 +73,7 @@ class Registry:
         self._manager.add_hookspecs(hookspecs)
         self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in HOOKS}
         self._homes: dict[str, Any] = {}  # by kind: the modules that are loaded
+        self._modules: dict[str, Origin] = {}  # top-level packages of third-party plugins
         self._waiting = sorted(_installed() if installed is None else installed, key=_built_in_first)
         self._strict = os.environ.get(STRICT) == "1" if strict is None else strict
 
@@ -112,6 +113,10 @@ class Registry:
         self._load_plugins()
         return [self._things[kind][name] for name in sorted(self._things[kind])]
 
+    def origin_of(self, module: str) -> Origin | None:
+        """The distribution of the third-party plugin that the module called `module` belongs to, if it is loaded."""
+        return self._modules.get(module.partition(".")[0])
+
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
         if (known := self._get(kind, name)) is None:
@@ -144,6 +149,8 @@ class Registry:
         self._waiting = [p for p in self._waiting if p not in wanted]
         for point in wanted:
             origin = _origin(point)
+            if origin.distribution != OWN:
+                self._modules[point.module.partition(".")[0]] = origin
             try:
                 with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no output of a command
                     plugin = point.load()
