@@ -31,7 +31,7 @@ PUBLIC = {name for name in xmcbench.__all__ if name.islower()}
 
 def imported_by(statement: str) -> set[str]:
     """Top-level packages that are there after `statement` has run in a fresh interpreter."""
-    program = f"import sys; {statement}; print(*sorted({{name.split('.')[0] for name in sys.modules}}))"
+    program = f"import sys; {statement}\nprint(*sorted({{name.split('.')[0] for name in sys.modules}}))"
     command = [sys.executable, "-c", program]
     return set(subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout.split())
 
@@ -43,6 +43,20 @@ def test_the_light_modules_import_nothing_heavy() -> None:
 
 def test_help_imports_no_numpy_either() -> None:
     assert not imported_by("import xmcbench.cli") & (HEAVY | {"numpy", "scipy", "pydantic", "rich"})
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "from xmcbench.cli import main; main(['datasets', 'list'])",
+        "from xmcbench.cli import main; main(['teachers', 'list'])",
+        "from xmcbench.plugins.registry import registry; registry().method('popular', 'xmcbench')",
+        "from xmcbench.plugins.registry import registry; registry().method('external')",
+    ],
+)
+def test_listings_and_light_methods_import_no_framework(call: str) -> None:
+    silent = "from contextlib import redirect_stdout, suppress; from io import StringIO\n"
+    assert not imported_by(f"{silent}with redirect_stdout(StringIO()), suppress(SystemExit): {call}\n") & HEAVY
 
 
 def test_listing_methods_imports_no_framework_but_torch() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,8 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError
 from xmcbench.plugins import registry as module
-from xmcbench.plugins.registry import Registry, registry
+from xmcbench.plugins.kinds import GROUP
+from xmcbench.plugins.registry import OWN, Registry, registry
 
 METHOD = """
 from xmcbench import Method, MethodInfo, hookimpl
@@ -177,6 +180,26 @@ def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
     assert "zz_watched" not in sys.modules
     found.all("method")
     assert sys.modules.pop("zz_watched")
+
+
+def test_the_built_in_plugins_register_methods_only() -> None:
+    """The registry does not import them for things of another kind."""
+    for point in entry_points(group=GROUP):
+        if point.dist is not None and point.dist.name == OWN:
+            source = (Path(__file__).parents[2] / "plugins" / point.module / "__init__.py").read_text(encoding="utf-8")
+            assert set(re.findall(r"def (register_\w+)", source)) == {"register_methods"}, point.module
+
+
+def test_a_third_party_method_does_not_take_a_built_in_name_whatever_is_looked_up_first(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "OWN", "xmcbench-fakes")
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,aa-thief")
+    plugin(site, "aa_thief", method(name="fake-ok"))
+    found = Registry()
+    found.all("teacher")
+    assert found.method("fake-ok").origin.distribution == "xmcbench-fakes"
+    assert "aa-thief" in found.broken[0].reason
 
 
 def test_plugins_can_be_left_out(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@
 Built-in things are registered through the same hooks as those of third parties, and always first: a plugin that
 registers a name that is taken is refused as a whole. The home module of a kind (`kinds.HOMES`) is imported when the
 first thing of that kind is looked up or registered, and third-party plugins only when a name is not found among the
-built-in ones. Looking up a dataset does not import torch.
+built-in ones. The built-in plugins, most of which import torch, register methods only. They are not imported for a
+thing of another kind, unless a third-party plugin registers methods too.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ class Registry:
 
     def method(self, name: str, distribution: str | None = None) -> Registered:
         """The method `name`. With `distribution`, the plugins of that distribution are imported first."""
-        if distribution is not None:
-            self._load_plugins(distribution)
+        if distribution not in (None, OWN):
+            self._load_plugins(lambda point: _origin(point).distribution == distribution, built_in_first=False)
         return self._find("method", name)
 
     def version(self, kind: str, name: str) -> int:
@@ -108,9 +109,9 @@ class Registry:
         return self._find("tracker", name).thing
 
     def all(self, kind: str) -> list[Registered]:
-        """All things of one kind, sorted by name. Imports every plugin."""
+        """All things of one kind, sorted by name. Imports every plugin that may register one."""
         self._load_home(kind)
-        self._load_plugins()
+        self._load_all(kind)
         return [self._things[kind][name] for name in sorted(self._things[kind])]
 
     def origin_of(self, module: str) -> Origin | None:
@@ -119,8 +120,10 @@ class Registry:
 
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
+        if kind == "method":  # most built-in plugins have the name of their method
+            self._load_plugins(lambda point: _is_built_in(point) and point.name == name)
         if (known := self._get(kind, name)) is None:
-            self._load_plugins()
+            self._load_all(kind)
             known = self._get(kind, name)
         if known is None:
             problem = UnknownNameError(kind, name, self._things[kind])
@@ -143,11 +146,20 @@ class Registry:
             self._homes[kind] = HOMES[kind].load()
             self._register(kind, self._homes[kind], Origin(OWN, own_version()))
 
-    def _load_plugins(self, distribution: str | None = None) -> None:
-        """Import installed plugins one by one. A plugin that fails is listed in `broken` and registers nothing."""
-        wanted = [p for p in self._waiting if distribution in (None, _origin(p).distribution)]
-        self._waiting = [p for p in self._waiting if p not in wanted]
-        for point in wanted:
+    def _load_all(self, kind: str) -> None:
+        """Import the plugins that may register things of one kind. The built-in ones register methods only."""
+        if kind == "method":
+            self._load_plugins(_is_built_in)
+        self._load_plugins(lambda point: not _is_built_in(point))
+
+    def _load_plugins(self, wanted: Callable[[EntryPoint], bool], built_in_first: bool = True) -> None:
+        """Import installed plugins one by one. A plugin that fails is listed in `broken` and registers nothing.
+
+        With `built_in_first` the built-in methods are registered before the methods of a third party.
+        """
+        points = [point for point in self._waiting if wanted(point)]
+        self._waiting = [point for point in self._waiting if point not in points]
+        for point in points:
             origin = _origin(point)
             if origin.distribution != OWN:
                 self._modules[point.module.partition(".")[0]] = origin
@@ -155,6 +167,8 @@ class Registry:
                 with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no output of a command
                     plugin = point.load()
                 _check_marked(plugin)
+                if built_in_first and not _is_built_in(point) and hasattr(plugin, HOOKS["method"]):
+                    self._load_plugins(_is_built_in)
                 self._register(point.name, plugin, origin)
             except (Exception, SystemExit) as problem:
                 if self._strict:
@@ -215,6 +229,10 @@ def _installed() -> list[EntryPoint]:
     points = list(entry_points(group=GROUP))
     wanted = os.environ.get(ONLY)
     return points if wanted is None else [point for point in points if _origin(point).distribution in wanted.split(",")]
+
+
+def _is_built_in(point: EntryPoint) -> bool:
+    return _origin(point).distribution == OWN
 
 
 def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
