@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as problem:
         from xmcbench.plugins.failures import plugin_failure
 
-        if "--debug" in arguments or (line := plugin_failure(problem)) is None:
+        if "--debug" in arguments or (failure := plugin_failure(problem)) is None:
             raise
-        print(f"error: {line}", file=sys.stderr)
+        print(f"error: {failure}", file=sys.stderr)
         sys.exit(USER_ERROR)
