@@ -127,7 +127,7 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
 def _queries(
     comparison: Comparison, dataset: Dataset, predictions: tuple[Predictions, Predictions], count: int
 ) -> Iterator[str]:
-    """How many queries change, and the texts and labels of those that change most."""
+    """The number of queries that change, and the texts and labels of those that change most."""
     change = comparison.change
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     yield (

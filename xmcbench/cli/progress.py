@@ -94,7 +94,7 @@ def _figures(progress: TrialProgress) -> str:
 
 
 def _outcome(record: Record) -> str:
-    """How the trial ended and, for a failure, where its log is."""
+    """The status of the trial and, for a failure, the path of its log."""
     from xmcbench.run.outcome import explain
 
     return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

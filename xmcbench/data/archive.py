@@ -73,7 +73,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 
 def _place(name: str) -> str | None:
-    """Where a file of an archive belongs in a dataset folder; None for files of no layout."""
+    """The path of an archived file in a dataset folder; None for files of no layout."""
     known = {stem for layout in formats.LAYOUTS for stem in layout.stems}
     known |= {file for files in formats.IGNORE_FILES.values() for file in files}
     known |= {f"{stem}.gz" for stem in known}

@@ -1,4 +1,4 @@
-"""What a dataset is.
+"""The dataset and its card.
 
 Shapes: N training queries, T test queries, L labels. Targets are CSR matrices of ones; a row may be empty.
 """
@@ -21,7 +21,7 @@ Texts = Sequence[str]
 
 
 class Facts(BaseModel):
-    """What metrics depend on beside the data. Metrics read it here; nothing is guessed from a dataset's name."""
+    """The facts of a dataset that metrics need besides the data. Nothing is guessed from a dataset's name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

@@ -63,7 +63,7 @@ def contains(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
 
 
 def find(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
-    """Where the labels `indices` [N, K] are in their row of the binary `pairs` [N, L]: flat positions, ascending.
+    """The flat positions, ascending, at which labels `indices` [N, K] are in their row of the binary `pairs` [N, L].
 
     A table with `SLOTS` flags per query first rules out labels by their last bits; the few labels left are looked up
     exactly.

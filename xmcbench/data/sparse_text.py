@@ -138,7 +138,7 @@ def _entry_error(block: Block, starts: np.ndarray, ends: np.ndarray, colons: np.
 
 
 def _tokens(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each run of non-blank bytes starts and ends, and the number of runs in each line."""
+    """The starts and ends of the runs of non-blank bytes, and the number of runs per line."""
     data = block.data
     blank = np.empty(len(data) + 2, bool)
     blank[0] = blank[-1] = True

@@ -64,7 +64,7 @@ class Tokens:
     def cached(
         cls, texts: Sequence[str], tokenize: Tokenize, identity: str, cache: Path, progress: Progress = int
     ) -> Tokens:
-        """As `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
+        """Like `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
 
         def write(directory: Path) -> None:
             tokens = cls.of(texts, tokenize, progress)

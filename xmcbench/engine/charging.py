@@ -26,7 +26,7 @@ TRAINING_PASSES = 3  # a forward pass, and a backward pass that multiplies twice
 
 @dataclass(frozen=True)
 class StepCost:
-    """What one optimiser step takes, over all workers."""
+    """The costs of one optimiser step, over all workers."""
 
     queries: int
     pool_labels: int

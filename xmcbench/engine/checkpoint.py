@@ -63,12 +63,12 @@ def prune(root: Path, count: int) -> None:
 
 
 def step_directory(root: Path, step: int) -> Path:
-    """Where the checkpoint of a step goes; the names sort by step."""
+    """The folder of the checkpoint of a step; names sort by step."""
     return root / f"step-{step:010d}"
 
 
 def load(directory: Path, keys: Collection[str] = ()) -> tuple[list[Groups], dict[str, Any]]:
-    """What `save` wrote, on the CPU: the groups of each worker, and the note.
+    """The content of a checkpoint on the CPU: the groups of each worker, and the note.
 
     Raises `DamagedFolder` where files are damaged, or where the note has not all of `keys`.
     """
@@ -158,7 +158,7 @@ def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    """Take back what `optimizer_tensors` gave."""
+    """Restore what `optimizer_tensors` returned."""
     whole = optimizer.state_dict()
     whole["state"] = {}
     for key, tensor in tensors.items():

@@ -83,7 +83,7 @@ def current_workers() -> Workers:
 
 @contextmanager
 def joined(rank: int, size: int, meeting: Path) -> Iterator[None]:
-    """Be worker `rank` of `size` on this machine for the block; they meet over the file `meeting`, new for each group.
+    """Make this process worker `rank` of `size` within the block. Workers meet over the file `meeting`, new per group.
 
     Each has a GPU where there are enough of them, and talks over nccl; else they share what there is, over gloo.
     """

@@ -178,7 +178,7 @@ class Registry:
                 self.broken.append(Broken(point.name, origin.distribution, origin.version, reason))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
-        """Take in all things of one plugin, or none of them."""
+        """Register everything of one plugin, or nothing."""
         if self._manager.is_registered(plugin):
             raise XMCBenchError(f"{origin} names a plugin that is already registered")
         try:

@@ -133,7 +133,7 @@ def _text(sweep_cell: SweepCell, name: str) -> str:
 
 
 def _printed(row: PublishedRow, name: str) -> str:
-    """What a paper says in the column of a metric or a fact."""
+    """The printed value of a metric or a fact in a paper."""
     return cell(printed_row(row), name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
 
 

@@ -1,4 +1,4 @@
-"""What a row cost, in the units that charts compare rows by."""
+"""The costs of a row, in the units of the charts."""
 
 from __future__ import annotations
 

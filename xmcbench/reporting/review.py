@@ -32,7 +32,7 @@ class Checked:
 
     @property
     def state(self) -> State:
-        """How far others may rely on the trial."""
+        """The degree to which the trial has been verified."""
         if self.problems:
             return "rejected"
         if not self.recomputed or isinstance(self.record.trial.budget, UnknownBudget):

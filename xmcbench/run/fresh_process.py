@@ -62,7 +62,7 @@ class FreshProcess:
             return Predictions(arrays["indices"], arrays["scores"])
 
     def _read_problem(self) -> str:
-        """What the process reports before it ends: nothing if it succeeded."""
+        """The report of the process: empty if it succeeded."""
         parts: list[bytes] = []
         while True:
             if not select.select([self._answer], [], [], TIMEOUT_SECONDS)[0]:

@@ -1,4 +1,4 @@
-"""What a worker needs to know to run a trial, and the record of the trial's end."""
+"""The job of a worker: the trial and its options, and the record that it leads to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How trials ended: the exit code of a run, and a line for people."""
+"""The outcome of a run: its exit code, and messages about failed trials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run will do about each trial, and why."""
+"""The plan of a run: the action for each trial, and its reason."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from xmcbench.trial.trial import Trial
 
 
 class Action(StrEnum):
-    """What a run will do about a trial."""
+    """The action of a run for a trial."""
 
     HIT = "hit"  # nothing: its result is in the store
     RUN = "run"

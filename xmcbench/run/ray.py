@@ -142,7 +142,7 @@ class RayExecutor:
             raise XMCBenchError(f"--address {self._address}: no Ray cluster answers: {reason}") from problem
 
     def _fitting(self, needs: Needs, room: dict[str, float]) -> int:
-        """How many of a trial's workers fit into `room`; 0 if fewer than `min_workers` do."""
+        """The number of a trial's workers that fit into `room`; 0 if fewer than `min_workers` fit."""
         per_worker = {"CPU": needs.cpus, "GPU": needs.gpus}
         fitting = min(int(room.get(name, 0) / amount) for name, amount in per_worker.items() if amount)
         return 0 if fitting < needs.min_workers else min(fitting, needs.workers)

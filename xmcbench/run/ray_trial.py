@@ -1,4 +1,4 @@
-"""What runs in a Ray cluster: one task per trial, which starts its workers through Ray Train, and the workers."""
+"""The code that runs in a Ray cluster: one task per trial, which starts its workers through Ray Train."""
 
 from __future__ import annotations
 

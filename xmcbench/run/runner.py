@@ -34,7 +34,7 @@ OUTCOMES = {Action.SKIP: (Status.SKIPPED, "Skipped"), Action.TOO_LARGE: (Status.
 
 @dataclass(frozen=True)
 class Settings:
-    """How to run a suite: the options of `xmcbench run`."""
+    """The settings of a run: the options of `xmcbench run`."""
 
     suite: Path
     data: Path
@@ -67,7 +67,7 @@ class Runner:
         self.chosen: dict[str, dict[str, Any]] = {}  # how tuning chose the configurations of trials, by key
 
     def plan(self) -> list[PlannedTrial]:
-        """What to do about each trial of the suite. Nothing is run, and nothing is written but prepared datasets."""
+        """The plan of the suite's trials. Runs nothing, and writes nothing but prepared datasets."""
         trials = self.suite.trials({name: card.content_hash for name, card in self.cards.items()})
         return self.plan_trials(select(trials, self.settings.only))
 
@@ -78,7 +78,7 @@ class Runner:
         return {name: load(name, settings.data, settings.cache).card for name in self.suite.datasets}
 
     def plan_trials(self, trials: Sequence[Trial]) -> list[PlannedTrial]:
-        """What to do about each of `trials`, which are on datasets of the suite."""
+        """The plan of `trials`, which are on datasets of the suite."""
         first = {trial.key: trial for trial in reversed(trials)}
         return [self._plan_trial(trial, first[trial.key], self.cards) for trial in trials]
 

@@ -1,4 +1,4 @@
-"""What the process that started a trial knows about it."""
+"""The state of a running trial in the process that started it."""
 
 from __future__ import annotations
 

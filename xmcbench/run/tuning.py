@@ -52,7 +52,7 @@ class Chosen:
     metric: str
 
     def as_dict(self) -> dict[str, Any]:
-        """As a record keeps it: how the configuration was chosen, and what the samples spent together."""
+        """The entry of a record: how the configuration was chosen, and what all samples spent."""
         spent = {name: sum(float(record.spent.get(name, 0)) for record in self.records) for name in COSTS}
         return {
             "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",
@@ -159,7 +159,7 @@ def _study(optuna: Any, tune: Tune, seed: int) -> Any:
 
 
 def _distribution(optuna: Any, values: Range | list[Any]) -> Any:
-    """Where Optuna draws a setting from; of a list it draws the position, since values may be lists or mappings."""
+    """The distribution of a setting for Optuna. For a list it is over positions: values may be lists or mappings."""
     if isinstance(values, list):
         return optuna.distributions.CategoricalDistribution(range(len(values)))
     kind = optuna.distributions.IntDistribution if values.whole else optuna.distributions.FloatDistribution

@@ -1,4 +1,4 @@
-"""What a trial may use of a machine or cluster. It is not in the trial's key: it changes speed, not results."""
+"""The resources of a trial on a machine or cluster. They are not in its key: they change speed, not results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from xmcbench.trial.trial import Trial
 
 @dataclass(frozen=True)
 class Needs:
-    """What one trial asks for; CPUs and GPUs are per worker."""
+    """The resources that one trial requests; CPUs and GPUs are per worker."""
 
     workers: int = 1
     min_workers: int = 1  # the fewest it continues with when workers are lost
@@ -20,12 +20,12 @@ class Needs:
 
     @property
     def single_worker(self) -> Needs:
-        """The same with one worker."""
+        """These resources with one worker."""
         return replace(self, workers=1, min_workers=1)
 
 
 class Share(BaseModel):
-    """What a trial may use; unset fields are left to another `Share` or to the defaults."""
+    """Resource settings of a trial. Unset fields are left to another `Share` or to the defaults."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class Resources(Share):
     trials: dict[str, Share] = Field({}, description="by GLOB of label or dataset/label; the later one wins")
 
     def of(self, trial: Trial, command_line: Share) -> Needs:
-        """What `trial` asks for; the command line comes before the suite.
+        """The resources of `trial`; the command line comes before the suite.
 
         `min_workers` defaults to all workers.
         """

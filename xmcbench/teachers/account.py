@@ -1,4 +1,4 @@
-"""What a trial pays its teachers: the limits of its budget, and the pairs that are paid for.
+"""Charges a trial for its teachers: the limits of its budget, and the pairs that it was charged for.
 
 Legend: N pairs.
 """
@@ -70,7 +70,7 @@ class Account:
     report: Callable[[Progress], None] = lambda _: None
 
     def calls_left(self) -> int | None:
-        """How many more pairs the budget allows; None: any number."""
+        """The number of further pairs that the budget allows; None: unlimited."""
         limit = self.budget.teacher_calls
         return None if limit is None else max(0, limit - self.ledger.teacher_calls)
 
@@ -80,7 +80,7 @@ class Account:
         return limit is None or self.ledger.teacher_tokens + tokens < limit
 
     def affordable(self, tokens: np.ndarray) -> int:
-        """How many of the next pairs the budget allows. `tokens` [N] are their costs; the last may cross the limit."""
+        """The number of the next pairs that the budget allows, given their `tokens` [N]. The last may cross the limit."""
         limit = self.budget.teacher_tokens
         if limit is None:
             return len(tokens)

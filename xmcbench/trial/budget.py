@@ -1,4 +1,4 @@
-"""The budget: what a trial may spend. The ledger: what it has spent."""
+"""The budget of a trial, and the ledger of what it has spent."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class UnknownBudget(Budget):
 
 @dataclass
 class Ledger:
-    """What a trial has spent so far: counted, never estimated."""
+    """The amounts that a trial has spent so far: counted, never estimated."""
 
     epochs: float = 0.0
     steps: int = 0

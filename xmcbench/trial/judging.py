@@ -1,4 +1,4 @@
-"""What a method sees of a teacher: a judge that it asks about pairs of documents and labels.
+"""The judge: a method's view of a teacher, which it asks about document-label pairs.
 
 Legend: N pairs.
 """

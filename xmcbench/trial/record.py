@@ -16,7 +16,7 @@ METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of dif
 
 
 class Status(StrEnum):
-    """How a trial ended. Failures are recorded too."""
+    """The outcome of a trial. Failures are recorded too."""
 
     OK = "ok"
     OVER_BUDGET = "over_budget"  # finished, but exceeded its budget by more than one step: shown, never ranked

@@ -1,4 +1,4 @@
-"""What a method is given to fit a trial (`Run`) and what it hands back (`TrainingLog`). Nothing here imports torch."""
+"""The inputs (`Run`) and outputs (`TrainingLog`) of fitting a trial. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
 
 @dataclass(frozen=True)
 class Progress:
-    """What a method reports while it fits: the stage, the finished fraction of it in 0..1, and metrics to show."""
+    """A report of a method while it fits: the stage, the finished fraction of it in 0..1, and metrics to show."""
 
     stage: str
     fraction: float
@@ -47,7 +47,7 @@ class TrialProgress(Progress):
 
 @dataclass
 class TrainingLog:
-    """What fitting spent and found. The method fills it in; the harness copies it into the trial's record."""
+    """The costs and the curve of fitting. The method fills it in; the harness copies it into the trial's record."""
 
     ledger: Ledger = field(default_factory=Ledger)
     curve: list[dict[str, float]] = field(default_factory=list)  # held-out metrics along the budget
@@ -102,7 +102,7 @@ def _no_judge(config: TeacherSettings) -> Judge:
 
 @dataclass(frozen=True)
 class Run:
-    """What the harness gives a method to fit one trial."""
+    """The inputs of a method to fit one trial."""
 
     seed: int
     budget: Budget
@@ -117,7 +117,7 @@ class Run:
 
     @property
     def ledger(self) -> Ledger:
-        """What the method charges its tokens, operations and seconds to: the ledger of `log`."""
+        """The ledger of `log`, to which the method charges its tokens, operations and seconds."""
         return self.log.ledger
 
     def rng(self, *purpose: str | int) -> np.random.Generator:

@@ -65,7 +65,7 @@ class Trial(BaseModel):
 
     @cached_property
     def key_of_any_version(self) -> str:
-        """As `key`, but the same for all versions of the code."""
+        """Like `key`, but the same for all versions of the code."""
         return self._hash(NOT_IN_KEY | {"versions"})
 
     def _hash(self, without: frozenset[str]) -> str:

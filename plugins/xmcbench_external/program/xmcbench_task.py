@@ -1,4 +1,4 @@
-"""What a program in Python needs to be a method: `Task` reads the folder and writes the answers.
+"""The interface of a Python program that is a method: `Task` reads the folder and writes the answers.
 
 This file needs numpy and scipy and nothing of xmcbench. Programs find it on their path. Legend: T queries, L labels.
 """
@@ -36,7 +36,7 @@ class Task:
 
     @property
     def k(self):
-        """How many labels to predict for each query."""
+        """The number of labels to predict per query."""
         return self.facts["k"]
 
     def texts(self, name):

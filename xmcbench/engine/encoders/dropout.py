@@ -52,7 +52,7 @@ class SeededDropout(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def dropout(self, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-        """As `torch.nn.functional.dropout`: each value is 0 with probability `p`, otherwise divided by 1 - p."""
+        """Like `torch.nn.functional.dropout`: each value is 0 with probability `p`, otherwise divided by 1 - p."""
         dropped = round(p * LEVELS)
         if not training or dropped in (0, LEVELS) or len(input) != len(self.seeds_M):
             return functional.dropout(input, p, training, inplace)
@@ -71,7 +71,7 @@ class SeededDropout(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """As `torch.nn.functional.scaled_dot_product_attention`, in separate products where anything is dropped."""
+        """Like `torch.nn.functional.scaled_dot_product_attention`, in separate products if anything is dropped."""
         if dropout_p == 0:
             return functional.scaled_dot_product_attention(
                 query, key, value, attn_mask, 0.0, is_causal, scale=scale, enable_gqa=enable_gqa

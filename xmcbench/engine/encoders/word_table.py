@@ -24,7 +24,7 @@ class WordTable(nn.Embedding):
 
     @classmethod
     def of(cls, table: nn.Embedding) -> WordTable:
-        """The same parameter in a table of this kind."""
+        """A table of this kind with the same parameter."""
         made = cls(table.num_embeddings, table.embedding_dim, table.padding_idx, _weight=table.weight.detach())
         made.weight = table.weight
         return made

@@ -33,7 +33,7 @@ NEWTON_STEPS = 60  # at most; a handful do
 
 
 class _Row:
-    """What is known of the numbers seen in each row: the `best_BM` largest, and power sums of all others.
+    """A summary of the numbers of each row so far: the `best_BM` largest, and power sums of all others.
 
     `powers_BJ` are the sums of e^(j (x - cut)), j = 1 .. J. The cut is the smallest of the best: no term exceeds 1.
     """
@@ -49,7 +49,7 @@ class _Row:
         return self.best_BM.amin(1, keepdim=True)
 
     def add(self, numbers_BN: Tensor) -> None:
-        """See more numbers; they are overwritten."""
+        """Add more numbers to the summary. They are overwritten."""
         size, cut_B1 = self.best_BM.shape[1], self.cut_B1
         candidates_BK, places_BK = largest(numbers_BN, size, cut_B1)
         rest_BN = numbers_BN.scatter_(1, places_BK, -torch.inf)
@@ -72,7 +72,7 @@ class _Row:
             power_BN *= e_BN
 
     def of_all(self, workers: Workers) -> _Row:
-        """What all workers have seen, each its own."""
+        """The combined summary of all workers."""
         row = _Row(torch.full_like(self.best_BM, -torch.inf))
         row.add(workers.gather(self.best_BM.T).T.clone())
         row.powers_BJ += workers.sum(self.powers_BJ * row.rescaling(self.cut_B1))

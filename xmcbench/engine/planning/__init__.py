@@ -1,1 +1,1 @@
-"""What a trial will take, worked out before it runs: operations, time, memory, messages between workers."""
+"""Predicts the costs of a trial: operations, time, memory, and messages between workers."""

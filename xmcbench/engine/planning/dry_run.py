@@ -49,7 +49,7 @@ class StandIns(Embeddings):
 
 @dataclass(frozen=True)
 class DryRun:
-    """What a trial would spend, its largest step, and the sampler with what it would keep."""
+    """The predicted costs of a trial, its largest step, and the sampler with the state that it would hold."""
 
     ledger: Ledger
     largest: Batch
@@ -133,7 +133,7 @@ class CountedSteps:
         self._mean = StepCost(**means)
 
     def _cost(self, batch: Batch) -> StepCost:
-        """What a step on this batch costs, with the labels that the sampler would add to its pool."""
+        """The cost of a step on this batch, with the labels that the sampler would add to its pool."""
         work, looked = self.work, 0.0
         if self.sampler.adds:
             with flops.counting() as scored, torch.no_grad():

@@ -1,4 +1,4 @@
-"""What an encoder costs, from its architecture: parameters, operations, and bytes kept for the backward pass.
+"""The costs of an encoder, from its architecture: parameters, operations, and bytes kept for the backward pass.
 
 The transformer is built with random weights, so no weights are downloaded. Operations are counted as trials count them.
 Kept bytes are measured over two micro-batches of different sizes, which separates the bytes per token from those that
@@ -28,7 +28,7 @@ FEW, MORE = 4, 12  # texts of the two micro-batches
 
 @dataclass(frozen=True)
 class EncoderCosts:
-    """What a plan needs to know of an encoder."""
+    """The costs of an encoder that a plan needs."""
 
     parameters: int
     dimension: int
@@ -47,7 +47,7 @@ def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[Text
 
 
 def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:
-    """What training the encoder costs on texts of about `width` tokens.
+    """The costs of training the encoder on texts of about `width` tokens.
 
     Raises XMCBenchError where its architecture is unknown here.
     """

@@ -142,7 +142,7 @@ def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestSt
 
 
 def _sampler_state(sampler: Sampler, dimension: int, on_gpu: bool) -> float:
-    """What a sampler holds between steps; its stand-in vectors count at the dimension of the real ones."""
+    """Bytes of a sampler's state; its stand-in vectors count at the dimension of the real ones."""
     total = 0.0
     for tensor in sampler.state().values():
         if tensor.is_floating_point() and tensor.ndim == 2:

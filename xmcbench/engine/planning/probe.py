@@ -1,4 +1,4 @@
-"""What a method does with embeddings, observed on a few texts with random vectors, without an encoder.
+"""Observes what a method does with embeddings, on a few texts with random vectors, without an encoder.
 
 Legend: B queries of a batch, S labels of its pool, L labels, D dimensions of an embedding.
 """
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Probe:
-    """What was observed."""
+    """The observations."""
 
     flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
     mining_dimension: int  # of the vectors that samplers see

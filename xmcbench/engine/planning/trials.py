@@ -33,7 +33,7 @@ MARGIN = 0.15  # the largest error of a prediction of memory
 
 @dataclass(frozen=True)
 class Machine:
-    """What trials will run on."""
+    """The devices that trials run on."""
 
     accelerator: Accelerator
     workers: int = 1
@@ -41,13 +41,13 @@ class Machine:
     kind: str = field(default_factory=device_kind)  # of device: cpu or cuda
 
     def seconds(self, flops: float, precision: str) -> float:
-        """How long so many operations of a precision take, shared by the workers."""
+        """Seconds of this many operations at a precision, divided among the workers."""
         return flops / (self.accelerator.peak(precision) * self.utilisation * self.workers)
 
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """What a trial will cost. Bytes and seconds are per worker; operations are of all workers."""
+    """The predicted costs of a trial. Bytes and seconds are per worker, operations over all workers."""
 
     trial: Trial
     workers: int
@@ -189,7 +189,7 @@ def too_large(plan: TrialPlan) -> str | None:
 
 
 def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
-    """As `too_large`, for a trial on this machine; None also where nothing can be predicted."""
+    """Like `too_large`, for a trial on this machine. None also if the trial cannot be planned."""
     try:
         return too_large(_planner_here(data, cache_dir, workers).plan(trial))
     except XMCBenchError:

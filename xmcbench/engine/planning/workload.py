@@ -1,4 +1,4 @@
-"""What a plan knows of a dataset: the lengths of its texts in tokens, its targets, and stand-in vectors of its texts.
+"""A dataset as plans see it: text lengths in tokens, targets, and stand-in vectors of the texts.
 
 Of a dataset on disk the texts are tokenised. The stand-in vector of a text is the sum of a random vector for each of
 its tokens: samplers find neighbours and clusters among them much as among embeddings. Of a dataset that is not on disk
@@ -29,7 +29,7 @@ LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 
 @dataclass(frozen=True)
 class Lengths:
-    """What to assume of a dataset that is not on disk."""
+    """Assumed lengths for a dataset that is not on disk."""
 
     query_tokens: int | None = None  # None: the card's longest
     label_tokens: int | None = None

@@ -41,7 +41,7 @@ class Part:
         """Called after each step, with the detached vectors of its queries and labels."""
 
     def state(self) -> dict[str, Tensor]:
-        """What the part computed from embeddings and a resumed run cannot compute again."""
+        """The state that depends on embeddings, which a resumed run cannot recompute."""
         return {}
 
     def load_state(self, state: dict[str, Tensor]) -> None:

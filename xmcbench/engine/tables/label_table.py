@@ -29,7 +29,7 @@ _BLOCK = 4096  # rows that share a generator when a table is filled
 
 
 class TableConfig(BaseModel):
-    """How a table of label vectors learns and is stored."""
+    """The optimiser and the storage of a table of label vectors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -109,7 +109,7 @@ class LabelTable(nn.Module):
         return self.config.optimizer != "none"
 
     def rows_of(self, ids_S: Tensor | np.ndarray) -> Tensor:
-        """Where the rows with these numbers lie, int64 [S]. Raises IndexError where this worker has not all of them."""
+        """The positions of rows in this worker's part, int64 [S]. Raises IndexError if a row is on another worker."""
         ids_S = torch.as_tensor(ids_S).to(self.row_ids.device)
         rows_S = torch.searchsorted(self.row_ids, ids_S)
         if bool((rows_S == self.num_rows).any()) or not torch.equal(self.row_ids[rows_S], ids_S):
@@ -215,7 +215,7 @@ def _gradient_of(leaf: Tensor) -> Tensor:
 
 
 def _take(tensor: Tensor, place: slice | Tensor) -> Tensor:
-    """Some rows: a view where they lie together, a copy else."""
+    """Some rows: a view if they are contiguous, else a copy."""
     return tensor[place] if isinstance(place, slice) else tensor.index_select(0, place)
 
 

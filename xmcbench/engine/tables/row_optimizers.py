@@ -19,7 +19,7 @@ State = dict[str, Tensor]
 
 
 class RowOptimizer(ABC):
-    """What moves the rows of a table against their gradients."""
+    """The contract of an optimiser of table rows."""
 
     @abstractmethod
     def state(self, num_rows: int, dimension: int) -> State:

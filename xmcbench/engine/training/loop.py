@@ -32,7 +32,7 @@ class Steps(Protocol):
     """The parts of an optimiser step, real or counted."""
 
     def num_batches(self, epoch: int) -> int:
-        """How many steps an epoch has."""
+        """The number of steps in an epoch."""
 
     def refresh(self, epoch: int) -> None:
         """Called before each epoch: the sampler may look at the embeddings of everything."""

@@ -43,7 +43,7 @@ class TrainingSteps:
         self._pending: tuple[EmbeddedBatch, float, str] | None = None  # gradients to apply, the loss, the place
 
     def begin(self) -> None:
-        """Let the method look at the encoder's embeddings before the first step; what it asks for is charged."""
+        """Give the method access to the encoder's embeddings before the first step. Computing them is charged."""
         with self.method.charging.counted_scoring("prepare"), torch.no_grad():
             self.method.begin(plain_embeddings(self.method))
 

@@ -67,12 +67,12 @@ class Update:
         }
 
     def load(self, saved: list[checkpoint.Groups]) -> None:
-        """Take back what `tensors` gave on each worker, however many those were."""
+        """Restore what `tensors` returned on each worker, for any number of workers."""
         checkpoint.load_optimizer(self.optimizer, saved[0].get("optimizer", {}))
         self.load_tables(saved)
 
     def load_tables(self, saved: list[checkpoint.Groups]) -> None:
-        """Take back the rows of the tables that this worker holds."""
+        """Restore this worker's rows of the tables."""
         for name, table in self.tables.items():
             parts = [groups[f"table {name}"] for groups in saved]
             table.load_state_dict(checkpoint.deal(parts, table.row_ids.cpu()))
