@@ -85,7 +85,7 @@ def leaderboard(
 
 
 def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
-    """The measured and the published rows of these sources. Raises XMCBenchError where there are none."""
+    """The measured and the published rows of these sources. Raises XMCBenchError if there are none."""
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import published_rows
 

@@ -24,7 +24,7 @@ MAX_RATIO = 200  # of unpacked to packed bytes; text rarely reaches 20
 def unpack(archive: Path, directory: Path) -> list[str]:
     """Unpack the files of a layout into the new folder `directory`; returns their names.
 
-    Raises XMCBenchError where `archive` is damaged, too large for the disk, or holds no dataset.
+    Raises XMCBenchError if `archive` is damaged, too large for the disk, or holds no dataset.
     """
     if directory.exists():
         raise XMCBenchError(f"{directory}: found a folder of this name, expected none: delete it to unpack again")

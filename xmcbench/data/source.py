@@ -27,7 +27,7 @@ class Draft(Facts):
     text: Literal["title", "title content"] = Field(default="title content", description="JSON fields that make a text")
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
-        """The card of data with these sizes, read from `where`. Raises XMCBenchError where a size is unexpected."""
+        """The card of data with these sizes, read from `where`. Raises XMCBenchError if a size is unexpected."""
         sizes = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
         for size, value in sizes.items():
             expected = getattr(self, size)

@@ -55,7 +55,7 @@ def run_samples(runner: Runner, display: Display) -> RunTrials:
 
 
 def stored_samples(runner: Runner) -> RunTrials:
-    """Takes samples from the store. Raises XMCBenchError where one is missing."""
+    """Takes samples from the store. Raises XMCBenchError if one is missing."""
 
     def look_up(trials: Sequence[Trial]) -> list[Record]:
         records = []

@@ -80,7 +80,7 @@ class Account:
         return limit is None or self.ledger.teacher_tokens + tokens < limit
 
     def affordable(self, tokens: np.ndarray) -> int:
-        """The number of the next pairs that the budget allows, given their `tokens` [N]. The last may cross the limit."""
+        """The number of the next pairs that the budget allows, given their `tokens` [N]; the last may cross it."""
         limit = self.budget.teacher_tokens
         if limit is None:
             return len(tokens)

@@ -83,7 +83,7 @@ class Encoder(nn.Module):
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
         """The encoder `config` names; `texts` (training queries) are what `tiny` trains its tokenizer on, once.
 
-        Raises XMCBenchError where the model cannot be had.
+        Raises XMCBenchError if the model cannot be had.
         """
         if config.name == "tiny":
             tokenizer = tiny_tokenizer(texts, cache)
@@ -120,7 +120,7 @@ class Encoder(nn.Module):
     def architecture(config: EncoderConfig, vocabulary: int) -> Any:
         """The settings of the transformer that `config` names; `vocabulary` is that of `tiny`.
 
-        Raises XMCBenchError where they cannot be had.
+        Raises XMCBenchError if they cannot be had.
         """
         if config.name == "tiny":
             return _tiny_config(vocabulary, config)
@@ -140,7 +140,7 @@ class Encoder(nn.Module):
 
     @staticmethod
     def tokenizer_of(config: EncoderConfig) -> Any:
-        """The tokenizer of a pretrained encoder. Raises XMCBenchError where it cannot be had."""
+        """The tokenizer of a pretrained encoder. Raises XMCBenchError if it cannot be had."""
         from transformers import AutoTokenizer
 
         with _loading(config):

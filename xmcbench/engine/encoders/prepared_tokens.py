@@ -16,7 +16,7 @@ Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
 def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progress) -> dict[str, Spread]:
     """Tokenise the training queries and labels at the card's maximum lengths, into `cache`; a later trial finds them.
 
-    Returns the lengths in tokens by kind of text. Raises XMCBenchError where the encoder's tokenizer is not available.
+    Returns the lengths in tokens by kind of text. Raises XMCBenchError if the encoder's tokenizer is not available.
     """
     queries, labels, card = dataset.train.texts, dataset.label_texts, dataset.card
     progress("tokenizer", 0, 1)

@@ -49,7 +49,7 @@ def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[Text
 def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:
     """The costs of training the encoder on texts of about `width` tokens.
 
-    Raises XMCBenchError where its architecture is unknown here.
+    Raises XMCBenchError if its architecture is unknown here.
     """
     config = config.model_copy(update={"compile": False})
     encoder = _random(config, vocabulary)

@@ -29,7 +29,7 @@ class Part:
         return False
 
     def attach(self, sampler: TrainingQueries) -> None:
-        """Called once, when the sampler is made. Raises ValueError where the part already belongs to a sampler."""
+        """Called once, when the sampler is made. Raises ValueError if the part already belongs to a sampler."""
         if hasattr(self, "sampler"):
             raise ValueError(f"this {type(self).__name__} already belongs to a sampler: make another one")
         self.sampler = sampler

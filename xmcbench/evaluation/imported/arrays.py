@@ -12,7 +12,7 @@ from xmcbench.files.arrays import array_names, open_npz, read_array
 
 
 def read_arrays(path: Path, expected: Expected) -> Entries:
-    """The entries of an `.npz` file. Raises XMCBenchError where it is damaged, too large or of another layout."""
+    """The entries of an `.npz` file. Raises XMCBenchError if it is damaged, too large or of another layout."""
     with open_npz(path) as archive:
         names = array_names(archive)
         if names >= {"indptr", "indices", "data", "shape"}:

@@ -101,7 +101,7 @@ class Entries:
 def from_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) -> Entries:
     """Entries of rows that are ranked already: `indices` and `scores` [T, k], best first, -1 pads a row.
 
-    Raises XMCBenchError where shapes differ or the scores of a row ascend.
+    Raises XMCBenchError if shapes differ or the scores of a row ascend.
     """
     if indices.ndim != 2 or indices.shape != scores.shape:
         raise expected.error(f"found indices {indices.shape} and scores {scores.shape}, expected both [queries, k]")
