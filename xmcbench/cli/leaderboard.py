@@ -163,7 +163,7 @@ def _names(text: str | None) -> list[str]:
 
 
 def _width() -> int | None:
-    """The width of the terminal in characters; None where the output is no terminal."""
+    """The width of the terminal in characters; None if the output is no terminal."""
     import os
     import shutil
     import sys

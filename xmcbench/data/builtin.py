@@ -22,6 +22,6 @@ def register_datasets(register: Callable[[Any], None]) -> None:
 
 
 def check_plugin(thing: Any) -> None:
-    """Raise TypeError where `thing` cannot be registered as a dataset."""
+    """Raise TypeError if `thing` cannot be registered as a dataset."""
     if not isinstance(thing, Source | Family):
         raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")

@@ -79,7 +79,7 @@ class Charging:
     ) -> StepCost:
         """The cost of training on `batch` (of all workers), given the lengths of all texts in tokens.
 
-        `label_lengths_L` is None where labels are not encoded; `scoring_flops` are this worker's.
+        `label_lengths_L` is None if labels are not encoded; `scoring_flops` are this worker's.
         """
         lengths_N = query_lengths_N[batch.query_ids]
         if label_lengths_L is not None:

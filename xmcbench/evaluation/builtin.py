@@ -47,6 +47,6 @@ def register_evaluators(register: Callable[[Evaluator], None]) -> None:
 
 
 def check_plugin(thing: Any) -> None:
-    """Raise TypeError where `thing` cannot be registered as an evaluator."""
+    """Raise TypeError if `thing` cannot be registered as an evaluator."""
     if not callable(getattr(thing, "compute", None)):
         raise TypeError(f"{thing!r} is not an Evaluator of xmcbench.evaluation: it does not define compute")

@@ -101,7 +101,7 @@ def _notes(partition: str) -> tuple[str, ...]:
 
 
 def relative_gain(reference: Any, value: Any) -> Any:
-    """The relative gain of `value` over `reference`; NaN where `reference` is 0."""
+    """The relative gain of `value` over `reference`; NaN if `reference` is 0."""
     reference, value = np.asarray(reference, float), np.asarray(value, float)
     return np.divide(value - reference, reference, out=np.full(reference.shape, np.nan), where=reference > 0)
 

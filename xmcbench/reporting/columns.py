@@ -18,7 +18,7 @@ def column_name(word: str) -> str | None:
 
 
 def cell(row: Row, name: str) -> str:
-    """The text of a row's cell in the column of a metric or a fact; empty where the row has no value."""
+    """The text of a row's cell in the column of a metric or a fact; empty if the row has no value."""
     if name in row.metrics:
         return row.printed.get(name) or f"{100 * row.metrics[name]:.2f}"
     if name in row.printed:

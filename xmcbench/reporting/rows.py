@@ -80,7 +80,7 @@ class Row:
         return tuple(claim for claim in claims if claim not in self.claims)
 
     def value(self, column: str) -> Value | None:
-        """The value in the column of a metric or fact, to sort by; None where there is none."""
+        """The value in the column of a metric or fact, to sort by; None if there is none."""
         return self.metrics.get(column, self.facts.get(column))
 
 

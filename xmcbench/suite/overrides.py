@@ -57,7 +57,7 @@ def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:
 
 
 def _entries(data: dict[str, Any], key: str) -> dict[str, Any]:
-    """The mapping at a top-level key; empty where the file holds something else there."""
+    """The mapping at a top-level key; empty if the file holds something else there."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
 

@@ -20,5 +20,5 @@ def register_trackers(register: Callable[[type[Tracker]], None]) -> None:
 
 
 def check_plugin(thing: Any) -> None:
-    """Raise TypeError where `thing` cannot be registered as a tracker."""
+    """Raise TypeError if `thing` cannot be registered as a tracker."""
     check_subclass(thing, Tracker)

@@ -82,7 +82,7 @@ class Method(ABC):
 
 
 def check_plugin(thing: Any) -> None:
-    """Raise TypeError where `thing` cannot be registered as a method."""
+    """Raise TypeError if `thing` cannot be registered as a method."""
     check_subclass(thing, Method)
     if not isinstance(getattr(thing, "info", None), MethodInfo):
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")

@@ -64,7 +64,7 @@ class Record(BaseModel):
     )
     chosen: dict[str, Any] = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
     workers: int = 1  # processes that trained it together
-    trained_by: str = ""  # key of the trial whose model it scores; empty where it trained one itself
+    trained_by: str = ""  # key of the trial whose model it scores; empty if it trained one itself
     teacher: str = ""  # what answered in place of annotations, for people
     simulated_teacher: bool = False  # its answers came from annotations: never ranked as zero-shot
     num_parameters: int = 0  # trainable, of the model that predicts

@@ -109,9 +109,9 @@ class Run:
     checkpoint: Path  # a folder that survives a kill: a resumed trial finds its files again
     cache: Path  # shared by all trials: tokenised texts, trained tokenizers
     log: TrainingLog = field(default_factory=TrainingLog)  # filled in by the method
-    held_out: HeldOut | None = None  # None where the suite sets no queries aside
+    held_out: HeldOut | None = None  # None if the suite sets no queries aside
     report: Callable[[Progress], None] = lambda _progress: None
-    exchange: CheckpointExchange | None = None  # None where all workers share the folder `checkpoint`
+    exchange: CheckpointExchange | None = None  # None if all workers share the folder `checkpoint`
     # Makes the judge that asks the teacher named in a method's settings about training documents and labels.
     judge: Callable[[TeacherSettings], Judge] = _no_judge
 

@@ -181,7 +181,7 @@ def _network(query_values: int, parameters: int, workers: int) -> float:
 
 
 def too_large(plan: TrialPlan) -> str | None:
-    """Why the trial will not fit its budget's memory, or None where it will, or where only running it can tell."""
+    """Why the trial will not fit its budget's memory, or None if it will, or where only running it can tell."""
     limit, needed = plan.trial.budget.peak_bytes, plan.memory.total
     if limit is None or needed <= limit * (1 + MARGIN):
         return None

@@ -43,7 +43,7 @@ class TextRows:
 class _MicroBatch:
     places: Tensor  # [M] rows of the batch's embeddings
     ids_MW: Tensor
-    mask_MW: Tensor | None  # None where no text is padded
+    mask_MW: Tensor | None  # None if no text is padded
     seeds_M: np.ndarray  # of dropout
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
