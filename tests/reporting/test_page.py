@@ -62,7 +62,7 @@ def by_label(records: dict[str, Record], dataset: str, limits: dict[str, float])
 
 
 def test_the_figures_shown_are_those_of_the_records(visit: Visit, records: dict[str, Record]) -> None:
-    assert visit.headings() == [f"made measured {TOKENS}", f"made measured {STEPS}", "made published"]
+    assert visit.headings() == [f"Measured results {TOKENS}", f"Measured results {STEPS}", "Published results"]
     for table, limits in enumerate(({"encoder_tokens": 5000}, {"steps": 1000})):
         expected = by_label(records, "made", limits)
         shown = visit.rows(table)
@@ -98,9 +98,9 @@ def test_a_column_is_sorted_either_way_with_mouse_and_keyboard(visit: Visit) -> 
 def test_filters_choose_rows_and_are_kept_in_the_address(visit: Visit) -> None:
     page = visit.page
     page.get_by_role("radio", name="Measured").check(force=True)
-    assert visit.headings() == [f"made measured {TOKENS}", f"made measured {STEPS}"]
+    assert visit.headings() == [f"Measured results {TOKENS}", f"Measured results {STEPS}"]
     choice(page, "Budget").select_option(STEPS)
-    assert visit.headings() == [f"made measured {STEPS}"]
+    assert visit.headings() == [f"Measured results {STEPS}"]
     page.get_by_role("searchbox", name="Search").fill("METHOD-3")
     assert [row["method"] for row in visit.rows()] == ["method-3"]
     assert page.locator("#count").inner_text() == "1 row"
@@ -110,9 +110,9 @@ def test_filters_choose_rows_and_are_kept_in_the_address(visit: Visit) -> None:
     assert page.locator("#tables").inner_text() == "No row matches. Widen the filters above."
     page.get_by_role("searchbox", name="Search").fill("")
     choice(page, "Dataset").select_option("zoo")
-    assert visit.headings() == [f"zoo measured {STEPS}"]
+    assert visit.headings() == [f"Measured results {STEPS}"]
     choice(page, "Dataset").select_option("other-set")
-    assert visit.headings() == ["other-set published"]
+    assert visit.headings() == ["Published results"]
     visit.requests[:] = visit.requests[:1]  # the reload
 
 

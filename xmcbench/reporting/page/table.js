@@ -147,7 +147,7 @@ function pageButtons(state, total, redraw) {
 
 function heading(group) {
   const about = [group.budget, group.protocol, group.by].filter(Boolean).join(" · ");
-  const line = element("div", { class: "heading" }, element("h3", {}, group.dataset), element("span", { class: `badge ${group.source}` }, group.source));
+  const line = element("div", { class: "heading" }, element("h3", {}, `${group.source[0].toUpperCase()}${group.source.slice(1)} results`));
   if (group.track !== "supervised") line.append(element("span", { class: "badge" }, group.track));
   if (about) line.append(element("span", { class: "about" }, about));
   return line;
