@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import UNASKED, Answers, TeacherError
+from xmcbench.teachers.account import ChargedPairs
 from xmcbench.trial.budget import Budget, Ledger
 
 from .desk import DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told
@@ -236,3 +237,14 @@ def test_a_teacher_that_breaks_the_contract_leaves_nothing_wrong_behind(tmp_path
     honest = counting()
     Desk(tmp_path, "other").judge(honest)(*every_pair(2, 2))
     assert len(honest.asked) == 4
+
+
+def test_a_damaged_list_of_charged_pairs_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "charged"
+    ChargedPairs(path, 0).add(np.array([5, 3, 9]))
+    assert ChargedPairs(path, 3).contains(np.array([3, 4])).tolist() == [True, False]
+    content = bytearray(path.read_bytes())
+    content[16] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(XMCBenchError, match="charged: found 2 intact pairs, expected 3: delete"):
+        ChargedPairs(path, 3)

@@ -16,8 +16,9 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.teachers.database import StoredAnswers
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import Progress
+from xmcbench.trial.splitmix64 import splitmix64
 
-KEY = np.dtype("<i8")  # of a pair, in the file
+KEY = np.dtype([("pair", "<i8"), ("checksum", "<i8")])  # in the file
 
 
 class ChargedPairs:
@@ -33,11 +34,13 @@ class ChargedPairs:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         keys = np.fromfile(path, KEY, count)
-        if len(keys) < count:
+        pairs = keys["pair"].astype(np.int64)
+        intact = int((keys["checksum"] == splitmix64(pairs + 1)).sum())
+        if intact < count:
             raise XMCBenchError(
-                f"{path}: found {len(keys)} pairs, expected {count}: delete {path.parent} to start the trial over"
+                f"{path}: found {intact} intact pairs, expected {count}: delete {path.parent} to start the trial over"
             )
-        self._sorted = np.sort(keys.astype(np.int64))
+        self._sorted = np.sort(pairs)
 
     def contains(self, keys: np.ndarray) -> np.ndarray:
         """bool [N]: which of the pairs are paid for."""
@@ -50,9 +53,11 @@ class ChargedPairs:
         """Append the keys of pairs that are not in the file yet. They are on disk when this returns."""
         if not len(keys):
             return
+        entries = np.zeros(len(keys), KEY)
+        entries["pair"], entries["checksum"] = keys, splitmix64(keys.astype(np.int64) + 1)
         with self.path.open("r+b") as file:
             file.seek(self.count * KEY.itemsize)
-            file.write(keys.astype(KEY).tobytes())
+            file.write(entries.tobytes())
             file.flush()
             os.fsync(file.fileno())
         self.count += len(keys)
