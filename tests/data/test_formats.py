@@ -151,14 +151,32 @@ def test_a_file_that_may_not_be_read(raw: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_npz_that_holds_a_pickle(xr: Path) -> None:
-    np.savez(xr / "Y.trn.npz", data=np.array([{}], dtype=object), allow_pickle=True)
-    fails(xr, "Y.trn.npz", "expected a CSR matrix")
+    one = np.ones(1, int)
+    arrays = {"format": np.array(b"csr"), "shape": np.array([3, 5]), "indptr": np.zeros(4, int), "indices": one}
+    np.savez(xr / "Y.trn.npz", **arrays, data=np.array([{}], dtype=object))
+    fails(xr, "Y.trn.npz", "array data: found the type object, expected floats or integers")
+
+
+def test_an_npz_that_unpacks_to_too_much(xr: Path, small: Dataset) -> None:
+    """20 MB of zeros in a file of 20 kB."""
+    many = np.zeros(5_000_000, np.int32)
+    shape = np.array(small.train.targets.shape)
+    np.savez_compressed(xr / "Y.trn.npz", format=b"csr", shape=shape, indptr=np.zeros(8), indices=many, data=many)
+    fails(xr, "Y.trn.npz", "array indptr: found the type float64")
+    np.savez_compressed(xr / "Y.trn.npz", format=b"csr", shape=shape, indptr=np.zeros(8, int), indices=many, data=many)
+    fails(xr, "Y.trn.npz", "array indices: found 5,000,000 entries, expected at most 48")
+
+
+def test_an_npz_of_other_dimensions(xr: Path) -> None:
+    one = np.zeros(1, np.int32)
+    np.savez(xr / "Y.trn.npz", format=b"csr", shape=np.array([3]), indptr=np.zeros(4, int), indices=one, data=one)
+    fails(xr, "Y.trn.npz", "found arrays of other dimensions")
 
 
 @pytest.mark.parametrize("content", [b"", b"PK\x03\x04 and then nothing"])
 def test_an_npz_that_is_none(xr: Path, content: bytes) -> None:
     (xr / "Y.trn.npz").write_bytes(content)
-    fails(xr, "Y.trn.npz", "expected a CSR matrix")
+    fails(xr, "Y.trn.npz", "damaged: ")
 
 
 def test_an_npz_in_another_format(xr: Path, small: Dataset) -> None:

@@ -6,7 +6,6 @@ Every reader returns `Parts`. Targets are CSR float32 matrices of ones with sort
 from __future__ import annotations
 
 import json
-import zipfile
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,9 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_targets
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.arrays import open_npz, read_array
 
+MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
 IGNORE_FILES = {
     "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
@@ -126,16 +127,17 @@ def _plain_labels(path: Path, text: str) -> PackedTexts:  # noqa: ARG001 (plain 
 
 
 def _sparse_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
-    return _paired(paths, read_targets(paths[1]), num_labels)
+    return _paired(paths, read_texts(paths[0]), read_targets(paths[1]), num_labels)
 
 
 def _npz_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
-    return _paired(paths, read_npz(paths[1]), num_labels)
-
-
-def _paired(paths: tuple[Path, ...], targets: sp.csr_array, num_labels: int) -> Split:
-    """The split of the texts in `paths[0]` and `targets`, from `paths[1]`. Raises XMCBenchError if sizes differ."""
     texts = read_texts(paths[0])
+    targets = read_npz(paths[1], (len(texts) + 1) * min(num_labels + 1, MEAN_LABELS))
+    return _paired(paths, texts, targets, num_labels)
+
+
+def _paired(paths: tuple[Path, ...], texts: PackedTexts, targets: sp.csr_array, num_labels: int) -> Split:
+    """The split of `texts`, from `paths[0]`, and `targets`, from `paths[1]`. Raises XMCBenchError if sizes differ."""
     expected = (len(texts), num_labels)
     if targets.shape != expected:
         found = f"found {targets.shape[0]} rows and {targets.shape[1]} labels"
@@ -144,17 +146,21 @@ def _paired(paths: tuple[Path, ...], targets: sp.csr_array, num_labels: int) -> 
     return Split(texts, targets)
 
 
-def read_npz(path: Path) -> sp.csr_array:
-    """A matrix with ones at the non-zero entries of a CSR matrix saved by `scipy.sparse.save_npz`. Never unpickles."""
+def read_npz(path: Path, max_entries: int) -> sp.csr_array:
+    """A matrix with ones at the non-zero entries of a CSR matrix saved by `scipy.sparse.save_npz`. Never unpickles.
+
+    Arrays of more than `max_entries` are an error before they are unpacked.
+    """
+    kinds = {"format": "SU", "shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
     try:
-        with np.load(path, allow_pickle=False) as file:
-            parts = {key: file[key] for key in ("data", "indices", "indptr", "shape", "format")}
-    except KeyError as error:
-        raise XMCBenchError(f"{path}: found no array {error}, expected a CSR matrix saved by scipy") from error
-    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
-        raise XMCBenchError(f"{path}: found no readable .npz file ({error}), expected a CSR matrix") from error
-    kind = np.asarray(parts["format"]).item()
-    kind = kind.decode() if isinstance(kind, bytes) else kind
+        with open_npz(path) as archive:
+            parts = {name: read_array(archive, name, kind, max_entries, str(path)) for name, kind in kinds.items()}
+    except OSError as error:
+        raise XMCBenchError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if [parts[name].ndim for name in kinds] != [0, 1, 1, 1, 1] or len(parts["shape"]) != 2:
+        raise XMCBenchError(f"{path}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
+    kind = parts["format"].item()
+    kind = kind.decode(errors="replace") if isinstance(kind, bytes) else kind
     if kind != "csr":
         raise XMCBenchError(f"{path}: found a matrix in {kind!r} format, expected 'csr'")
     data, indices, indptr = parts["data"], parts["indices"], parts["indptr"]
