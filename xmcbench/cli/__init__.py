@@ -97,9 +97,10 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", file=sys.stderr)
         sys.exit(USER_ERROR)
     except Exception as problem:
+        from xmcbench.files.secrets import redact
         from xmcbench.plugins.failures import plugin_failure
 
         if "--debug" in arguments or (failure := plugin_failure(problem)) is None:
             raise
-        print(f"error: {failure}", file=sys.stderr)
+        print(f"error: {redact(failure)}", file=sys.stderr)
         sys.exit(USER_ERROR)
