@@ -8,7 +8,7 @@ for (const group of PAGE.groups) {
 }
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", claim: "", sort: null, columns: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
+const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", claim: "", sort: null, columns: new Set(), added: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
 const STORED = ["dataset", "track", "source", "budget", "method", "variants"];
 const DATASETS = unique(PAGE.groups.map((group) => group.dataset)).sort();
 
@@ -73,6 +73,7 @@ function fillColumns(groups) {
     box.checked = state.columns.has(column);
     box.addEventListener("change", () => {
       state.columns[box.checked ? "add" : "delete"](column);
+      state.added[box.checked ? "add" : "delete"](column);
       redrawTables();
     });
     return element("label", { title: PAGE.columns[column].help }, box, PAGE.columns[column].heading);
@@ -113,7 +114,7 @@ const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count ==
 function redrawTables() {
   const groups = chosen();
   const order = unique(groups.flatMap(([group]) => group.columns));
-  drawTables(byId("tables"), groups, order.filter((column) => state.columns.has(column)), state.sort, choose);
+  drawTables(byId("tables"), groups, order.filter((column) => state.columns.has(column)), state.added, state.sort, choose);
   const rows = groups.reduce((sum, [, some]) => sum + some.length, 0);
   byId("count").textContent = groups.length < 2 ? plural(rows, "row") : `${plural(rows, "row")} in ${groups.length} tables, each ranked on its own`;
 }
@@ -155,6 +156,7 @@ function redraw(navigated = false) {
   fillFilters();
   const groups = groupsWithout("");
   state.columns = new Set(groups.flatMap((group) => group.shown));
+  state.added = new Set();
   fillColumns(groups);
   writeAddress(navigated);
   redrawTables();

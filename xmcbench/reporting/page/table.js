@@ -157,10 +157,10 @@ function heading(group) {
 const SECTIONS = [];
 
 // A section that redraws its rows when a page is turned, and keeps the focus.
-function section(group, rows, columns, sort, choose) {
+function section(group, rows, columns, added, sort, choose) {
   const state = { page: 0, size: ROWS_A_PAGE };
   const info = PAGE.columns;
-  const shown = columns.filter((column) => group.columns.includes(column));
+  const shown = columns.filter((column) => group.shown.includes(column) || (added.has(column) && group.columns.includes(column)));
   const leading = leaders(group, shown, info);
   const order = sorted(group, rows, sort);
   const body = element("tbody");
@@ -191,9 +191,10 @@ function section(group, rows, columns, sort, choose) {
   return made;
 }
 
-// Redraws all tables: `chosen` holds pairs of a group and those of its rows that are shown.
-function drawTables(place, chosen, columns, sort, choose) {
-  const sections = chosen.map(([group, rows]) => () => section(group, rows, columns, sort, choose));
+// Redraws all tables: `chosen` holds pairs of a group and those of its rows that are shown. A table has those of the
+// `columns` that it shows by default or that the reader `added`.
+function drawTables(place, chosen, columns, added, sort, choose) {
+  const sections = chosen.map(([group, rows]) => () => section(group, rows, columns, added, sort, choose));
   SECTIONS.length = 0;
   place.replaceChildren(...sections.slice(0, GROUPS_AT_ONCE).map((make) => make()));
   if (!chosen.length) place.append(element("p", { class: "empty" }, "No row matches. Widen the filters above."));
