@@ -11,7 +11,6 @@ from typing import Any
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.extras import import_extra
 
-FIGURE_FORMATS = ("png", "pdf", "svg")
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
 # The palette of Okabe and Ito, which colour-blind readers can distinguish; black last.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
