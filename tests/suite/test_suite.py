@@ -180,7 +180,7 @@ MISTAKES = [
     ("budget: {step: 3}", "4: budget.step: unknown key (did you mean 'steps'?)"),
     ("budget: {}", "4: budget: a budget needs at least one of epochs"),
     ("budget: {steps: -1}", "budget.steps: found -1, expected greater than 0"),
-    ("track: zero-shot\nselection: {queries: 3}", "6: selection: chooses by training annotations, which track: zero"),
+    ("track: zero-shot\nselection: {queries: 3}", "6: selection: needs training annotations, which track: zero"),
     ("track: zeroshot", "5: track: found 'zeroshot', expected 'supervised' or 'zero-shot'"),
     ("metrics: [P@1, nDGC@3]", "5: metrics[1]: unknown metric 'nDGC@3' (did you mean 'nDCG@"),
     ("selection: {queries: 3, metric: X@1}", "5: selection.metric: unknown metric 'X@1'"),
