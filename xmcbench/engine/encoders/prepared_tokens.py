@@ -7,7 +7,7 @@ from pathlib import Path
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.statistics import Spread
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 
 Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
@@ -21,7 +21,7 @@ def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progre
     queries, labels, card = dataset.train.texts, dataset.label_texts, dataset.card
     progress("tokenizer", 0, 1)
     config = EncoderConfig(name=encoder)
-    trained = tiny_tokenizer(queries, cache) if encoder == "tiny" else Encoder.tokenizer_of(config)
+    trained = tiny_tokenizer(queries, cache) if encoder in RANDOM_ENCODERS else Encoder.tokenizer_of(config)
     tokenizer = TextTokenizer(trained)
     progress("tokenizer", 1, 1)
     lengths = {}

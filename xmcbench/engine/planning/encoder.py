@@ -16,7 +16,7 @@ import torch
 
 from xmcbench.data import Texts
 from xmcbench.engine.encoders.embedding import Precision, autocast
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, TextFlops
+from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, EncoderConfig, TextFlops
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, tiny_tokenizer
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.errors import XMCBenchError
@@ -39,11 +39,12 @@ class EncoderCosts:
 
 def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[TextTokenizer, str]:
     """The encoder's tokenizer, and a warning where that of `tiny` takes its place."""
-    if config.name != "tiny":
-        with suppress(XMCBenchError):
-            return TextTokenizer(Encoder.tokenizer_of(config)), ""
+    if config.name in RANDOM_ENCODERS:
+        return TextTokenizer(tiny_tokenizer(texts, cache)), ""
+    with suppress(XMCBenchError):
+        return TextTokenizer(Encoder.tokenizer_of(config)), ""
     warning = f"the tokenizer of {config.name} cannot be loaded: token counts are those of tiny's tokenizer"
-    return TextTokenizer(tiny_tokenizer(texts, cache)), "" if config.name == "tiny" else warning
+    return TextTokenizer(tiny_tokenizer(texts, cache)), warning
 
 
 def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:

@@ -15,6 +15,7 @@ from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator
 from xmcbench.engine.planning.dry_run import dry_run
@@ -141,7 +142,7 @@ class Planner:
             tokenizer, warning = tokenizer_of(settings.encoder, train.texts, self.cache)
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
             notes += [warning] if warning else []
-            vocabulary = {"vocabulary": len(tokenizer.tokenizer)} if settings.encoder.name == "tiny" else {}
+            vocabulary = {"vocabulary": len(tokenizer.tokenizer)} if settings.encoder.name in RANDOM_ENCODERS else {}
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
         return work, costs(settings.encoder, settings.precision, width, **vocabulary), tuple(notes)
 
