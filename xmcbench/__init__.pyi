@@ -14,7 +14,7 @@ from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .teachers.teacher import Teacher, TeacherConfig
 from .tracking.tracker import Tracker
-from .trial.budget import Budget, Ledger
+from .trial.budget import Budget, Ledger, PassTooLargeError
 from .trial.environment import Environment
 from .trial.judging import Judge, Judgements
 from .trial.method import Method, MethodInfo
@@ -39,6 +39,7 @@ __all__ = [
     "Ledger",
     "Method",
     "MethodInfo",
+    "PassTooLargeError",
     "Predictions",
     "Progress",
     "Record",

@@ -25,6 +25,7 @@ from xmcbench import (
     Judge,
     Method,
     MethodInfo,
+    PassTooLargeError,
     Predictions,
     Progress,
     Run,
@@ -143,7 +144,13 @@ class LMTX(EmbeddingMethod):
         """Run one cycle; False where no budget or no accepted pair is left to train with."""
         run, cycle = cycles.run, len(cycles.scores)
         if len(cycles.answers) == cycle:
-            cycles.add_answers(self._ask(documents, judge, run))
+            try:
+                answers = self._ask(documents, judge, run)
+            except PassTooLargeError:
+                if not cycle:
+                    raise
+                return False
+            cycles.add_answers(answers)
         data, accumulated = documents.data, self.config.accepted == "all"
         shape = len(data.texts), data.num_labels
         accepted = cycles.pairs("yes", shape, accumulated=accumulated)
@@ -171,11 +178,13 @@ class LMTX(EmbeddingMethod):
 
     def _ask(self, documents: Documents, judge: Judge, run: Run) -> Answers:
         """The teacher's answers about the best labels of every document under the current encoder."""
-        charging = self.charging_to(run.ledger)
-        with run.ledger.between_checks(run.budget), run.ledger.stage("mine"):
+        charging = self.charging_to(run.ledger, run.budget)
+        search_flops = 2 * len(documents.ids) * self.index_LD.numel()
+        charging.require(self.queries.lengths, self.labels.lengths, scoring_flops=search_flops)
+        with run.ledger.stage("mine"):
             charging.encoding(self.queries.lengths)
             charging.encoding(self.labels.lengths)  # their vectors are in the index
-            charging.scoring(2 * len(documents.ids) * self.index_LD.numel())
+            charging.scoring(search_flops)
             best = self._best_labels(documents, np.arange(len(documents.ids)), self.config.shortlist)
         rows, places = np.nonzero(best.indices >= 0)
         labels = best.indices[rows, places].astype(np.int64)

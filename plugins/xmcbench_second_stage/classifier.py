@@ -83,7 +83,7 @@ class Classifier(SecondStage):
             positives=sampling.Draw(settings.positives_per_query),
             negatives=(nearest,),
         )
-        with run.ledger.between_checks(run.budget), run.ledger.stage("mine"):
+        with run.ledger.stage("mine"):
             workers = self.first.shard.workers
             sampler.refresh(0, sampling.Embeddings(lambda: queries_ND, lambda: index_LD, workers))
             run.ledger.scoring_flops += 2 * len(queries_ND) * index_LD.numel()

@@ -51,7 +51,7 @@ class SparseRanker(SecondStage):
 
     def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
         first, ledger = self.first, run.ledger
-        with ledger.between_checks(run.budget), ledger.stage("mine"):
+        with ledger.stage("mine"):
             k = min(self.config.shortlist, train.num_labels)
             index = search.build_index(first.index_LD, first.config.search)
             listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices

@@ -74,9 +74,7 @@ class SecondStage(Method):
             report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
         )
         self.first.fit(train, part)
-        with run.ledger.between_checks(run.budget):
-            queries_ND = self._embed(train, run)
-        self.learn(train, queries_ND, run)
+        self.learn(train, self._embed(train, run), run)
 
     @abstractmethod
     def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
@@ -98,11 +96,15 @@ class SecondStage(Method):
         self.first.load(directory / FIRST)
 
     def _embed(self, train: TrainingData, run: Run) -> Tensor:
-        """[N, D] the vectors that training queries are scored with; charged."""
-        first = self.first
+        """[N, D] the vectors that training queries are scored with; charged.
+
+        Raises PassTooLargeError unless they, and the search of the shortlist that follows, fit into the budget.
+        """
+        first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
         with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            first.charging.encoding(tokens.lengths)
+            charging.require(tokens.lengths, scoring_flops=2 * len(tokens.lengths) * first.index_LD.numel())
+            charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)
 
 

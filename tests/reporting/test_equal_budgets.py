@@ -23,7 +23,7 @@ def test_equal_trials_are_told_in_a_line() -> None:
     (found,) = check_equal_budgets([spent("a", 100), spent("b", 110), spent("words", 0)], "encoder_tokens")
     assert found.violations == ()
     assert str(found) == (
-        "equal encoder tokens: 2 trials with 100 spent 100 to 110, each within one of its steps (the largest: 10); "
+        "equal encoder tokens: 2 trials with 100 spent 100 to 110, none more than one step past it (the largest: 10); "
         "spent none: words"
     )
 
@@ -32,6 +32,16 @@ def test_equal_trials_are_told_in_a_line() -> None:
 def test_too_little_and_too_much_are_named(tokens: float) -> None:
     (found,) = check_equal_budgets([spent("a", 100), spent("b", tokens)], "encoder_tokens")
     assert str(found) == f"UNEQUAL encoder tokens: b spent {tokens} of 100, its largest step 10"
+
+
+def test_a_trial_that_ended_before_a_pass_that_did_not_fit_is_equal() -> None:
+    early = spent("early", 70)
+    early = early.model_copy(update={"spent": early.spent | {"refused_pass": 1}})
+    (found,) = equalities([spent("a", 100), early], "encoder_tokens")
+    assert not found.unequal
+    assert str(found).endswith("; a pass over the data no longer fitted: early")
+    over = early.model_copy(update={"spent": early.spent | {"encoder_tokens": 111}})
+    assert equalities([over], "encoder_tokens")[0].unequal
 
 
 @given(limit=st.integers(1, 10_000), step=st.integers(1, 200))

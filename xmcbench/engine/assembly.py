@@ -30,7 +30,7 @@ def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     workers, seed = current_workers(), derive_seed(run.seed, "weights")
     method.run = run
     method.encoder = Encoder.build(method.config.encoder, train.texts, seed, run.cache).to(default_device())
-    method.charging = method.charging_to(run.ledger)
+    method.charging = method.charging_to(run.ledger, run.budget)
     method.query_length = method.config.max_query_length or train.card.max_length
     label_length = method.config.max_label_length or train.card.max_label_length
     method.encoder.check_length(max(method.query_length, label_length))
@@ -67,6 +67,7 @@ def plain_embeddings(method: VectorMethod) -> Embeddings:
         ),
         workers=method.shard.workers,
         stage=method.charging.ledger.stage,
+        require=method.charging.requirement(queries.lengths, labels.lengths),
     )
 
 

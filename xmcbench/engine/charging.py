@@ -18,8 +18,9 @@ from torch import Tensor
 from xmcbench.engine.device import default_device
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.workers import ALONE, Workers
-from xmcbench.trial.budget import Ledger
+from xmcbench.engine.sampling.embeddings import Require
+from xmcbench.engine.workers import ALONE, Workers, from_worker_0
+from xmcbench.trial.budget import Budget, Ledger
 
 TRAINING_PASSES = 3  # a forward pass, and a backward pass that multiplies twice as much
 
@@ -30,18 +31,29 @@ class StepCost:
 
     queries: int
     pool_labels: int
+    pool_positives: int
     encoder_tokens: int
     encoder_flops: int
     scoring_flops: int
 
 
 class Charging:
-    """Enters costs into `ledger`; `encoder_flops` gives the operations of one forward pass over texts of N lengths."""
+    """Enters costs into `ledger`; `encoder_flops` gives the operations of one forward pass over texts of N lengths.
 
-    def __init__(self, ledger: Ledger, encoder_flops: Callable[[np.ndarray], int], workers: Workers = ALONE) -> None:
+    With a `budget`, a pass that does not fit into what is left of it is refused.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        encoder_flops: Callable[[np.ndarray], int],
+        workers: Workers = ALONE,
+        budget: Budget | None = None,
+    ) -> None:
         self.ledger = ledger
         self.encoder_flops = encoder_flops
         self.workers = workers
+        self.budget = budget
 
     def encoding(self, lengths_N: np.ndarray) -> None:
         """Charge a forward pass over texts of these lengths in tokens, shared by the workers."""
@@ -55,13 +67,45 @@ class Charging:
         self.ledger.encoder_flops += operations
 
     def on_demand(self, vectors: Callable[[], Tensor], lengths_N: np.ndarray) -> Callable[[], Tensor]:
-        """`vectors`, which charges a forward pass over texts of these lengths at each call."""
+        """`vectors`, which charges a forward pass over texts of these lengths at each call.
+
+        A call raises PassTooLargeError where the pass does not fit into the rest of the budget.
+        """
 
         def charged() -> Tensor:
+            self.require(lengths_N)
             self.encoding(lengths_N)
             return vectors()
 
         return charged
+
+    def require(self, *lengths_N: np.ndarray, scoring_flops: int = 0) -> None:
+        """Raise PassTooLargeError unless forward passes over texts of these lengths fit into the rest of the budget.
+
+        Seconds are predicted from what the operations of training and mining have taken so far.
+        """
+        if self.budget is None:
+            return
+        ledger, seconds = self.ledger, self.ledger.stage_seconds
+        encoder_flops = sum(self.encoder_flops(each_N) for each_N in lengths_N)
+        taken = seconds.get("train", 0.0) + seconds.get("mine", 0.0)
+        per_operation = from_worker_0(taken, self.workers) / max(1, ledger.encoder_flops)
+        costs = {
+            "encoder_tokens": float(sum(int(each_N.sum()) for each_N in lengths_N)),
+            "flops": float(encoder_flops + scoring_flops),
+            "device_seconds": encoder_flops * per_operation,
+        }
+        texts = sum(map(len, lengths_N))
+        ledger.require(self.budget, f"a pass over {texts:,} texts" if texts else "a search for neighbours", costs)
+
+    def requirement(self, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray, scale: float = 1.0) -> Require:
+        """`Embeddings.require` for texts of these lengths; operations on scores are multiplied by `scale`."""
+
+        def require(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
+            lengths = [query_lengths_N] * needs_queries + [label_lengths_L] * needs_labels
+            self.require(*lengths, scoring_flops=int(scale * scoring_flops))
+
+        return require
 
     def scoring(self, flops: int) -> None:
         """Charge operations on scores that all workers share or repeat."""
@@ -87,6 +131,7 @@ class Charging:
         return StepCost(
             queries=len(batch.query_ids),
             pool_labels=len(batch.label_ids),
+            pool_positives=len(batch.positives.rows),
             encoder_tokens=int(lengths_N.sum()),
             encoder_flops=TRAINING_PASSES * self.encoder_flops(lengths_N),
             scoring_flops=self._over_workers(scoring_flops)[0],
@@ -98,6 +143,7 @@ class Charging:
         ledger.steps += 1
         ledger.queries += cost.queries
         ledger.pool_labels += cost.pool_labels
+        ledger.pool_positives += cost.pool_positives
         ledger.encoder_tokens += cost.encoder_tokens
         ledger.encoder_flops += cost.encoder_flops
         ledger.scoring_flops += cost.scoring_flops

@@ -21,7 +21,7 @@ from xmcbench.engine.model import Model
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.search.index import Backend
 from xmcbench.engine.workers import current_workers
-from xmcbench.trial.budget import Ledger
+from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Run
 from xmcbench.trial.versions import ENGINE_VERSION
@@ -82,9 +82,9 @@ class VectorMethod(Model, Method):
     def versions(cls, config: Method.Config) -> dict[str, int]:
         return {**super().versions(config), "engine": ENGINE_VERSION}
 
-    def charging_to(self, ledger: Ledger) -> Charging:
-        """The `Charging` that enters the costs of this model's encoder and scores into `ledger`."""
-        return Charging(ledger, self.encoder.flops, current_workers())
+    def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
+        """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""
+        return Charging(ledger, self.encoder.flops, current_workers(), budget)
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings, trained with the encoder. None by default."""

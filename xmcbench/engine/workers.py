@@ -11,6 +11,7 @@ Legend: B queries, N rows of one worker, D dimensions; `*` any shape.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.autograd import Function
+
+from xmcbench.engine.device import default_device
 
 
 @dataclass(frozen=True)
@@ -150,3 +153,11 @@ def _all_reduced(tensor: Tensor) -> Tensor:
     result = tensor.detach().clone(memory_format=torch.contiguous_format)
     dist.all_reduce(result)
     return result
+
+
+def from_worker_0(value: float, workers: Workers) -> float:
+    """Worker 0's value, on every worker: all must stop and write checkpoints in the same step."""
+    if workers.size == 1:
+        return value
+    own = value if workers.rank == 0 else -math.inf
+    return float(workers.max(torch.tensor(own, dtype=torch.float64, device=default_device())))

@@ -17,6 +17,7 @@ class BudgetCheck:
     spent: tuple[float, ...]  # per trial that trained
     largest_step: float  # of all trials
     untrained: tuple[str, ...]  # labels of the trials that spent none of it
+    ended_early: tuple[str, ...]  # labels of the trials that ended before a pass over the data that did not fit
     violations: tuple[str, ...]  # one message per trial that spent too little or too much
 
     def __str__(self) -> str:
@@ -27,15 +28,18 @@ class BudgetCheck:
             return f"equal {name}: no trial has spent any"
         text = (
             f"equal {name}: {len(self.spent)} trials with {self.allowed:,.10g} spent {min(self.spent):,.10g} to "
-            f"{max(self.spent):,.10g}, each within one of its steps (the largest: {self.largest_step:,.10g})"
+            f"{max(self.spent):,.10g}, none more than one step past it (the largest: {self.largest_step:,.10g})"
         )
+        if self.ended_early:
+            text += f"; a pass over the data no longer fitted: {', '.join(self.ended_early)}"
         return text + (f"; spent none: {', '.join(self.untrained)}" if self.untrained else "")
 
 
 def check_equal_budgets(records: Sequence[Record], limit: str) -> list[BudgetCheck]:
     """One check per budget, of the records with metrics.
 
-    A trial must have spent at least the limit, and at most one of its own steps more.
+    A trial must have spent at least the limit, or have ended before a pass over the data that did not fit, and at most
+    one of its own steps more.
     """
     groups: dict[float, list[Record]] = {}
     for record in records:
@@ -51,7 +55,8 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> BudgetCheck
         f"{record.trial.label} spent {record.spent[limit]:,.10g} of {allowed:,.10g}, its largest step "
         f"{steps[record.key]:,.10g}"
         for record in trained
-        if not allowed <= record.spent[limit] <= allowed + steps[record.key]
+        if not (allowed <= record.spent[limit] or record.spent.get("refused_pass"))
+        or record.spent[limit] > allowed + steps[record.key]
     ]
     return BudgetCheck(
         limit=limit,
@@ -59,5 +64,6 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> BudgetCheck
         spent=tuple(float(record.spent[limit]) for record in trained),
         largest_step=max(steps.values(), default=0.0),
         untrained=tuple(dict.fromkeys(record.trial.label for record in records if not record.spent[limit])),
+        ended_early=tuple(dict.fromkeys(r.trial.label for r in trained if r.spent[limit] < allowed)),
         violations=tuple(violations),
     )

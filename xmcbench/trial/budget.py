@@ -33,8 +33,14 @@ class TooLargeError(XMCBenchError):
     """A worker needs more memory than the budget allows. The trial ends; batches are never reduced to fit."""
 
 
+class PassTooLargeError(XMCBenchError):
+    """A pass over the training data does not fit into what is left of the budget. It is not started."""
+
+
 class Budget(BaseModel):
     """Limits on training, which stops at the first step boundary past any of them. At least one must be set.
+
+    A pass over the data (mining, clustering, centroids) that does not fit into what is left is not started.
 
     `peak_bytes` is not used up by training: a trial that needs more memory ends with the status `too_large`.
     """
@@ -85,6 +91,7 @@ class Ledger:
     steps: int = 0
     queries: int = 0  # training queries seen, with repeats
     pool_labels: int = 0  # size of the label pool that the queries of a step are scored against, summed over steps
+    pool_positives: int = 0  # pairs of a query and a positive label in its step's pool, summed over steps
     encoder_tokens: int = 0
     # A backward pass counts twice its forward pass. Recomputation to save memory does not count.
     encoder_flops: int = 0  # on real tokens
@@ -98,6 +105,7 @@ class Ledger:
     peak_bytes: int = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[int] = field(default_factory=list)  # peak per worker, at the end of training
     largest_step: dict[str, float] = field(default_factory=dict)  # most spent of each limit between two checks
+    refused_pass: int = 0  # 1 where a pass over the data did not fit into what was left of the budget
     _inner: float = field(default=0.0, repr=False)  # seconds charged to stages nested in the current one
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
 
@@ -180,6 +188,15 @@ class Ledger:
     def fraction(self, budget: Budget) -> float:
         """The fraction spent of the limit that is closest to being used up. Training stops at 1 or more."""
         return max(self.spent(name) / limit for name, limit in budget.spending().items())
+
+    def require(self, budget: Budget, what: str, costs: dict[str, float]) -> None:
+        """Raise PassTooLargeError unless `costs`, by name of a limit, fit into what is left of the budget."""
+        for name, limit in budget.spending().items():
+            cost, left = costs.get(name, 0.0), limit - self.spent(name)
+            if cost > left:
+                self.refused_pass = 1
+                unit = name.replace("_", " ")
+                raise PassTooLargeError(f"{what} takes {cost:,.10g} {unit}, {left:,.10g} of {limit:,.10g} are left")
 
     def over(self, budget: Budget) -> dict[str, float]:
         """The amount spent of each limit that was exceeded by more than the largest step."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-ENGINE_VERSION = 1  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
+ENGINE_VERSION = 2  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
 FIRST_SCHEMA = 3  # of records that hold versions
 
 Versions = Mapping[str, int]

@@ -43,6 +43,7 @@ class StandIns(Embeddings):
         queries_ND, labels_LD = self.queries(), self.labels()
         if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
             return super().nearest(k, exclude)
+        self.require(needs_queries=True, needs_labels=True, scoring_flops=2 * len(queries_ND) * labels_LD.numel())
         flops.current().flops += 2 * len(queries_ND) * labels_LD.numel()
         return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
 
@@ -64,7 +65,7 @@ def dry_run(
         raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
     steps = CountedSteps(method, work, probe, charging, seed)
     steps.begin()
-    Loop(steps, charging, budget, Position()).run()
+    Loop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
     assert steps.largest is not None
     return DryRun(charging.ledger, steps.largest, steps.sampler)
 
@@ -98,9 +99,11 @@ class CountedSteps:
         work, charging, ledger = self.work, self.charging, self.charging.ledger
         spent = ledger.flops
         labels = lambda: work.labels_LD  # noqa: E731
+        label_lengths_L = work.label_lengths_L if self.method.encodes_labels else work.label_lengths_L[:0]
         embeddings = StandIns(
             charging.on_demand(lambda: work.queries_ND, work.all_query_lengths_N),
             charging.on_demand(labels, work.label_lengths_L) if self.method.encodes_labels else labels,
+            require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
         )
         with ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
             self.sampler.refresh(epoch, embeddings)

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Protocol
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,26 +20,52 @@ from xmcbench.engine.search.exact import top_k
 from xmcbench.engine.workers import ALONE, Workers
 
 
+class Require(Protocol):
+    """Raises PassTooLargeError where computing these vectors, and scores, does not fit into the rest of the budget."""
+
+    def __call__(self, *, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None: ...
+
+
+def _everything_fits(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
+    """There is no budget."""
+
+
 @dataclass(frozen=True)
 class Embeddings:
     """The vectors of all training queries [N, D] and of all labels [L, D], computed on request.
 
     Computing them is charged to the budget. Workers divide the computation, and each receives all vectors. The time of
-    a sampler's part is charged to the stage `mine`, or to another stage within a block of `stage`.
+    a sampler's part is charged to the stage `mine`, or to another stage within a block of `stage`. A request for vectors
+    that do not fit into the rest of the budget raises PassTooLargeError, and computes nothing.
     """
 
     queries: Callable[[], Tensor]
     labels: Callable[[], Tensor]
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
+    require: Require = _everything_fits
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""
-        return replace(self, queries=cache(self.queries), labels=cache(self.labels))
+        queries, labels = cache(self.queries), cache(self.labels)
+
+        def require(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
+            self.require(
+                needs_queries=needs_queries and not queries.cache_info().currsize,
+                needs_labels=needs_labels and not labels.cache_info().currsize,
+                scoring_flops=scoring_flops,
+            )
+
+        return replace(self, queries=queries, labels=labels, require=require)
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
-        """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows."""
+        """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows.
+
+        Raises PassTooLargeError, before anything is computed, unless both passes fit into the rest of the budget.
+        """
+        self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
+        self.require(needs_queries=False, needs_labels=False, scoring_flops=2 * len(queries_ND) * labels_LD.numel())
         size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
         mine = slice(total * rank // size, total * (rank + 1) // size)
         nearest = top_k(queries_ND[mine], labels_LD, k, exclude=exclude[mine])

@@ -85,9 +85,9 @@ class Sampler(TrainingQueries):
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
         """Called before each epoch, so that parts can follow the model through its embeddings."""
         embeddings = embeddings.once()
+        self._arranged = (-1, self.query_ids)
         for part in self.parts:
             part.refresh(epoch, embeddings)
-        self._arranged = (-1, self.query_ids)
 
     @property
     def watches(self) -> bool:

@@ -6,7 +6,7 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -32,7 +32,16 @@ class TrainedMethod(DualEncoder):
         clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient; null clips nothing")
         activation_gib: float = Field(4.0, ge=0, description="GiB of activations kept before a second pass is needed")
 
+        refresh_beyond_budget: Literal["end", "skip"] = Field(
+            "end", description="where mining or clustering does not fit into the rest of the budget: end, or skip it"
+        )
+
     config: TrainedMethod.Config
+
+    @property
+    def skips_refreshes(self) -> bool:
+        """Whether training goes on with old shortlists and clusters where new ones do not fit into the budget."""
+        return self.config.refresh_beyond_budget == "skip"
 
     def training_data(self, train: TrainingData) -> TrainingData:
         """The data to train on: `train`, unless the method adds to it or replaces it."""

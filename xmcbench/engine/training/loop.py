@@ -5,17 +5,13 @@ The sampler and the ledger agree on all workers; of the clocks, that of worker 0
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
-
 from xmcbench.engine.charging import Charging, StepCost
-from xmcbench.engine.device import default_device
-from xmcbench.engine.workers import Workers
-from xmcbench.trial.budget import Budget
+from xmcbench.engine.workers import from_worker_0
+from xmcbench.trial.budget import Budget, PassTooLargeError
 
 Metrics = dict[str, float]
 
@@ -45,7 +41,10 @@ class Steps(Protocol):
 
 
 class Loop:
-    """Takes steps from `position` on until `budget` is spent; `after_step` is called with the metrics of each."""
+    """Takes steps from `position` on until `budget` is spent; `after_step` is called with the metrics of each.
+
+    Only a step may exceed the budget. A refresh that does not fit into what is left ends training, or is skipped.
+    """
 
     def __init__(
         self,
@@ -54,23 +53,33 @@ class Loop:
         budget: Budget,
         position: Position,
         after_step: Callable[[Metrics], None] = lambda _metrics: None,
+        skips_refreshes: bool = False,
     ) -> None:
         self.steps, self.charging, self.budget = steps, charging, budget
-        self.position, self.after_step = position, after_step
+        self.position, self.after_step, self.skips_refreshes = position, after_step, skips_refreshes
 
     def run(self) -> None:
         """Spend the budget."""
         steps, position, ledger = self.steps, self.position, self.charging.ledger
         while (before := self.spent()) < 1:
-            with ledger.between_checks(self.budget):
-                if position.index == 0:
-                    steps.refresh(position.epoch)
-                with ledger.stage("train"):
-                    self.charging.step(steps.gradients(position))
-                    self._advance()
-                    # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
-                    metrics = steps.update((before + min(1.0, self.spent())) / 2)
+            if position.index == 0 and not self._refreshed(position.epoch):
+                return
+            with ledger.between_checks(self.budget), ledger.stage("train"):
+                self.charging.step(steps.gradients(position))
+                self._advance()
+                # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
+                metrics = steps.update((before + min(1.0, self.spent())) / 2)
             self.after_step(metrics)
+
+    def _refreshed(self, epoch: int) -> bool:
+        """Refresh the sampler; whether training goes on. Raises PassTooLargeError if no step was taken yet."""
+        try:
+            self.steps.refresh(epoch)
+        except PassTooLargeError:
+            if not self.charging.ledger.steps:
+                raise
+            return self.skips_refreshes
+        return self.spent() < 1 or not self.charging.ledger.steps
 
     def spent(self) -> float:
         """The fraction of the budget that is spent, by the clock of worker 0."""
@@ -82,11 +91,3 @@ class Loop:
         self.charging.ledger.epochs = position.epoch + position.index / batches
         if position.index == batches:
             position.epoch, position.index = position.epoch + 1, 0
-
-
-def from_worker_0(value: float, workers: Workers) -> float:
-    """Worker 0's value, on every worker: all must stop and write checkpoints in the same step."""
-    if workers.size == 1:
-        return value
-    own = value if workers.rank == 0 else -math.inf
-    return float(workers.max(torch.tensor(own, dtype=torch.float64, device=default_device())))

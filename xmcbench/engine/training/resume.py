@@ -6,9 +6,10 @@ import time
 
 from xmcbench.engine import checkpoint
 from xmcbench.engine.training import selection
-from xmcbench.engine.training.loop import Position, from_worker_0
+from xmcbench.engine.training.loop import Position
 from xmcbench.engine.training.selection import BestWeights
 from xmcbench.engine.training.steps import TrainingSteps
+from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
 
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight

@@ -105,6 +105,9 @@ class TrainingSteps:
             charging.on_demand(labels, method.labels.lengths) if method.encodes_labels else labels,
             workers=self.workers,
             stage=charging.ledger.stage,
+            require=charging.requirement(
+                method.queries.lengths, method.labels.lengths if method.encodes_labels else method.labels.lengths[:0]
+            ),
         )
 
 
