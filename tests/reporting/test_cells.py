@@ -12,6 +12,7 @@ from xmcbench.reporting import (
     published_rows,
     smaller_budget_tables,
 )
+from xmcbench.reporting.marks import BELOW_POPULAR
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -85,3 +86,25 @@ def test_a_leaderboard_at_each_budget() -> None:
 def test_a_step_over_two_levels_answers_for_both() -> None:
     (grid,) = smaller_budget_tables(cells_of(along("a", 0.1, 0.4, 0.5, fractions=(0.26, 0.8, 1.0))), "nDCG@5", 4)
     assert grid.rows == (("a", "10.00 (1)", "40.00 (1)", "40.00 (1)", "50.00 (1)"),)
+
+
+def test_the_positives_and_an_overrun_are_shown() -> None:
+    ledger = {"queries": 100, "pool_positives": 250, "steps": 1032}
+    first = made("a", 0.5)
+    first = first.model_copy(update={"spent": first.spent | ledger})
+    grid = cell_table("", TableShape(columns=["positives", "overrun"]), cells_of(first, made("b", 0.5)))
+    assert grid.rows == (("a", "2.5", "3.2 %"), ("b", "-", "-"))
+
+
+def test_a_trained_cell_that_is_not_above_the_most_frequent_labels_is_marked() -> None:
+    frequent = made("frequent", 0.4, method="popular")
+    frequent = frequent.model_copy(update={"spent": frequent.spent | {"steps": 0}})
+    grid = cost_table(cells_of(frequent, made("worse", 0.4), made("better", 0.41)), "P@1")
+    assert {row[0] for row in grid.rows} == {"frequent", f"worse{BELOW_POPULAR}", "better"}
+    assert any("popular" in note for note in grid.notes)
+
+
+def test_a_column_can_be_a_target() -> None:
+    curve = [{"fraction": 1.0, "encoder_tokens": 7000.0, "P@1": 0.6}]
+    grid = cell_table("", TableShape(columns=["to P@1=50"]), cells_of(made("a", 0.5, curve=curve), made("b", 0.5)))
+    assert grid.rows == (("a", "7.0k"), ("b", "-"))

@@ -113,7 +113,7 @@ def run(
     records = _run_all(runner, plan, trackers)
     _print_leaderboard(records, runner.suite.metrics, runner.store)
     if runner.suite.tables or runner.suite.equal:
-        typer.echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records]))
+        typer.echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise typer.Exit(exit_code(records))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,9 @@ from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Sets, Store
 
 if TYPE_CHECKING:
     from xmcbench.suite.suite import Suite
+    from xmcbench.suite.tables import Target
     from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
     from xmcbench.trial.trial import Trial
 
 
@@ -24,6 +26,10 @@ def tables(
     encoder: EncoderName = None,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
+    to: Annotated[
+        list[str] | None,
+        typer.Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
+    ] = None,
 ) -> None:
     """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
     from xmcbench.run.runner import Runner, Settings
@@ -40,11 +46,30 @@ def tables(
     runner = Runner(settings)
     tune = runner.suite.tune
     plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
-    typer.echo(of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], format))
+    targets = [_target(text) for text in to or ()]
+    typer.echo(
+        of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], runner.store, format, targets)
+    )
 
 
-def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], format: str = "table") -> str:
-    """The tables of a suite: its own, quality at smaller budgets, quality against cost, and the equality check."""
+def _target(text: str) -> Target:
+    """The target `METRIC=VALUE`."""
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.suite.tables import Target
+
+    if target := Target.parse(f"to {text}"):
+        return target
+    raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+
+
+def of_suite(
+    suite: Suite,
+    outcomes: Iterable[tuple[Trial, Record | None]],
+    store: Store,
+    format: str = "table",
+    targets: Sequence[Target] = (),
+) -> str:
+    """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
     from xmcbench import reporting
     from xmcbench.reporting.equal_budgets import check_equal_budgets
     from xmcbench.trial.build import build_method
@@ -60,7 +85,10 @@ def of_suite(suite: Suite, outcomes: Iterable[tuple[Trial, Record | None]], form
     if suite.selection:
         grids += reporting.smaller_budget_tables(cells, suite.selection.metric, suite.selection.evaluations)
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    text = reporting.render_tables([*grids, reporting.cost_table(cells, metric)], format)
+    grids.append(reporting.cost_table(cells, metric))
+    grids += reporting.rank_tables(cells, metric, lambda record: store.resampled(record, [metric]).get(metric))
+    grids += [reporting.time_to_quality_table([(cell.label, cell.records) for cell in cells], to) for to in targets]
+    text = reporting.render_tables(grids, format)
     records = [record for _, record in outcomes if record]
     checks = [str(check) for check in check_equal_budgets(records, suite.equal)] if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])

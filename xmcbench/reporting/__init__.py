@@ -6,10 +6,12 @@ from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
+from xmcbench.reporting.rank_table import rank_tables
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View, budget_text
 from xmcbench.reporting.smaller_budgets import smaller_budget_tables
 from xmcbench.reporting.standings import leaderboard
 from xmcbench.reporting.text_table import TABLE_FORMATS, TextTable, render_tables
+from xmcbench.reporting.time_to_quality import time_to_quality_table
 
 __all__ = [
     "FORMATS",
@@ -29,10 +31,12 @@ __all__ = [
     "cost_table",
     "leaderboard",
     "published_rows",
+    "rank_tables",
     "read_claims",
     "read_published",
     "recorded_metrics",
     "render",
     "render_tables",
     "smaller_budget_tables",
+    "time_to_quality_table",
 ]

@@ -9,17 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from xmcbench.reporting.columns import cell, heading
+from xmcbench.reporting.marks import BELOW_POPULAR
 from xmcbench.reporting.measured import measured_rows, newest_versions
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
 from xmcbench.reporting.text_table import TextTable
-from xmcbench.suite.tables import COLUMNS, TableShape
+from xmcbench.reporting.time_to_quality import time_to_quality
+from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
 POOL = "negative_pool"
 COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
+OVERRUN = "overrun"
+POPULAR = "popular"  # the method that ranks labels by frequency
 
 
 @dataclass(frozen=True)
@@ -100,10 +104,20 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         rivals = [other for other in scored if other.entry == candidate.entry]
         of_method = _undominated(candidate, rivals, metric)
         mark = "all" if _undominated(candidate, scored, metric) else "method" if of_method else ""
-        rows.append((candidate.label, *(_text(candidate, name) for name in (metric, *COSTS)), mark))
-    headings = ("method", metric, *(_heading(name) for name in COSTS), "best of")
-    note = f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"
-    return TextTable(f"quality against cost: {metric}", headings, tuple(rows), (note,))
+        label = candidate.label + BELOW_POPULAR * _below_popular(candidate, scored, metric)
+        rows.append((label, *(_text(candidate, name) for name in (metric, *COSTS, OVERRUN)), mark))
+    headings = ("method", metric, *(_heading(name) for name in (*COSTS, OVERRUN)), "best of")
+    notes = [f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"]
+    if any(row[0].endswith(BELOW_POPULAR) for row in rows):
+        notes.append(f"{BELOW_POPULAR}: trained, yet not better than the most frequent labels (`popular`)")
+    return TextTable(f"quality against cost: {metric}", headings, tuple(rows), tuple(notes))
+
+
+def _below_popular(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
+    """Whether a trained cell is not above the labels ranked by frequency alone, on the same dataset."""
+    same = [other for other in others if other.trial.dataset == cell.trial.dataset]
+    popular = [other.row.metrics[metric] for other in same if other.trial.method == POPULAR]
+    return bool(cell.row.facts.get("steps") and popular) and cell.row.metrics[metric] <= max(popular)
 
 
 def _cost(cell: SweepCell) -> float:
@@ -122,6 +136,8 @@ def _undominated(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> b
 
 
 def _text(sweep_cell: SweepCell, name: str) -> str:
+    if target := Target.parse(name):
+        return time_to_quality(sweep_cell.records, target) if sweep_cell.records else sweep_cell.status
     if "@" in name and name not in sweep_cell.row.metrics:
         return sweep_cell.status
     if name not in sweep_cell.settings:

@@ -85,6 +85,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
+        facts["overrun"] = _overrun(records)
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):
@@ -93,6 +94,17 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
     facts["simulated_teacher"] = first.simulated_teacher or None
     return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
+
+
+def _overrun(records: list[Record]) -> str | None:
+    """By how much a trial exceeded its budget at most, in per cent of the limit; None where none did."""
+    shares = [
+        float(record.spent.get(name, 0.0)) / limit - 1
+        for record in records
+        for name, limit in record.trial.budget.spending().items()
+    ]
+    most = max(shares, default=0.0)
+    return f"{100 * most:.1f} %" if most > 0 else None
 
 
 def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
@@ -112,6 +124,8 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
         spent["peak_bytes"] = max(peaks)
     if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
         spent["negative_pool"] = round(fmean(pools) / spent["steps"])
+    if shares := [ledger["pool_positives"] / ledger["queries"] for ledger in ledgers if ledger.get("pool_positives")]:
+        spent["positives"] = round(fmean(shares), 2)
     return spent
 
 

@@ -14,7 +14,7 @@ from xmcbench.files.yaml_lines import KeyPath
 from xmcbench.plugins.registry import Registered, registry
 from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
 from xmcbench.suite.schema import SuiteFile
-from xmcbench.suite.tables import COLUMNS
+from xmcbench.suite.tables import COLUMNS, Target
 from xmcbench.suite.tuning import Range
 from xmcbench.trial.budget import CAPS, Budget
 
@@ -31,7 +31,9 @@ def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bo
     for title, shape in file.tables.items():
         for i, name in enumerate(shape.columns):
             if "@" in name:
-                problems.note(("tables", title, "columns", i), parse_metric, name, evaluators)
+                target = Target.parse(name)
+                metric = target.metric if target else name
+                problems.note(("tables", title, "columns", i), parse_metric, metric, evaluators)
     if file.selection:
         problems.note(("selection", "metric"), parse_metric, file.selection.metric, evaluators)
         if file.track == "zero-shot":

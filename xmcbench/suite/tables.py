@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,6 +28,8 @@ COLUMNS = {
         Column("batch_size", "batch", "number", "queries per step"),
         Column("negatives", "negatives", "text", "where negatives come from"),
         Column("negative_pool", "pool", "number", "labels that a query is scored against in a step"),
+        Column("positives", "positives", "number", "positives of a query in a step's pool, mean"),
+        Column("overrun", "overrun", "text", "how far the budget was exceeded, of the limit that was exceeded most"),
         Column("encoder", "encoder", "text", "the pretrained encoder"),
         Column("dimension", "dim", "number", "dimension of the embeddings that are searched"),
         Column("loss", "loss", "text", "the loss that is minimised"),
@@ -71,11 +74,36 @@ COLUMNS = {
 }
 
 
+UNITS = ("encoder_tokens", "device_seconds", "flops", "steps")  # that a curve knows
+_TARGET = re.compile(rf"to (?P<metric>\S+@\d+)=(?P<value>\d+(?:\.\d+)?)(?: in (?P<unit>{'|'.join(UNITS)}))?")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A metric to reach on held-out queries, as a fraction, and the unit in which what was spent is counted."""
+
+    metric: str
+    value: float
+    unit: str = "encoder_tokens"
+
+    @classmethod
+    def parse(cls, text: str) -> Target | None:
+        """The target that a column names; None where the text is none.
+
+        >>> Target.parse("to P@1=50"), Target.parse("P@1")
+        (Target(metric='P@1', value=0.5, unit='encoder_tokens'), None)
+        >>> Target.parse("to nDCG@5=37.5 in device_seconds")
+        Target(metric='nDCG@5', value=0.375, unit='device_seconds')
+        """
+        found = _TARGET.fullmatch(text)
+        return cls(found["metric"], float(found["value"]) / 100, found["unit"] or UNITS[0]) if found else None
+
+
 class TableShape(BaseModel):
     """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
-    columns: list[str] = Field(min_length=1, description="metrics, settings, or columns of a leaderboard")
+    columns: list[str] = Field(min_length=1, description="metrics, settings, columns of a leaderboard, or targets")
     beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
