@@ -29,8 +29,9 @@ from report import report
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation.bootstrap import Difference, difference
-from xmcbench.evaluation.power import Uncertainty, planned, uncertainty
+from xmcbench.evaluation.bootstrap import Difference
+from xmcbench.evaluation.comparison import ComparedMetric, Measured, compare_seeds
+from xmcbench.evaluation.power import planned
 from xmcbench.reporting import PublishedRow, published_rows, read_claims
 from xmcbench.reporting.claims import Claim, state_of, write_claims
 from xmcbench.run.runner import Runner, Settings
@@ -80,22 +81,26 @@ class Trials:
         """The file of a suite."""
         return self.suites / f"{suite}.yaml"
 
-    def side(self, suite: str, label: str) -> Side:
-        """The trials of the setting `label` of a suite."""
+    def side(self, suite: str, label: str, dataset: str | None = None) -> Side:
+        """The trials of the setting `label` of a suite, on its first dataset unless another is named."""
         sides = self._sides(suite)
-        if label not in sides:
-            raise UnknownNameError("trial", label, sides, f"in {self.path(suite)}")
-        return sides[label]
+        datasets = list(dict.fromkeys(name for name, _ in sides))
+        if (dataset or datasets[0]) not in datasets:
+            raise UnknownNameError("dataset", str(dataset), datasets, f"in {self.path(suite)}")
+        found = sides.get((dataset or datasets[0], label))
+        if found is None:
+            raise UnknownNameError("trial", label, {own for _, own in sides}, f"in {self.path(suite)}")
+        return found
 
-    def _read(self, suite: str) -> dict[str, Side]:
+    def _read(self, suite: str) -> dict[tuple[str, str], Side]:
         settings = Settings(suite=self.path(suite), data=self.data, store=self.store.root)
-        found: dict[str, list[tuple[Any, Record | None]]] = {}
+        found: dict[tuple[str, str], list[tuple[Any, Record | None]]] = {}
         for step in Runner(settings).plan():
             ended = step.record if step.record and step.record.status == Status.OK else None
-            found.setdefault(step.trial.label, []).append((step.trial, ended))
+            found.setdefault((step.trial.dataset, step.trial.label), []).append((step.trial, ended))
         return {
-            label: Side(label, own[0][0].dataset, tuple(t.seed for t, _ in own), tuple(r for _, r in own))
-            for label, own in found.items()
+            (dataset, label): Side(label, dataset, tuple(t.seed for t, _ in own), tuple(r for _, r in own))
+            for (dataset, label), own in found.items()
         }
 
     def replicates(self, record: Record, metric: str) -> Any:
@@ -131,7 +136,7 @@ def printed(claim: dict[str, Any], rows: tuple[PublishedRow, ...]) -> tuple[str,
 def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
     """What the trials of both settings say of the claim."""
     pairs = zip(suites_of(claim), (claim["better"], claim["than"]), strict=True)
-    better, than = (trials.side(suite, label) for suite, label in pairs)
+    better, than = (trials.side(suite, label, claim.get("dataset")) for suite, label in pairs)
     if better.seeds != than.seeds:
         raise XMCBenchError(
             f"{claim['claim']}: {better.label} has the seeds {list(better.seeds)}, {than.label} {list(than.seeds)}"
@@ -142,29 +147,23 @@ def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
         text = "not run" if missing == 2 * seeds else f"{missing} of {2 * seeds} trials are missing"
         return Outcome(text, "not run", planned(queries, seeds).detectable(), seeds, queries)
     metric = claim["metric"]
-    found, spread = compared(better.ended, than.ended, metric, trials)
-    values = [[record.metrics[metric] for record in side.ended] for side in (better, than)]
-    first, second = (100 * sum(own) / len(own) for own in values)
-    low, high = found.interval
+    seen = compared(better.ended, than.ended, metric, trials)
+    found, (low, high) = seen.difference, seen.difference.interval
     text = (
-        f"{better.dataset}: {metric} {first:.2f} over {second:.2f}, "
+        f"{better.dataset}: {metric} {100 * seen.first:.2f} over {100 * seen.second:.2f}, "
         f"{100 * found.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     )
     if "early" in claim:
         text += "; " + early(claim["early"], metric, better.ended, than.ended)
     verdict = "not decided" if not found.significant else "holds" if found.value > 0 else "does not hold"
-    return Outcome(text, verdict, spread.detectable(), seeds, queries, found, (better, than))
+    return Outcome(text, verdict, seen.detectable, seeds, queries, found, (better, than))
 
 
-def compared(better: list[Record], than: list[Record], metric: str, trials: Trials) -> tuple[Difference, Uncertainty]:
-    """The difference of two settings over all seeds; of one seed the interval is the percentile bootstrap's."""
-    first, second = ([trials.replicates(record, metric) for record in side] for side in (better, than))
-    values = tuple([record.metrics[metric] for record in side] for side in (better, than))
-    spread = uncertainty(first, second, (values[0], values[1]))
-    mean = (sum(values[0]) - sum(values[1])) / len(better)
-    if len(better) == 1:
-        return difference(mean, first[0], second[0]), spread
-    return spread.difference(mean), spread
+def compared(better: list[Record], than: list[Record], metric: str, trials: Trials) -> ComparedMetric:
+    """The difference of two settings over all seeds."""
+    sides = ([Measured(r.metrics, {metric: trials.replicates(r, metric)}) for r in side] for side in (better, than))
+    (found,) = compare_seeds(*sides)
+    return found
 
 
 def early(share: float, metric: str, better: list[Record], than: list[Record]) -> str:

@@ -103,3 +103,20 @@ def test_what_cannot_be_compared_is_one_line(
     code, _, said = run(bench, capsys, "compare", "ok", "rare")
     assert (code, said.count("\n")) == (2, 1)
     assert "predictions.npz: damaged" in said
+
+
+def test_all_seeds_of_two_configurations_are_compared(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(bench.suite(["fake-ok", "fake-rare"], seeds=[0, 1, 2]), debug=True)
+    code, text, _ = run(bench, capsys, "compare", "ok", "rare", "--metrics", "P@1")
+    assert code == 0
+    assert "over test queries and 3 seeds" in text
+    assert "80 % power" in text
+    assert "P@5 by" not in text
+
+
+def test_seeds_that_differ_are_an_error(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    bench.run(bench.suite(["fake-ok"], seeds=[0, 1]), debug=True)
+    bench.run(bench.suite(["fake-rare"], seeds=[0, 2]), debug=True)
+    code, _, problem = run(bench, capsys, "compare", "ok", "rare")
+    assert code == 2
+    assert "found the seeds of ok with [0, 1] and rare with [0, 2], expected the same" in problem

@@ -22,7 +22,7 @@ from xmcbench.evaluation import (
 )
 from xmcbench.evaluation.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample, resampled_sums
 from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.evaluation.comparison import compare, compare_resampled
+from xmcbench.evaluation.comparison import Measured, compare, compare_seeds
 from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases
@@ -177,7 +177,7 @@ def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() 
     trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
     kept = tuple(resampled_metrics(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
     figures = tuple(score(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    apart = compare_resampled((figures[0], figures[1]), (kept[0], kept[1]))
+    apart = compare_seeds(*([Measured(*each)] for each in zip(figures, kept, strict=True)))
     assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).metrics
 
 

@@ -31,26 +31,42 @@ def compare(
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Compare two trials on one test split: metrics, label bins, queries. Paired bootstrap over test queries."""
-    from xmcbench.cli.find import find_trial
+    """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
+    from xmcbench.cli.find import find_seeds
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import render_tables
     from xmcbench.trial.store import Store
 
     place = Store(store)
-    records = find_trial(place, first), find_trial(place, second)
+    sides = find_seeds(place, first), find_seeds(place, second)
+    records = sides[0][0], sides[1][0]
     names = _names(records, metrics)
+    if max(map(len, sides)) > 1:
+        _check_seeds(*sides)
+        typer.echo(render_tables([_stored_metrics(place, sides, names)], format))
+        return
     try:
         dataset = load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
-        typer.echo(render_tables([_stored_metrics(place, records, names)], format))
+        typer.echo(render_tables([_stored_metrics(place, sides, names)], format))
         typer.echo(f"\nno breakdown and no example queries: {problem}", err=True)
         return
     predictions, comparison = _compare(place, records, dataset, names, k)
     typer.echo(render_tables([*_tables(records, comparison)], format))
     if format == "table" and queries:
         typer.echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
+
+
+def _check_seeds(first: Sequence[Record], second: Sequence[Record]) -> None:
+    """Raise XMCBenchError unless both have the same seeds."""
+    from xmcbench.errors import XMCBenchError
+
+    seeds = [[record.trial.seed for record in side] for side in (first, second)]
+    if seeds[0] != seeds[1]:
+        labels = (side[0].trial.label for side in (first, second))
+        listed = " and ".join(f"{label} with {own}" for label, own in zip(labels, seeds, strict=True))
+        raise XMCBenchError(f"found the seeds of {listed}, expected the same: name single trials by their keys")
 
 
 def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
@@ -83,12 +99,12 @@ def _compare(
     return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
 
 
-def _stored_metrics(store: Store, records: tuple[Record, Record], names: Sequence[str]) -> TextTable:
-    """The metrics alone, from their stored values on resamples."""
-    from xmcbench.evaluation.comparison import compare_resampled
+def _stored_metrics(store: Store, sides: tuple[list[Record], list[Record]], names: Sequence[str]) -> TextTable:
+    """The metrics alone, from their stored values on resamples, over all seeds."""
+    from xmcbench.evaluation.comparison import Measured, compare_seeds
 
-    resampled = store.resampled(records[0], names), store.resampled(records[1], names)
-    return _metrics_table(records, compare_resampled((records[0].metrics, records[1].metrics), resampled))
+    first, second = ([Measured(r.metrics, store.resampled(r, names)) for r in side] for side in sides)
+    return _metrics_table((sides[0][0], sides[1][0]), compare_seeds(first, second), len(first))
 
 
 def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[TextTable]:
@@ -97,17 +113,20 @@ def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[
         yield _table(f"P@{comparison.k} by {name}", "labels", parts, ())
 
 
-def _metrics_table(records: tuple[Record, Record], figures: Sequence[ComparedMetric]) -> TextTable:
+def _metrics_table(records: tuple[Record, Record], compared: Sequence[ComparedMetric], num_seeds: int = 1) -> TextTable:
     from xmcbench.cli.find import described
 
+    over = "paired bootstrap over test queries"
+    if num_seeds > 1:
+        over = f"over test queries and {num_seeds} seeds, Student's, paired"
     notes = (
         f"1: {described(records[0])}",
         f"2: {described(records[1])}",
-        "Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p (paired bootstrap over test queries); "
-        "* the interval excludes 0.",
+        f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({over}); * the interval excludes 0. "
+        "Sees: the smallest true difference that this comparison would show with 80 % power.",
     )
     return _table(
-        f"{records[0].trial.dataset}: {records[0].trial.label} and {records[1].trial.label}", "", figures, notes
+        f"{records[0].trial.dataset}: {records[0].trial.label} and {records[1].trial.label}", "", compared, notes
     )
 
 
@@ -119,9 +138,10 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
         difference = result.difference
         low, high = difference.interval
         star = "*" if difference.significant else ""
-        figures = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
-        rows.append((result.name, *figures, f"{100 * low:+.2f} to {100 * high:+.2f}", f"{difference.p:.3f}"))
-    return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p"), tuple(rows), notes)
+        values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
+        interval = f"{100 * low:+.2f} to {100 * high:+.2f}"
+        rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * result.detectable:.2f}"))
+    return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p", "sees"), tuple(rows), notes)
 
 
 def _queries(

@@ -28,6 +28,27 @@ def find_trial(store: Store, name: str) -> Record:
     return _only(matches, scored, name, store)
 
 
+def find_seeds(store: Store, name: str) -> list[Record]:
+    """The finished trials that `name` means, by ascending seed: one, or several that differ in their seed alone.
+
+    Raises XMCBenchError as `find_trial` does.
+    """
+    from xmcbench.trial.record import SCORED
+
+    found = [record for record in _meant(_records(store), name) if record.status in SCORED]
+    if len({record.trial.model_dump_json(exclude={"seed", "version"}) for record in found}) != 1:
+        return [find_trial(store, name)]
+    return sorted(found, key=lambda record: record.trial.seed)
+
+
+def find_trials(store: Store, name: str) -> list[Record]:
+    """All finished trials that `name` means, on whatever datasets. Raises XMCBenchError if there is none."""
+    from xmcbench.trial.record import SCORED
+
+    found = [record for record in _meant(_records(store), name) if record.status in SCORED]
+    return found or [find_trial(store, name)]
+
+
 def find_record(store: Store, name: str) -> Record:
     """The trial that `name` means, with any status. Names are as in `find_trial`."""
     records = _records(store)

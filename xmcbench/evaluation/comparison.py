@@ -1,12 +1,13 @@
-"""Two trials on one test split: how their metrics differ, how significant that is, and for which queries.
+"""Two trials on one test split, or two configurations over seeds: how their metrics differ, with what significance.
 
-N test queries, K predicted labels, H hits.
+N test queries, B resamples of them, S seeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -15,18 +16,20 @@ from xmcbench.evaluation.bootstrap import Difference, difference, resample
 from xmcbench.evaluation.breakdown import LabelBins
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits
 from xmcbench.evaluation.metrics import Hits, MetricTerms
+from xmcbench.evaluation.power import uncertainty
 from xmcbench.evaluation.significance import metric_terms
 from xmcbench.trial.predictions import Predictions
 
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """A metric of two trials, as fractions; the difference is the first trial's value minus the second's."""
+    """A metric of two trials or configurations, as fractions; the difference is the first value minus the second."""
 
     name: str
-    first: float
+    first: float  # mean over seeds
     second: float
     difference: Difference
+    detectable: float  # the smallest true difference that the comparison would show with 80 % power
 
 
 @dataclass(frozen=True)
@@ -76,26 +79,40 @@ def compare(
     )
 
 
-def compare_resampled(
-    metrics: tuple[Mapping[str, float], Mapping[str, float]],
-    resampled: tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray]],
-) -> tuple[ComparedMetric, ...]:
-    """Compare the metrics whose replicates both trials have; needs neither predictions nor dataset."""
-    shared = [name for name in metrics[0] if all(name in own for own in (metrics[1], *resampled))]
-    return tuple(
-        ComparedMetric(
-            name,
-            metrics[0][name],
-            metrics[1][name],
-            difference(metrics[0][name] - metrics[1][name], resampled[0][name], resampled[1][name]),
-        )
-        for name in shared
-    )
+@dataclass(frozen=True)
+class Measured:
+    """The metrics of one trial, as fractions, and their values on resamples of the test queries, [B] each."""
+
+    metrics: Mapping[str, float]
+    replicates: Mapping[str, np.ndarray]
+
+
+def compare_seeds(first: Sequence[Measured], second: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
+    """Compare the metrics of which all trials have replicates; needs neither predictions nor dataset.
+
+    Args:
+        first: the trials of one configuration, one for each seed.
+        second: those of the other, with the same seeds in the same order.
+    """
+    trials = [*first, *second]
+    shared = [name for name in trials[0].metrics if all(name in t.metrics and name in t.replicates for t in trials)]
+    return tuple(_of_seeds(name, first, second) for name in shared)
+
+
+def _of_seeds(name: str, first: Sequence[Measured], second: Sequence[Measured]) -> ComparedMetric:
+    """One metric. With one seed the interval is the percentile bootstrap's, else that of queries and seeds together."""
+    values = [trial.metrics[name] for trial in first], [trial.metrics[name] for trial in second]
+    replicates = [trial.replicates[name] for trial in first], [trial.replicates[name] for trial in second]
+    spread = uncertainty(*replicates, values)
+    means = fmean(values[0]), fmean(values[1])
+    change = means[0] - means[1]
+    found = difference(change, replicates[0][0], replicates[1][0]) if len(first) == 1 else spread.difference(change)
+    return ComparedMetric(name, *means, found, spread.detectable())
 
 
 def _compared(first: Mapping[str, MetricTerms], second: Mapping[str, MetricTerms]) -> tuple[ComparedMetric, ...]:
-    metrics = tuple({name: terms.value for name, terms in trial.items()} for trial in (first, second))
-    return compare_resampled((metrics[0], metrics[1]), (resample(first), resample(second)))
+    measured = [Measured({name: terms.value for name, terms in t.items()}, resample(t)) for t in (first, second)]
+    return compare_seeds(measured[:1], measured[1:])
 
 
 def _parts(hits: Hits, bins: LabelBins, k: int) -> list[tuple[str, MetricTerms]]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xmcbench.evaluation.comparison import compare_resampled
+from xmcbench.evaluation.comparison import Measured, compare_seeds
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
 from xmcbench.trial.budget import UnknownBudget
@@ -87,9 +87,9 @@ def _references(store: Store, record: Record, others: Sequence[Record]) -> TextT
 
 def _differences(store: Store, record: Record, other: Record, metrics: Sequence[str]) -> dict[str, Cell]:
     """The differences of two trials as cells, by metric."""
-    resampled = store.resampled(record, metrics), store.resampled(other, metrics)
+    pair = [[Measured(trial.metrics, store.resampled(trial, metrics))] for trial in (record, other)]
     cells = {}
-    for compared in compare_resampled((record.metrics, other.metrics), resampled):
+    for compared in compare_seeds(*pair):
         low, high = compared.difference.interval
         text = f"{100 * compared.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
         cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")
