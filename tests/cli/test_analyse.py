@@ -53,10 +53,16 @@ def test_problems_are_a_line(ran: Bench, capsys: pytest.CaptureFixture[str]) -> 
         assert problem in capsys.readouterr().err
 
 
-def test_trials_of_different_data_are_not_compared(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    ran.run(ran.suite(["fake-ok"], datasets=["random-pairs-200"]))
-    assert call(ran, "fake-20/ok", "random-pairs-200/ok") == 2
-    assert "expected trials on one dataset" in capsys.readouterr().err
+def test_methods_are_compared_over_several_datasets(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    ran.run(ran.suite(["fake-ok", "fake-rare"], datasets=["random-pairs-200"]))
+    assert call(ran, "ok", "random-pairs-200/rare") == 2
+    assert "rare has no trial on fake-20: expected each method on every dataset" in capsys.readouterr().err
+    assert call(ran, "ok", "rare") == 0
+    shown = capsys.readouterr().out
+    assert "methods over 2 datasets: P@1" in shown
+    assert "mean rank" in shown
+    assert call(ran, "ok", "rare", "--metric", "P@77") == 2
+    assert "has no P@77" in capsys.readouterr().err
 
 
 def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:

@@ -12,15 +12,15 @@ from xmcbench.cli.options import DataDir, StoreDir, TableFormat
 if TYPE_CHECKING:
     import numpy as np
 
-    from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
 
 def analyse(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Trials on one dataset: key or the start of it, or dataset/label."),
+        typer.Argument(metavar="RUN...", help="Key or the start of it, label, or dataset/label."),
     ],
+    metric: Annotated[str, typer.Option(help="Metric to compare methods by over several datasets.")] = "P@1",
     k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels per query.")] = 5,
     similarity: Annotated[
         str | None,
@@ -34,9 +34,14 @@ def analyse(
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Break metrics down by label frequency and similarity; precision against recall, scores, coverage."""
+    """Break the metrics of trials on one dataset down: label frequency, similarity, precision against recall, scores.
+
+    Of trials on several datasets: mean rank, win rate and improvability of their methods.
+    """
+    from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting.across_datasets import across_datasets_table
     from xmcbench.reporting.analyses import analyse_together
     from xmcbench.reporting.analysis_tables import analysis_tables, write_analyses
     from xmcbench.reporting.text_table import render_tables
@@ -45,7 +50,11 @@ def analyse(
     if figures and out is None:
         raise XMCBenchError("--figures needs a folder: expected --out DIR")
     place = Store(store)
-    records = _on_one_dataset(place, runs)
+    named = list({record.key: record for run in runs for record in find_trials(place, run)}.values())
+    if len({record.trial.dataset_hash for record in named}) > 1:
+        typer.echo(render_tables([across_datasets_table(named, metric)], format))
+        return
+    records = list({record.key: record for record in (find_trial(place, run) for run in runs)}.values())
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
     analyses = analyse_together(place, records, dataset, k, vectors)
@@ -57,21 +66,6 @@ def analyse(
 
             written += write_analysis_figures(analyses, out, figures)
         typer.echo("\n".join(f"wrote {path}" for path in written), err=True)
-
-
-def _on_one_dataset(store: Store, runs: list[str]) -> list[Record]:
-    from xmcbench.cli.find import find_trial
-    from xmcbench.errors import XMCBenchError
-
-    records = list({record.key: record for record in (find_trial(store, run) for run in runs)}.values())
-    first = records[0].trial
-    for record in records[1:]:
-        if record.trial.dataset_hash != first.dataset_hash:
-            raise XMCBenchError(
-                f"{record.trial.dataset}/{record.trial.label} and {first.dataset}/{first.label} ran on different data, "
-                "expected trials on one dataset"
-            )
-    return records
 
 
 def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
