@@ -37,11 +37,11 @@ def test_too_little_and_too_much_are_named(tokens: float) -> None:
 def test_a_trial_that_ended_before_a_pass_that_did_not_fit_is_equal() -> None:
     early = spent("early", 70)
     early = early.model_copy(update={"spent": early.spent | {"refused_pass": 1}})
-    (found,) = equalities([spent("a", 100), early], "encoder_tokens")
-    assert not found.unequal
+    (found,) = check_equal_budgets([spent("a", 100), early], "encoder_tokens")
+    assert not found.violations
     assert str(found).endswith("; a pass over the data no longer fitted: early")
     over = early.model_copy(update={"spent": early.spent | {"encoder_tokens": 111}})
-    assert equalities([over], "encoder_tokens")[0].unequal
+    assert check_equal_budgets([over], "encoder_tokens")[0].violations
 
 
 @given(limit=st.integers(1, 10_000), step=st.integers(1, 200))

@@ -35,8 +35,8 @@ class Embeddings:
     """The vectors of all training queries [N, D] and of all labels [L, D], computed on request.
 
     Computing them is charged to the budget. Workers divide the computation, and each receives all vectors. The time of
-    a sampler's part is charged to the stage `mine`, or to another stage within a block of `stage`. A request for vectors
-    that do not fit into the rest of the budget raises PassTooLargeError, and computes nothing.
+    a sampler's part is charged to the stage `mine`, or to another stage within a block of `stage`. Requesting
+    vectors that do not fit into the rest of the budget raises PassTooLargeError and computes nothing.
     """
 
     queries: Callable[[], Tensor]
