@@ -20,11 +20,12 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 from report import report
 
 from xmcbench.data import load
@@ -32,6 +33,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.bootstrap import Difference
 from xmcbench.evaluation.comparison import ComparedMetric, Measured, compare_seeds
 from xmcbench.evaluation.power import planned
+from xmcbench.plugins.registry import registry
 from xmcbench.reporting import PublishedRow, published_rows, read_claims
 from xmcbench.reporting.claims import Claim, state_of, write_claims
 from xmcbench.run.runner import Runner, Settings
@@ -96,12 +98,26 @@ class Trials:
         settings = Settings(suite=self.path(suite), data=self.data, store=self.store.root)
         found: dict[tuple[str, str], list[tuple[Any, Record | None]]] = {}
         for step in Runner(settings).plan():
-            ended = step.record if step.record and step.record.status == Status.OK else None
+            record = step.record or self._of_older_code.get(step.trial.key_of_any_version)
+            ended = record if record and record.status == Status.OK else None
             found.setdefault((step.trial.dataset, step.trial.label), []).append((step.trial, ended))
         return {
             (dataset, label): Side(label, dataset, tuple(t.seed for t, _ in own), tuple(r for _, r in own))
             for (dataset, label), own in found.items()
         }
+
+    @cached_property
+    def _of_older_code(self) -> dict[str, Record]:
+        """The newest record of each trial by its key without versions; settings added since are at their defaults."""
+        found: dict[str, Record] = {}
+        for record in sorted(self.store.records(), key=lambda record: record.ended):
+            trial = record.trial
+            try:
+                config = _config(record)
+            except (ValidationError, XMCBenchError):  # a setting is gone
+                continue
+            found[trial.changed(config=config.model_dump(mode="json")).key_of_any_version] = record
+        return found
 
     def replicates(self, record: Record, metric: str) -> Any:
         """The metric on the resamples of the test queries, [B]."""
@@ -153,6 +169,7 @@ def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
         f"{better.dataset}: {metric} {100 * seen.first:.2f} over {100 * seen.second:.2f}, "
         f"{100 * found.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
     )
+    text += older(better, than)
     if "early" in claim:
         text += "; " + early(claim["early"], metric, better.ended, than.ended)
     verdict = "not decided" if not found.significant else "holds" if found.value > 0 else "does not hold"
@@ -164,6 +181,20 @@ def compared(better: list[Record], than: list[Record], metric: str, trials: Tria
     sides = ([Measured(r.metrics, {metric: trials.replicates(r, metric)}) for r in side] for side in (better, than))
     (found,) = compare_seeds(*sides)
     return found
+
+
+def older(*sides: Side) -> str:
+    """A remark where trials ran on older versions of the code than what is installed; else empty."""
+    records = [record for side in sides for record in side.ended]
+    remarks = {
+        record.older_than(registry().method(record.trial.method).thing.versions(_config(record))) for record in records
+    }
+    known = "; ".join(sorted(remarks - {""}))
+    return f" ({known})" if known else ""
+
+
+def _config(record: Record) -> Any:
+    return registry().method(record.trial.method).thing.Config.model_validate(record.trial.config)
 
 
 def early(share: float, metric: str, better: list[Record], than: list[Record]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import yaml
 from fakes.bench import Bench
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.registry import registry
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 METHODS = {"neighbours": {"method": "tfidf-nn"}, "popular": {"method": "popular"}, "again": {"method": "popular"}}
@@ -91,3 +93,14 @@ def test_what_cannot_be_judged_is_one_line(claims: ModuleType, root: Path, claim
     with pytest.raises(XMCBenchError, match=message) as raised:
         outcome(claims, root, **claim)
     assert "\n" not in str(raised.value)
+
+
+def test_trials_of_older_code_count_and_are_marked(
+    claims: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = registry().method("popular").thing
+    version = method.info.version
+    monkeypatch.setattr(method, "info", replace(method.info, version=version + 1))
+    found = outcome(claims, root)
+    assert found.verdict == "holds"
+    assert found.text.endswith(f"(method {version}, now {version + 1})")

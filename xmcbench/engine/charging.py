@@ -131,7 +131,7 @@ class Charging:
         return StepCost(
             queries=len(batch.query_ids),
             pool_labels=len(batch.label_ids),
-            pool_positives=len(batch.positives.rows),
+            pool_positives=len(batch.positives.rows_P),
             encoder_tokens=int(lengths_N.sum()),
             encoder_flops=TRAINING_PASSES * self.encoder_flops(lengths_N),
             scoring_flops=self._over_workers(scoring_flops)[0],

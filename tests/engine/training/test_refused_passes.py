@@ -51,10 +51,9 @@ def test_training_goes_on_with_the_old_shortlist_on_request(
 
 
 def test_a_refresh_that_fits_exactly_is_made(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    one, two = (tokens_of(small_encoder, data, tmp_path, "fresh", epochs) for epochs in (1, 2))
-    steps = tokens_of(small_encoder, data, tmp_path, "in-batch", 2)
-    refresh = two.encoder_tokens - steps.encoder_tokens
-    assert refresh > 0
+    method, one = toy(small_encoder, negatives="fresh"), tokens_of(small_encoder, data, tmp_path, "fresh", 1)
+    fit(method, data, tmp_path / "lengths", 1)
+    refresh = int(method.queries.lengths.sum())
     exact, short = (
         fit(toy(small_encoder, negatives="fresh"), data, tmp_path / str(less), one.encoder_tokens + refresh - less)
         for less in (0, 1)
