@@ -55,7 +55,9 @@ class Classifier(SecondStage):
     def num_parameters(self) -> int:
         return self.first.num_parameters + self.first.index_LD.numel()
 
-    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
+    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+        if queries_ND is None:
+            return
         index_LD, shard = self.first.index_LD, self.first.shard
         rows = torch.from_numpy(shard.label_ids)
         table = LabelTable(rows, index_LD.shape[1], self.config.table, _seed(run, "rows")).to(index_LD.device)

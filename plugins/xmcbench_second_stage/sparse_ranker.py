@@ -49,13 +49,15 @@ class SparseRanker(SecondStage):
     def num_parameters(self) -> int:
         return self.first.num_parameters + self.weights_LV.nnz + int((~np.isnan(self.intercepts_L)).sum())
 
-    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
+    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         first, ledger = self.first, run.ledger
-        with ledger.stage("mine"):
-            k = min(self.config.shortlist, train.num_labels)
-            index = search.build_index(first.index_LD, first.config.search)
-            listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
-            ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
+        listed_NK = np.full((len(train.texts), 1), -1)
+        if queries_ND is not None:
+            with ledger.stage("mine"):
+                k = min(self.config.shortlist, train.num_labels)
+                index = search.build_index(first.index_LD, first.config.search)
+                listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
+                ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         with ledger.between_checks(run.budget), ledger.stage("train"):

@@ -20,6 +20,7 @@ from xmcbench import (
     DatasetCard,
     DualEncoder,
     Method,
+    PassTooLargeError,
     Predictions,
     Run,
     Texts,
@@ -74,11 +75,19 @@ class SecondStage(Method):
             report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
         )
         self.first.fit(train, part)
-        self.learn(train, self._embed(train, run), run)
+        try:
+            queries_ND = self._embed(train, run)
+        except PassTooLargeError:
+            queries_ND = None
+        self.learn(train, queries_ND, run)
 
     @abstractmethod
-    def learn(self, train: TrainingData, queries_ND: Tensor, run: Run) -> None:
-        """Learn from the first method's vectors of the training queries, until the budget is spent or it is done."""
+    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+        """Learn from the first method's vectors of the training queries, until the budget is spent or it is done.
+
+        They are None if computing them did not fit into the budget: then nothing is learnt, and the first method
+        answers.
+        """
 
     def spent(self, run: Run) -> float:
         """The spent share of the budget; the fastest clock of all workers counts, so that they stop together."""

@@ -129,12 +129,12 @@ def test_looking_at_the_training_queries_is_charged(
 def test_without_budget_left_nothing_is_learnt(
     kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
-    """What it takes to look at the queries is spent, as one step that may overrun; then the first method answers."""
+    """Embedding the queries does not fit, so the first method answers."""
     method = stage(kind, small_encoder)
     run = make_run(tmp_path, {"encoder_tokens": 1})
     method.fit(data, run)
     assert not run.ledger.over(run.budget)
-    assert run.ledger.steps == 0
+    assert (run.ledger.steps, run.ledger.encoder_tokens, run.ledger.refused_pass) == (0, 0, 1)
     wanted = untrained(small_encoder, data, tmp_path / "first").predict(data.texts, 5)
     assert np.array_equal(method.predict(data.texts, 5).indices, wanted.indices)
 
