@@ -107,7 +107,7 @@ def test_a_name_of_several_trials_is_told_with_all_of_them(bench: Bench, ask: As
 def test_the_leaderboards_own_names_tell_trials_of_one_label_apart(bench: Bench, ask: Ask) -> None:
     for strength in (1.0, 2.0):
         bench.run(bench.suite({"ok": {"method": "fake-ok", "strength": strength}}), debug=True)
-    assert "is 2 trials" in refused(ask("ok", "--text", "a"))
+    assert "matches 2 trials" in refused(ask("ok", "--text", "a"))
     assert ask("fake-20/ok (strength=2.0)", "--text", "a")[0] == 0
 
 
