@@ -83,8 +83,10 @@ def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Mo
 def check_method(method: type[Method], bench: Bench) -> None:
     """It can be run, and what it saves predicts as it does."""
     settings: dict[str, Any] = {"method": method.name}
+    if issubclass(method, DualEncoder):
+        settings["encoder"] = "tiny"
     if issubclass(method, EmbeddingMethod):
-        settings |= {"encoder": "tiny", "batch_size": 8}
+        settings["batch_size"] = 8
     suite = bench.suite({"documented": settings}, budget={"steps": 2})
     (record,) = bench.run(suite, debug=True).values()
     assert record.status is Status.OK
