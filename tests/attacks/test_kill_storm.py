@@ -120,11 +120,14 @@ def content(store: Store) -> dict[str, Any]:
     for record in store.records():
         assert record.status is Status.OK, record.failure
         folder = store.directory(record.key)
-        files = [*sorted((folder / "model").rglob("*")), folder / "resampled.safetensors"]
+        files = [path for path in sorted((folder / "model").rglob("*")) if path.is_file()]
+        resampled = store.resampled(record, list(record.metrics))  # its file has metadata in any order
+        assert resampled
         predictions, truth = store.predictions(record.key)
         found[record.key] = (
             record.metrics, record.intervals, record.spent["steps"], predictions.indices.tobytes(),
-            predictions.scores.tobytes(), truth, [path.read_bytes() for path in files if path.is_file()],
+            predictions.scores.tobytes(), truth, [path.read_bytes() for path in files],
+            {name: values.tobytes() for name, values in resampled.items()},
         )  # fmt: skip
     return found
 

@@ -153,7 +153,7 @@ def test_a_trial_that_takes_too_much_memory_is_recorded_as_that(bench: Bench) ->
 
 
 def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmcbench.engine.planning.limits.predicted_too_large", lambda *_: "predicted to take 9 GB")
+    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_large", lambda *_: "predicted to take 9 GB")
     suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e12})
     assert bench.plan(suite)["ok"] == ("too large", "predicted to take 9 GB")
     record = bench.run(suite)["ok"]
