@@ -96,8 +96,6 @@ def _predicted(root: Path) -> dict[str, Any]:
 
 
 def _exported(root: Path) -> str:
-    if not (root / "results" / "judgements.sqlite").exists():
-        return "no judgements"
     table = root / "table.json"
     command("teachers", "export", "--store", str(root / "results"), "--format", "json", "--output", str(table))
     return table.read_text()
