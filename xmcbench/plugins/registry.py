@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
 from typing import Any
 
 import pluggy
@@ -120,9 +120,10 @@ class Registry:
 
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
-        if kind == "method":  # most built-in plugins have the name of their method
+        if (known := self._get(kind, name)) is None and kind == "method":  # most have the name of their plugin
             self._load_plugins(lambda point: _is_built_in(point) and point.name == name)
-        if (known := self._get(kind, name)) is None:
+            known = self._get(kind, name)
+        if known is None:
             self._load_all(kind)
             known = self._get(kind, name)
         if known is None:
@@ -241,7 +242,13 @@ def _built_in_first(point: EntryPoint) -> tuple[bool, str, str]:
 
 
 def _origin(point: EntryPoint) -> Origin:
-    return Origin(point.dist.name, point.dist.version) if point.dist else Origin("unknown", "0")
+    return _origin_of(point.dist) if point.dist else Origin("unknown", "0")
+
+
+@cache
+def _origin_of(distribution: Distribution) -> Origin:
+    """Name and version; a distribution parses its metadata anew each time it is asked."""
+    return Origin(distribution.name, distribution.version)
 
 
 def own_version() -> str:
