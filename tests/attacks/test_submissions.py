@@ -11,6 +11,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +51,14 @@ def command(bench: Bench, *arguments: str) -> tuple[int, str, str]:
 
 
 def bomb(path: Path, rows: int = 40) -> None:
-    """An archive of 14 MB whose arrays take 3.4 GB."""
-    zeros = b"\0" * 10_000_000
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+    """A small archive whose arrays take 3.4 GB."""
+    path.write_bytes(_bomb(rows))
+
+
+@cache
+def _bomb(rows: int) -> bytes:
+    zeros, content = b"\0" * 10_000_000, io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, kind in (("indices", "<i4"), ("scores", "<f4")):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 header = io.BytesIO()
@@ -62,6 +68,7 @@ def bomb(path: Path, rows: int = 40) -> None:
                 file.write(header.getvalue())
                 for _ in range(170):
                     file.write(zeros)
+    return content.getvalue()
 
 
 def forged(**changes: Any) -> Callable[[Path, Record], None]:
