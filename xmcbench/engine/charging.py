@@ -25,6 +25,12 @@ from xmcbench.trial.budget import Budget, Ledger
 TRAINING_PASSES = 3  # a forward pass, and a backward pass that multiplies twice as much
 
 
+def batch_lengths(batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray | None) -> np.ndarray:
+    """The lengths of the texts of `batch`, given those of all texts; `label_lengths_L` is None without label texts."""
+    lengths_N = query_lengths_N[batch.query_ids]
+    return lengths_N if label_lengths_L is None else np.concatenate([lengths_N, label_lengths_L[batch.label_ids]])
+
+
 @dataclass(frozen=True)
 class StepCost:
     """The costs of one optimiser step, over all workers."""
@@ -125,9 +131,7 @@ class Charging:
 
         `label_lengths_L` is None if labels are not encoded; `scoring_flops` are this worker's.
         """
-        lengths_N = query_lengths_N[batch.query_ids]
-        if label_lengths_L is not None:
-            lengths_N = np.concatenate([lengths_N, label_lengths_L[batch.label_ids]])
+        lengths_N = batch_lengths(batch, query_lengths_N, label_lengths_L)
         return StepCost(
             queries=len(batch.query_ids),
             pool_labels=len(batch.label_ids),

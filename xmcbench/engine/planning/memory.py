@@ -13,6 +13,7 @@ from functools import cache
 import numpy as np
 
 from xmcbench.data.tokens import micro_batches
+from xmcbench.engine.charging import batch_lengths
 from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
@@ -64,10 +65,9 @@ class LargestStep:
 
     @classmethod
     def of(cls, batch: Batch, work: Workload, method: EmbeddingMethod) -> LargestStep:
-        lengths = [work.query_lengths_N[batch.query_ids]]
-        if method.encodes_labels:
-            lengths.append(work.label_lengths_L[batch.label_ids])
-        return cls(len(batch.query_ids), len(batch.label_ids), np.concatenate(lengths))
+        label_lengths_L = work.label_lengths_L if method.encodes_labels else None
+        lengths_N = batch_lengths(batch, work.query_lengths_N, label_lengths_L)
+        return cls(len(batch.query_ids), len(batch.label_ids), lengths_N)
 
 
 def memory(
