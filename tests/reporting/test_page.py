@@ -173,18 +173,18 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
 def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: Visit) -> None:
     page = visit.page
     page.go_back()
-    assert page.locator("#view").is_hidden()
+    page.locator("#view").wait_for(state="hidden")
     headings = page.locator("#overview h2").all_inner_texts()
     assert headings == ["Measured results", "Published results", "Claims of the papers"]
     cell = page.locator("#overview tr", has_text="method-0").first.locator("td").first
     assert cell.inner_text().startswith("90.00")
     page.locator("#overview").get_by_role("link", name="zoo").click()
-    assert page.locator("#title").inner_text() == "zoo"
+    page.get_by_role("heading", name="zoo", exact=True).wait_for()
     page.goto(f"{visit.uri}#dataset=nowhere")
-    assert page.get_by_role("alert").inner_text().startswith("No dataset is called “nowhere”")
+    page.get_by_role("alert").filter(has_text="No dataset is called “nowhere”").wait_for()
     assert page.locator("#overview").is_visible()
     page.goto(f"{visit.uri}#dataset=MADE")
-    assert page.locator("#title").inner_text() == "made"
+    page.get_by_role("heading", name="made", exact=True).wait_for()
 
 
 def test_a_claim_links_from_its_value_to_its_trials(visit: Visit, records: dict[str, Record]) -> None:
@@ -193,7 +193,7 @@ def test_a_claim_links_from_its_value_to_its_trials(visit: Visit, records: dict[
     assert mark.inner_text() == "✓"
     mark.click()
     claim = page.locator("#claim-dexml-wins")
-    assert claim.is_visible()
+    claim.wait_for()
     links = [link.get_attribute("href") for link in claim.get_by_role("link").all()]
     assert links == [f"records/{key}.html" for key in list(records)[:2]]
 
@@ -232,7 +232,7 @@ def test_search_folds_accents_and_splits_words(chromium: Any, tmp_path: Path) ->
 def test_print_shows_every_row_within_the_page(chromium: Any, tmp_path: Path) -> None:
     write_page(leaderboard(many(120).values(), (), View()), {}, tmp_path)
     visit = Visit(chromium, tmp_path / "index.html", viewport={"width": 1000, "height": 700})
-    visit.page.goto(f"{visit.uri}#dataset=made")
+    choice(visit.page, "Dataset").select_option("made")
     assert len(visit.rows()) == 50
     visit.page.emulate_media(media="print")
     visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
@@ -245,7 +245,7 @@ def test_print_shows_every_row_within_the_page(chromium: Any, tmp_path: Path) ->
 def test_a_phone_shows_it_without_scrolling_sideways(chromium: Any, site: Path, scheme: str) -> None:
     phone = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True, "color_scheme": scheme}
     visit = Visit(chromium, site / "index.html", **phone)
-    visit.page.goto(f"{visit.uri}#dataset=made")
+    choice(visit.page, "Dataset").select_option("made")
     assert visit.page.evaluate("[document.documentElement.scrollWidth, innerWidth]") == [390, 390]
     channels = visit.page.evaluate("getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).map(Number)")
     assert (min(channels) > 200) if scheme == "light" else (max(channels) < 60)
@@ -265,9 +265,9 @@ def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: P
     page.get_by_role("button", name="Next").click()
     assert visit.rows()[0]["method"] == "method-9949"
     assert page.get_by_role("button", name="Next").evaluate("(button) => button === document.activeElement")
-    again = "() => { const start = performance.now(); choose('P@1', true); return performance.now() - start; }"
-    milliseconds = [page.evaluate(again) for _ in range(2)]
+    visit.sorting("P@1").click()
+    assert visit.rows()[0]["method"] == "method-9999"
+    visit.sorting("P@1").click()
     assert visit.rows()[0]["method"] == "method-0"
-    assert max(milliseconds) < 2000  # some tens on an idle core
     assert visit.problems == []
     visit.context.close()
