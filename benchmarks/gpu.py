@@ -37,6 +37,7 @@ from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
 from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
 from xmcbench.engine.losses import Positives
+from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import costs
 from xmcbench.engine.planning.memory import LargestStep, memory
@@ -81,10 +82,10 @@ def seconds(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def peak(dtype: torch.dtype, size: int) -> float:
-    """Operations per second of the fastest of a few matrix products."""
-    left, right = (torch.randn(size, size, device=default_device()).to(dtype) for _ in range(2))
-    return max(2 * size**3 / seconds(partial(torch.mm, left, right)) for _ in range(10))
+def peak(precision: str) -> float:
+    """Operations per second that this device reaches in a matrix product."""
+    device = default_device().type
+    return measured_peak(precision, device, 4096 if device == "cuda" else 512)
 
 
 def correctness(_: Sizes) -> list[Row]:
@@ -170,7 +171,7 @@ def training(name: str, many: bool, settings: Row, root: Path, limit: float, siz
     step = float(np.median(np.diff(ends))) if len(ends) > 1 else float("nan")
     flops = run.ledger.flops / max(1, run.ledger.steps)
     planned_bytes = planned_memory(kind(method.config), train, method.queries, method.labels)
-    best = peak(torch.bfloat16, 4096 if on_gpu else 512)
+    best = peak("bf16")
     return [
         {
             "what": f"{name}, {train.num_labels:,} labels, batch {method.config.batch_size}", "s per step": step,
@@ -195,15 +196,14 @@ def search(sizes: Sizes) -> list[Row]:
     """The 100 best of many labels for queries of the same width, in float32 and with bf16 products."""
     device, rows = default_device(), []
     queries, labels = (torch.randn(n, sizes.hidden, device=device) for n in (sizes.searched, sizes.many_labels))
-    for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+    for precision in ("float32", "bf16"):
         index = ExactIndex(labels, precision)  # type: ignore[arg-type]
         index.top_k(queries[:64], 100)
         taken = seconds(partial(index.top_k, queries, 100))
         products = 2 * queries.numel() * len(labels)
-        best = peak(dtype, 4096 if device.type == "cuda" else 512)
         name = f"search, {len(queries):,} queries, {len(labels):,} labels, {precision}"
         rows.append({"what": name, "s": taken, "queries per s": len(queries) / taken})
-        rows[-1]["share of peak"] = products / taken / best
+        rows[-1]["share of peak"] = products / taken / peak(precision)
     return rows
 
 

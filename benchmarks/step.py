@@ -5,7 +5,7 @@ Contestants: the engine (`GradientCache`, `losses.softmax`, fused AdamW) and sen
 for it here. Both get the same weights and the same batches of distinct queries and distinct labels: real texts of a
 dataset, and random ones of 16 tokens each. Texts are tokenised outside the timed region and padded inside it on both
 sides. Before anything is timed both have to give the same loss. All contestants take turns in one process; figures are
-medians over the turns. The peak is the best of many matrix products, measured in each turn.
+medians over the turns. The peak is that of square matrix products, measured once.
 
     pip install -e '.[bench,minilm]'
     python benchmarks/step.py --data DIR                 # a dataset of short texts
@@ -41,6 +41,7 @@ from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.embedding import autocast, evaluating
 from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, attention
 from xmcbench.engine.losses import Positives, softmax
+from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
 
 TEMPERATURE = 0.05
@@ -175,16 +176,6 @@ def seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def matrix_peak(precision: str) -> float:
-    """The most floating-point operations a second found over products like an encoder's, and large square ones."""
-    kind, best = torch.float32 if precision == "float32" else torch.bfloat16, 0.0
-    sizes = [(2048, 384, 1536), (2048, 1024, 256), (2048, 2048, 2048)]
-    for m, k, n in sizes if default_device().type == "cpu" else [*sizes, (8192, 8192, 8192)]:
-        left, right = (torch.randn(shape, device=default_device()).to(kind) for shape in ((m, k), (k, n)))
-        best = max(best, *(2 * m * k * n / seconds(partial(torch.mm, left, right)) for _ in range(8)))
-    return best
-
-
 def best_opponent(encoder: Encoder, precision: str, workload: Workload, sizes: list[int]) -> tuple[int, str]:
     """The mini-batch size and kind of attention with which sentence-transformers is quickest here."""
     kinds = sorted({"sdpa", attention() or "sdpa"})
@@ -203,7 +194,7 @@ def compare(name: str, make: Callable[[Encoder, int, int], Workload], parts: Par
     trial = make(build(), max(64, asked.batch // 8), 2)
     steps: dict[tuple[str, str], Contestant] = {}
     chosen = {}
-    for precision in PRECISIONS:
+    for precision in asked.precision:
         size, kind = chosen[precision] = best_opponent(build(), precision, trial, asked.mini_batch)
         encoder = build().to(default_device())
         steps["xmcbench", precision], ours = engine(encoder, precision)
@@ -214,21 +205,20 @@ def compare(name: str, make: Callable[[Encoder, int, int], Workload], parts: Par
             raise SystemExit(f"the contestants do not compute the same loss: {losses}")
     times: dict[tuple[str, str], list[float]] = {who: [] for who in steps}
     for turn in range(asked.turns):
-        for precision in PRECISIONS:
-            asked.peak[precision] = max(asked.peak[precision], matrix_peak(precision))
         for who, step in steps.items():
             times[who].append(seconds(lambda s=step, t=turn: s(workload, t)))
     median = {who: float(np.median(found)) for who, found in times.items()}
     flops = np.median([3 * encoder.flops(workload.lengths(turn)) for turn in range(asked.turns)])
     texts, rows = 2 * asked.batch, []
-    for precision in PRECISIONS:
+    for precision in asked.precision:
         mine, its = median["xmcbench", precision], median["theirs", precision]
         rows.append(
             {"encoder": name, "texts": workload.name, "precision": precision, "xmcbench texts/s": texts / mine,
              "s-t texts/s": texts / its, "xmcbench / s-t": its / mine, "s-t mini-batch": chosen[precision][0],
-             "s-t attention": chosen[precision][1], "against float32": median["xmcbench", "float32"] / mine,
-             "of GEMM peak": flops / mine / asked.peak[precision]}
+             "s-t attention": chosen[precision][1], "of GEMM peak": flops / mine / asked.peak[precision]}
         )  # fmt: skip
+        if "float32" in asked.precision:
+            rows[-1]["against float32"] = median["xmcbench", "float32"] / mine
     return rows
 
 
@@ -236,7 +226,7 @@ def of_dropout(name: str, parts: Parts, asked: Any) -> list[dict[str, Any]]:
     """What dropout costs in steps of one encoder, by workload and precision."""
     rows = []
     for make in (lambda encoder, *sizes: titles(encoder, parts, *sizes), fixed):
-        for precision in PRECISIONS:
+        for precision in asked.precision:
             encoder = Encoder.build(EncoderConfig(name=name), parts.train.texts, 0, asked.cache).to(default_device())
             workload = make(encoder, asked.batch, 3)
             step, _ = engine(encoder, precision)
@@ -252,6 +242,10 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=1024, help="queries a step, and as many labels")
     parser.add_argument("--turns", type=int, default=5, help="timed steps of each contestant")
     parser.add_argument("--mini-batch", type=int, nargs="+", default=MINI_BATCHES, help="tried for the other side")
+    parser.add_argument(
+        "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS,
+        help="bf16 takes minutes a step on a processor without bf16 products",
+    )  # fmt: skip
     parser.add_argument("--dropout", action="store_true", help="only what dropout costs")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true", help="tiny, 128 queries, 3 turns, two mini-batch sizes")
@@ -263,14 +257,15 @@ def main() -> None:
         asked.encoder, asked.batch, asked.turns, asked.mini_batch = ["tiny"], 128, 3, [32, 64]
     torch.set_num_threads(asked.threads)
     if asked.profile:
-        rows = [row for name in asked.encoder for p in PRECISIONS for row in profile(asked.data, name, p, asked)]
+        rows = [row for name in asked.encoder for p in asked.precision for row in profile(asked.data, name, p, asked)]
         report("step_profile", rows, asked.out)
         return
     parts = read_directory(asked.data)
     if asked.dropout:
         report("step_dropout", [row for name in asked.encoder for row in of_dropout(name, parts, asked)], asked.out)
         return
-    asked.peak, rows = dict.fromkeys(PRECISIONS, 0.0), []
+    asked.peak = {precision: measured_peak(precision, default_device().type, 2048) for precision in asked.precision}
+    rows: list[dict[str, Any]] = []
     for name in asked.encoder:
         for make in (lambda encoder, *sizes: titles(encoder, parts, *sizes), fixed):
             rows += compare(name, make, parts, asked)

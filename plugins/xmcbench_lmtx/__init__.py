@@ -220,11 +220,11 @@ class LMTX(EmbeddingMethod):
         """
         run, ledger, held_out = cycles.run, cycles.run.ledger, cycles.run.held_out
         if held_out is not None:
-            with ledger.off_the_books():
+            with ledger.uncharged():
                 k = min(PREDICTED, len(self.index_LD))
                 metrics = held_out.score(self.predict(held_out.texts, k))
         else:
-            with ledger.off_the_books():
+            with ledger.uncharged():
                 best = self._best_labels(documents, documents.development, 1).indices[:, 0]
             judged = judge(documents.ids[documents.development], best.astype(np.int64))
             metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged.asked.all() else {}

@@ -178,7 +178,7 @@ class PRIME(EmbeddingMethod):
         trained_SD = weight.clone()
         self._set_centroids(self.all_query_vectors(self.queries))
         super().index(labels)
-        weight.copy_(trained_SD)  # training may go on
+        weight.copy_(trained_SD)  # training may continue
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config

@@ -51,9 +51,9 @@ def test_a_stage_that_fails_is_charged() -> None:
     assert ledger.stage_seconds["train"] >= 0.01
 
 
-def test_what_is_off_the_books_costs_nothing() -> None:
+def test_what_is_uncharged_costs_nothing() -> None:
     ledger = Ledger(encoder_tokens=5)
-    with ledger.stage("train"), ledger.off_the_books():
+    with ledger.stage("train"), ledger.uncharged():
         time.sleep(0.03)
         ledger.encoder_tokens += 100
         with ledger.stage("mine"):

@@ -35,18 +35,18 @@ def find_seeds(store: Store, name: str) -> list[Record]:
     """
     from xmcbench.trial.record import SCORED
 
-    found = [record for record in _candidates(_records(store), name) if record.status in SCORED]
-    if len({record.trial.model_dump_json(exclude={"seed", "version"}) for record in found}) != 1:
+    matches = [record for record in _candidates(_records(store), name) if record.status in SCORED]
+    if len({record.trial.model_dump_json(exclude={"seed", "version"}) for record in matches}) != 1:
         return [find_trial(store, name)]
-    return sorted(found, key=lambda record: record.trial.seed)
+    return sorted(matches, key=lambda record: record.trial.seed)
 
 
 def find_trials(store: Store, name: str) -> list[Record]:
     """All finished trials that `name` means, on whatever datasets. Raises XMCBenchError if there is none."""
     from xmcbench.trial.record import SCORED
 
-    found = [record for record in _candidates(_records(store), name) if record.status in SCORED]
-    return found or [find_trial(store, name)]
+    matches = [record for record in _candidates(_records(store), name) if record.status in SCORED]
+    return matches or [find_trial(store, name)]
 
 
 def find_record(store: Store, name: str) -> Record:

@@ -86,8 +86,8 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
 def _read(source: Source, data_dir: Path) -> Dataset:
     dataset = source.read(data_dir)
     if not isinstance(dataset, Dataset):
-        found = type(dataset).__name__
-        raise XMCBenchError(f"dataset {source.name}: read returned {found}, expected xmcbench.Dataset")
+        kind = type(dataset).__name__
+        raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.Dataset")
     return dataset
 
 

@@ -1,7 +1,7 @@
 """How uncertain metrics are: the bootstrap over test queries, paired between trials.
 
 N test queries, B resamples, M metrics, C different columns of terms. A resample draws N queries with replacement, and
-every metric is computed anew from the terms of the queries drawn. Which queries are drawn depends on N alone. The
+every metric is recomputed from the terms of the queries drawn. Which queries are drawn depends on N alone. The
 replicates of two trials on one test split therefore belong together pair by pair, and the spread of their differences
 is that of the paired bootstrap, whenever and wherever the trials were scored.
 

@@ -247,7 +247,7 @@ def _origin(point: EntryPoint) -> Origin:
 
 @cache
 def _origin_of(distribution: Distribution) -> Origin:
-    """Name and version; a distribution parses its metadata anew each time it is asked."""
+    """Name and version; a distribution parses its metadata each time it is asked."""
     return Origin(distribution.name, distribution.version)
 
 

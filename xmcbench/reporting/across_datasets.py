@@ -28,10 +28,10 @@ def across_datasets_table(records: Sequence[Record], metric: str) -> TextTable:
             if (label, dataset) not in values:
                 raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
     metric_DM = np.array([[values[label, dataset] for label in labels] for dataset in datasets])
-    found = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
+    ranked = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
     rows = tuple(
-        (label, _text(each.mean_rank, 1), _text(each.win_rate, 100), _text(each.improvability, 100))
-        for label, each in found
+        (label, _text(standing.mean_rank, 1), _text(standing.win_rate, 100), _text(standing.improvability, 100))
+        for label, standing in ranked
     )
     notes = (
         f"{len(datasets)} datasets: {', '.join(datasets)}",

@@ -177,7 +177,7 @@ def _show_status(columns: list[Column], rows: Sequence[Row]) -> None:
 
 
 def _csv(board: Leaderboard) -> str:
-    """One line a row with everything that is known of it; `keys` and `seeds` are separated by spaces."""
+    """One line per row with all its values; `keys` and `seeds` are separated by spaces."""
     pairs = [(group, row) for group in board.groups for row in group.rows]
     metrics = list(dict.fromkeys(name for group in board.groups for name in group.every_metric))
     facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column if name != "kind"))

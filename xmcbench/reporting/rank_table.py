@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 Replicates = Callable[[Record], "np.ndarray | None"]  # a metric on resamples of the test queries, [B]; None: not stored
 
 
-def rank_tables(found: Sequence[SweepCell], metric: str, replicates: Replicates) -> list[TextTable]:
+def rank_tables(cells: Sequence[SweepCell], metric: str, replicates: Replicates) -> list[TextTable]:
     """A table for each dataset and budget on which two or more cells have the metric and its values on resamples."""
     groups: dict[tuple[str, str], list[SweepCell]] = defaultdict(list)
-    for cell in found:
+    for cell in cells:
         if metric in cell.row.metrics:
             groups[cell.trial.dataset, str(cell.trial.budget.limits())].append(cell)
     tables = [_table(dataset, cells, metric, replicates) for (dataset, _), cells in groups.items()]
@@ -34,7 +34,7 @@ def _table(dataset: str, cells: Sequence[SweepCell], metric: str, replicates: Re
     known, values = [], []
     for cell in cells:
         of_seeds = [replicates(record) for record in cell.records]
-        stored = [each for each in of_seeds if each is not None]
+        stored = [replicates_B for replicates_B in of_seeds if replicates_B is not None]
         if len(stored) == len(of_seeds):
             known.append(cell)
             values.append(np.stack(stored))

@@ -40,25 +40,25 @@ def time_to_quality(records: Sequence[Record], target: Target) -> str:
     evaluated = [record for record in records if any(target.metric in point for point in record.curve)]
     if not evaluated:
         return "-"
-    found = [spent for record in evaluated if (spent := spent_until(record.curve, target)) is not None]
-    if not found:
+    costs = [spent for record in evaluated if (spent := spent_until(record.curve, target)) is not None]
+    if not costs:
         return NOT_REACHED
-    if len(found) < len(records):
-        return f"{len(found)} of {len(records)} seeds"
+    if len(costs) < len(records):
+        return f"{len(costs)} of {len(records)} seeds"
     kind = COLUMNS[target.unit].kind
-    text = format_value(fmean(found), kind)
-    if len(found) == 1:
+    text = format_value(fmean(costs), kind)
+    if len(costs) == 1:
         return text
     from scipy.stats import t
 
-    half = float(t.ppf(0.975, len(found) - 1)) * stdev(found) / sqrt(len(found))
-    return f"{text} ({format_value(max(0.0, fmean(found) - half), kind)} to {format_value(fmean(found) + half, kind)})"
+    half = float(t.ppf(0.975, len(costs) - 1)) * stdev(costs) / sqrt(len(costs))
+    return f"{text} ({format_value(max(0.0, fmean(costs) - half), kind)} to {format_value(fmean(costs) + half, kind)})"
 
 
-def time_to_quality_table(found: Iterable[tuple[str, Sequence[Record]]], target: Target) -> TextTable:
+def time_to_quality_table(groups: Iterable[tuple[str, Sequence[Record]]], target: Target) -> TextTable:
     """What the trials of each label had spent when they first reached the target: tokens, seconds, operations."""
     units = [Target(target.metric, target.value, unit) for unit in UNITS]
-    rows = tuple((label, *(time_to_quality(records, unit) for unit in units)) for label, records in found)
+    rows = tuple((label, *(time_to_quality(records, unit) for unit in units)) for label, records in groups)
     note = (
         f"spent at the first evaluation with {target.metric} of {100 * target.value:g} or more on held-out training "
         "queries; means over seeds with 95 % intervals; -: without evaluations along the budget"

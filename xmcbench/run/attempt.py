@@ -231,7 +231,7 @@ class Attempt:
             else:
                 sample.check_order(method)
                 loaded = build_method(self.job.trial)
-                loaded.load(model)
+                load_model(loaded, model)
                 sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
         if self._fresh:
             self._fresh.close()

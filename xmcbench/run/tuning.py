@@ -2,7 +2,7 @@
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
 quality is that of its best evaluation on held-out training queries. With successive halving (Li et al., 2020) a sample
-starts with a part of the budget; while it is among the best, it is trained anew with `reduction` times as much.
+starts with a part of the budget; while it is among the best, it is trained again with `reduction` times as much.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class Ledger:
             self._inner = outer + spent
 
     @contextmanager
-    def off_the_books(self) -> Iterator[None]:
+    def uncharged(self) -> Iterator[None]:
         """Do not charge the tokens, FLOPs and seconds of the block (evaluation on the selection split)."""
         counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
         outer = dict(self.stage_seconds)
@@ -152,7 +152,7 @@ class Ledger:
         """Yield a ledger for a part of training with its own limits and schedule, and add it to this one at the end."""
         part = Ledger()
         try:
-            with self.off_the_books():
+            with self.uncharged():
                 yield part
         finally:
             self._add(part)

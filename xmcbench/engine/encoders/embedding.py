@@ -28,7 +28,7 @@ def autocast(device: torch.device, precision: Precision) -> Callable[[], Abstrac
 
 @contextmanager
 def evaluating(*modules: nn.Module) -> Iterator[None]:
-    """Modules without dropout for the block, then back in the mode they were in."""
+    """Modules in evaluation mode (no dropout) within the block, then in their previous mode."""
     modes = [module.training for module in modules]
     for module in modules:
         module.eval()
@@ -40,7 +40,7 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 
 
 def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """The array on the device; from pinned memory, so that a GPU goes on with what it does meanwhile."""
+    """The array on the device; copied from pinned memory, so that a GPU keeps computing meanwhile."""
     tensor = torch.from_numpy(array)
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
@@ -54,7 +54,7 @@ def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_b
     """[N, D] float32 embeddings, dropout off, on the encoder's device."""
     device = next(encoder.parameters()).device
     result_ND = torch.empty((len(tokens), encoder.dimension), device=device)
-    # Autocast casts a weight once a context.
+    # Autocast casts a weight once per context.
     with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
         for group in micro_batches(tokens.lengths, micro_batch_tokens):
             texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)

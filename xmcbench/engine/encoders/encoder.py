@@ -1,6 +1,6 @@
-"""The text encoder: any transformers model, pooled to one vector a text.
+"""The text encoder: any transformers model, pooled to one vector per text.
 
-Legend: N texts, M texts of a micro-batch, W tokens of the longest, H hidden size (the embedding's dimension).
+Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidden size (the embedding's dimension).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
     def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
         """The encoder `config` names; `texts` (training queries) train the tokenizer of `tiny` and `nano`, once.
 
-        Raises XMCBenchError if the model cannot be had.
+        Raises XMCBenchError if the model cannot be loaded.
         """
         if config.name in RANDOM_ENCODERS:
             tokenizer = tiny_tokenizer(texts, cache)
@@ -121,7 +121,7 @@ class Encoder(nn.Module):
     def architecture(config: EncoderConfig, vocabulary: int) -> Any:
         """The settings of the transformer that `config` names; `vocabulary` is the size for `tiny` and `nano`.
 
-        Raises XMCBenchError if they cannot be had.
+        Raises XMCBenchError if they cannot be loaded.
         """
         if config.name in RANDOM_ENCODERS:
             return _random_config(vocabulary, config)
@@ -141,7 +141,7 @@ class Encoder(nn.Module):
 
     @staticmethod
     def tokenizer_of(config: EncoderConfig) -> Any:
-        """The tokenizer of a pretrained encoder. Raises XMCBenchError if it cannot be had."""
+        """The tokenizer of a pretrained encoder. Raises XMCBenchError if it cannot be loaded."""
         from transformers import AutoTokenizer
 
         with _loading(config):
@@ -158,7 +158,7 @@ class Encoder(nn.Module):
             )
 
     def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:
-        """Embeddings [M, H] in float32. Without a mask every token is one of its text: attention is the quicker."""
+        """Embeddings [M, H] in float32. Without a mask no token is padding, and attention is faster."""
         states_MWH = self.transformer(input_ids=ids_MW, attention_mask=mask_MW).last_hidden_state
         if self.config.pooling == "cls":
             pooled_MH = states_MWH[:, 0].float()

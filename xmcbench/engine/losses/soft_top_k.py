@@ -1,13 +1,13 @@
 """DEXML's soft top-k loss (Eq. 6 and 7, Section B.4), in one pass over the scores each way.
 
 z = sigmoid(x + y), where x = alpha s and y is the threshold of each query that makes its z sum to k. Bisection would
-score the pool once a step. Instead one pass keeps, of each row, the M = 8 k largest x, and of the others power sums of
-e^x. As M of the z are at least that of the M-th largest x, and all sum to k, no other z exceeds k / M = 1/8: there
+score the pool once per step. Instead one pass keeps the M = 8 k largest x of each row, and power sums of e^x of the
+others. As M of the z are at least that of the M-th largest x, and all sum to k, no other z exceeds k / M = 1/8: there
 
     z = e/(1 + e) = e - e^2 + e^3 - ...,  e = e^(x + y) <= 1/7,
 
 so J power sums give their sum at any y, to the last digit: what is left out is at most 7^-J of it. The threshold is
-then found from M + J numbers a row.
+then found from M + J numbers per row.
 
 Legend: B queries, S labels of the pool (of this worker), C of a chunk, N some numbers of a row, M largest, J powers, K
 the k largest, P positive pairs.

@@ -6,6 +6,7 @@ float16. The float32 peaks are without TF32.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -57,7 +58,7 @@ class _Processors(Accelerator):
     """The processors of this machine; their peak is measured when it is first asked for."""
 
     def peak(self, precision: str) -> float:
-        return _measured_peak("bfloat16" if precision == "bf16" else "float32")
+        return measured_peak(precision)
 
 
 def _this_machine() -> Accelerator:
@@ -67,16 +68,19 @@ def _this_machine() -> Accelerator:
 
 
 @cache
-def _measured_peak(dtype: str) -> float:
-    """Operations per second of the fastest of a few matrix products."""
+def measured_peak(precision: str, device: str = "cpu", size: int = 1024) -> float:
+    """Operations per second of the fastest of several products of two square matrices, in `bf16` or `float32`."""
     from time import perf_counter
 
     import torch
 
-    size, fastest = 1024, 0.0
-    left, right = (torch.randn(size, size).to(getattr(torch, dtype)) for _ in range(2))
-    for _ in range(6):
+    synchronise: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    dtype, fastest = torch.bfloat16 if precision == "bf16" else torch.float32, 0.0
+    left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    for _ in range(8):
+        synchronise()
         start = perf_counter()
         torch.mm(left, right)
+        synchronise()
         fastest = max(fastest, 2 * size**3 / (perf_counter() - start))
     return fastest

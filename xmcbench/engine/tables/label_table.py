@@ -1,4 +1,4 @@
-"""Tables of free vectors, one a label or a cluster of labels, that learn on their own and only where they are touched.
+"""Tables of free vectors, one per label or cluster of labels; a step updates only the rows it uses.
 
 One-vs-all classifiers (Renee, ELMO: all rows every step), UniDEC's classifier (the rows of the pool) and PRIME's bank
 of vectors that clusters of labels share. Such a table is far larger than the encoder, so it is not among the parameters
@@ -60,7 +60,7 @@ class LabelTable(nn.Module):
     `row_ids` [N], ascending, number this worker's rows in the whole table; callers speak of rows by their place there.
     `weight` [N, D] is float32 or bfloat16, the optimiser's state float32. `state_dict` has both, and no `row_ids`: the
     first dimension is rows in every tensor but scalars, which are alike on all workers. So rows can be dealt out to
-    another number of workers, and training goes on as it would have.
+    another number of workers, and training continues as it would have.
 
     >>> table = LabelTable(torch.arange(3), 2, TableConfig(optimizer="sgd", learning_rate=0.5), seed=0)
     >>> table(torch.tensor([2, 0, 2])).sum().backward()  # row 2 twice

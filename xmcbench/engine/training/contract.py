@@ -40,7 +40,7 @@ class TrainedMethod(DualEncoder):
 
     @property
     def skips_refreshes(self) -> bool:
-        """Whether training goes on with old shortlists and clusters where new ones do not fit into the budget."""
+        """Whether training continues with old shortlists and clusters where new ones do not fit into the budget."""
         return self.config.refresh_beyond_budget == "skip"
 
     def training_data(self, train: TrainingData) -> TrainingData:

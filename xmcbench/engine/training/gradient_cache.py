@@ -82,7 +82,7 @@ class GradientCache:
         leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
         passes: list[_MicroBatch] = []
         room = max(0, self.activation_bytes - kept_bytes)
-        # Autocast casts a weight once a context, so a context spans many micro-batches. What was cast without a graph
+        # Autocast casts a weight once per context, so a context spans many micro-batches. What was cast without a graph
         # must not serve where one is kept: hence two contexts.
         with self.autocast():
             saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0

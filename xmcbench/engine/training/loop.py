@@ -72,7 +72,7 @@ class Loop:
             self.after_step(metrics)
 
     def _refreshed(self, epoch: int) -> bool:
-        """Refresh the sampler; whether training goes on. Raises PassTooLargeError if no step was taken yet."""
+        """Refresh the sampler; whether training continues. Raises PassTooLargeError if no step was taken yet."""
         try:
             self.steps.refresh(epoch)
         except PassTooLargeError:

@@ -18,7 +18,7 @@ NUM_STORED = 2  # checkpoints: the newest, and the one before
 
 
 class Checkpoints:
-    """Writes and reads all that training needs to go on as if it had not stopped."""
+    """Writes and reads what training needs to continue as if it had not stopped."""
 
     def __init__(self, steps: TrainingSteps, position: Position, best: BestWeights) -> None:
         self.steps, self.position, self.best = steps, position, best
@@ -34,7 +34,7 @@ class Checkpoints:
     def save(self) -> None:
         """Write a checkpoint of the current step, unless there is one."""
         if self._stored_step != self.run.ledger.steps:
-            with self.run.ledger.off_the_books():
+            with self.run.ledger.uncharged():
                 self._write()
             self._stored_step = self.run.ledger.steps
         self._stored_at = time.monotonic()
@@ -54,7 +54,7 @@ class Checkpoints:
             exchange.upload()
 
     def restore(self) -> bool:
-        """Go on from the newest intact checkpoint whose best weights are intact; False where there is none."""
+        """Continue from the newest intact checkpoint whose best weights are intact; False if there is none."""
         for place, saved, note in checkpoint.intact(self.run.checkpoint, NOTED):
             self.best.metric, self.best.step = note["best"], note["best_step"]
             try:

@@ -30,7 +30,7 @@ class BestWeights:
         if held_out is None or fraction < (len(run.log.curve) + 1) / held_out.evaluations:
             return False
         run.report(Progress("select", min(1.0, fraction)))
-        with run.ledger.off_the_books():
+        with run.ledger.uncharged():
             metrics = self._metrics(held_out)
         run.log.add_point(fraction, metrics)
         if self.metric is None or metrics[held_out.metric] > self.metric:
