@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -11,14 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
 from fakes import install
 from fakes.bench import Bench, Heard
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
-from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, Method, TableConfig, Teacher, teachers
-from xmcbench.cli import app
+from xmcbench import DualEncoder, EmbeddingMethod, Method, teachers
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
@@ -179,68 +174,6 @@ def test_every_hook_and_variable_is_explained() -> None:
     assert sorted(hooks) == sorted(HOOKS.values())
     for name in (*hooks, f"`{GROUP}`", STRICT, ONLY, *(("`fit`", "`predict`", "`save`", "`load`"))):
         assert name in page, name
-
-
-def commands(command: Any, path: str) -> Iterator[tuple[str, set[str]]]:
-    """Every command that does something, with its long options."""
-    if children := getattr(command, "commands", None):
-        for name, child in children.items():
-            yield from commands(child, f"{path} {name}")
-    else:
-        yield path, {option for p in command.params for option in p.opts if option.startswith("--")} - {"--help"}
-
-
-def test_the_readme_lists_every_command_with_its_options_and_no_others() -> None:
-    table = rows(section("README.md", "Results"))
-    listed = {re.sub(r" [\[A-Z].*", "", name): set(re.findall(r"--[a-z-]+", cells[0])) for name, cells in table.items()}
-    assert listed == dict(commands(typer.main.get_command(app), "xmcbench"))
-
-
-def stated(cell: str) -> Any:
-    """The value that a cell of a table states."""
-    try:
-        return json.loads(cell.strip("`"))
-    except ValueError:
-        return cell.strip("`")
-
-
-def defaults(config: type[BaseModel]) -> dict[str, Any]:
-    """Each setting's default; that of an encoder is its name, that of a table what differs from a table's own."""
-
-    def stands_for(field: FieldInfo) -> Any:
-        if field.is_required():
-            return "required"
-        value = field.get_default(call_default_factory=True)
-        if isinstance(value, EncoderConfig):
-            return value.name
-        return value.model_dump(exclude_defaults=True) if isinstance(value, TableConfig) else value
-
-    return {name: stands_for(field) for name, field in config.model_fields.items()}
-
-
-BUILT_IN = [each.thing for each in Registry().all("method") if each.origin.distribution == "xmcbench"]
-
-
-@pytest.mark.parametrize("method", BUILT_IN, ids=[method.name for method in BUILT_IN])
-def test_every_setting_of_a_method_is_documented_with_its_default(method: type[Method]) -> None:
-    shared = {DualEncoder: "Settings of every dual encoder", EmbeddingMethod: "Settings of every trained dual encoder"}
-    titles = [title for kind, title in shared.items() if issubclass(method, kind)] + [f"`{method.name}`"]
-    table = {name: cells for title in titles for name, cells in rows(section("docs/methods.md", title)).items()}
-    expected = {k: list(v) if isinstance(v, tuple) else v for k, v in defaults(method.Config).items()}
-    assert {name: stated(cells[0]) for name, cells in table.items()} == expected
-
-
-@pytest.mark.parametrize(("title", "config"), [("The encoder", EncoderConfig), ("A label table", TableConfig)])
-def test_every_setting_of_a_part_is_documented_with_its_default(title: str, config: type[BaseModel]) -> None:
-    table = rows(section("docs/methods.md", title))
-    assert {name: stated(cells[0]) for name, cells in table.items()} == defaults(config)
-
-
-@pytest.mark.parametrize("teacher", [each.thing for each in Registry().all("teacher")], ids=lambda each: each.name)
-def test_every_setting_of_a_teacher_is_documented_with_its_default(teacher: type[Teacher]) -> None:
-    table = rows(section("docs/teachers.md", f"`{teacher.name}`"))
-    told = {name: stated(cells[1]) for name, cells in table.items()}
-    assert told == json.loads(json.dumps({k: v for k, v in defaults(teacher.Config).items() if k != "name"}))
 
 
 def test_every_prompt_is_documented() -> None:

@@ -34,18 +34,32 @@ class DEXML(EmbeddingMethod):
 
     class Config(EmbeddingMethod.Config):
         negatives: Literal["in-batch", "hard", "embedding-cache", "all"] = Field(
-            "hard", description="where the label pool comes from"
+            "hard",
+            description="label pool; in-batch: the positives drawn for the batch; hard: also labels from "
+            "shortlists of nearest labels; embedding-cache: also the labels with the largest "
+            "gradients in a cache of all label embeddings; all: every label",
         )
-        loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = "decoupled-softmax"
-        positives: Literal["all", "one"] = Field("all", description="positives in the loss: all (Eq. 5), or one drawn")
-        temperature: float = Field(0.05, gt=0)
-        positives_per_query: int = Field(1, gt=0, description="positives per query drawn into the pool")
-        negatives_per_query: int = Field(1, gt=0, description="drawn from the shortlist")
-        shortlist: int = Field(100, gt=0, description="nearest labels mined per query")
-        refresh_start: int = Field(5, ge=0, description="first epoch with hard negatives")
-        refresh_every: int = Field(5, gt=0, description="epochs between refreshes of the shortlists")
+        loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = Field(
+            "decoupled-softmax", description="decoupled-softmax is Eq. 5, soft-top-k Eq. 6 and 7, bce Eq. 2"
+        )
+        positives: Literal["all", "one"] = Field(
+            "all",
+            description="positives in the loss: all in the pool (Eq. 5), or one drawn uniformly per query and step",
+        )
+        temperature: float = Field(0.05, gt=0, description="divides the inner products")
+        positives_per_query: int = Field(
+            1, gt=0, description="positives per query drawn into the pool; not with `all` negatives"
+        )
+        negatives_per_query: int = Field(1, gt=0, description="labels drawn from a query's shortlist; with `hard`")
+        shortlist: int = Field(
+            100, gt=0, description="nearest labels that are not true, mined for each training query; with `hard`"
+        )
+        refresh_start: int = Field(
+            5, ge=0, description="first epoch, from 0, with a shortlist; before it the pool is in-batch; with `hard`"
+        )
+        refresh_every: int = Field(5, gt=0, description="epochs between shortlists; with `hard`")
         cached_negatives: int = Field(
-            1024, gt=0, description="labels added per step, those with the largest cached gradients"
+            1024, gt=0, description="labels added from the cache per step; with `embedding-cache`"
         )
         k: int = Field(5, gt=0, description="k of the soft top-k loss")
         alpha: float = Field(2.0, gt=0, description="steepness of the soft top-k operator")
@@ -62,7 +76,12 @@ class DEXML(EmbeddingMethod):
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
-        negatives: list[sampling.Negatives] = []
+        negatives: list[sampling.Negatives] = Field(
+            [],
+            description="label pool; in-batch: the positives drawn for the batch; hard: also labels from "
+            "shortlists of nearest labels; embedding-cache: also the labels with the largest "
+            "gradients in a cache of all label embeddings; all: every label",
+        )
         match settings.negatives:
             case "all":
                 negatives = [sampling.Everything()]

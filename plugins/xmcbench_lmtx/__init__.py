@@ -81,24 +81,45 @@ class LMTX(EmbeddingMethod):
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
 
     class Config(losses.TripletLoss, EmbeddingMethod.Config):
-        teacher: TeacherConfig = Field(description="the teacher and its settings; see docs/teachers.md")
-        cycles: int = Field(6, gt=0, description="most cycles")
-        epochs: float = Field(1.0, gt=0, description="passes of each cycle over the documents with an accepted label")
-        documents: int | None = Field(30_000, gt=0, description="training documents to draw; null takes all")
-        development: int = Field(800, gt=0, description="documents judged after each cycle")
-        shortlist: int = Field(10, gt=0, description="best labels per document that the teacher judges in a cycle")
+        teacher: TeacherConfig = Field(description="the name of a teacher, or a mapping of its settings")
+        cycles: int = Field(6, gt=0, description="maximum number of cycles")
+        epochs: float = Field(1.0, gt=0, description="passes per cycle over the documents with an accepted label")
+        documents: int | None = Field(
+            30_000,
+            gt=0,
+            description="documents drawn from the training split; null: all; a smaller sample is a subset of a "
+            "larger one",
+        )
+        development: int = Field(
+            800, gt=0, description="documents whose best label is judged after each cycle; they are trained on too"
+        )
+        shortlist: int = Field(
+            10,
+            gt=0,
+            description="labels per document that are judged in a cycle; found by `search`, without ignored pairs",
+        )
         start: Literal["continue", "afresh"] = Field(
-            "continue", description="initial weights of a cycle: the last cycle's, or those before training"
+            "continue",
+            description="initial weights of a cycle: those of the last cycle, or those of the pretrained encoder",
         )
         accepted: Literal["cycle", "all"] = Field(
-            "cycle", description="answers to train on: of this cycle, or of all cycles so far"
+            "cycle", description="train on the answers of this cycle, or of all cycles so far"
         )
-        negatives: Literal["in-batch", "rejected"] = Field("in-batch", description="rejected adds rejected labels")
-        rejected_per_query: int = Field(3, gt=0, description="labels drawn per document from its rejected ones")
+        negatives: Literal["in-batch", "rejected"] = Field(
+            "in-batch", description="rejected adds labels that the teacher rejected"
+        )
+        rejected_per_query: int = Field(
+            3, gt=0, description="drawn from a document's rejected labels; with `rejected` negatives"
+        )
         batch_size: int = Field(128, gt=0, description="queries per step")
-        learning_rate: float = Field(2e-4, gt=0)
-        weight_decay: float = Field(0.0, ge=0, description="not on biases and norms")
-        warmup: float = Field(0.4, ge=0, lt=1, description="share of a cycle during which the learning rate rises")
+        learning_rate: float = Field(2e-4, gt=0, description="peak of each cycle's schedule")
+        weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
+        warmup: float = Field(
+            0.4,
+            ge=0,
+            lt=1,
+            description="share of a cycle in which the learning rate rises; it falls to 0 over the rest",
+        )
 
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"rejected_per_query"} if self.negatives == "in-batch" else set())

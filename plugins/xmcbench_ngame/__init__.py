@@ -29,13 +29,18 @@ class NGAME(EmbeddingMethod):
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
         batch_size: int = Field(1600, gt=0, description="queries per step")
-        learning_rate: float = Field(2e-4, gt=0)
+        learning_rate: float = Field(2e-4, gt=0, description="peak of the schedule")
         adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
-        positives_per_query: int = Field(1, gt=0, description="positives per query drawn into the pool")
+        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
         first_hardest: int | None = Field(
-            None, gt=0, description="`hardest` of the first step; null: as set throughout"
+            None,
+            gt=0,
+            description="`hardest` of the first step, from which it falls geometrically to `hardest`; null: no "
+            "schedule",
         )
-        hardest_share: float = Field(0.5, gt=0, le=1, description="share of the budget in which it falls to `hardest`")
+        hardest_share: float = Field(
+            0.5, gt=0, le=1, description="share of the budget in which it falls; with `first_hardest`"
+        )
 
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())

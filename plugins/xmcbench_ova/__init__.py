@@ -49,11 +49,22 @@ class OvA(EmbeddingMethod):
     encodes_labels = False
 
     class Config(EmbeddingMethod.Config):
-        encoder: RawEncoderConfig = RawEncoderConfig()
-        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
-        rows: Literal["random", "label-embeddings"] = Field("random", description="initial rows")
-        reduction: Literal["mean", "sum"] = Field("mean", description="of the loss over the queries of a batch")
-        label_texts_as_queries: bool = Field(False, description="use label texts as training queries for their labels")
+        encoder: RawEncoderConfig = Field(
+            RawEncoderConfig(), description="as for every dual encoder, but `normalize` is false unless it is set"
+        )
+        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows: a label table")
+        rows: Literal["random", "label-embeddings"] = Field(
+            "random",
+            description="initial rows: normal with standard deviation 0.02, or the embeddings of the label texts "
+            "before the first step (charged), scaled to length 1",
+        )
+        reduction: Literal["mean", "sum"] = Field(
+            "mean",
+            description="of the loss over the queries of a batch; sum is Renee's; over labels it is always a sum",
+        )
+        label_texts_as_queries: bool = Field(
+            False, description="label texts are training queries too, each with its own label"
+        )
 
     config: OvA.Config
 

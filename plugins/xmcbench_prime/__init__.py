@@ -72,32 +72,65 @@ class PRIME(EmbeddingMethod):
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
         batch_size: int = Field(3200, gt=0, description="queries per step")
         positives_per_query: int = Field(2, gt=0, description="positives per query drawn into the pool")
-        positives_by: Literal["propensity", "uniform"] = Field("propensity", description="how they are drawn")
-        free_vectors: int = Field(65_536, ge=0, description="V, a power of two: clusters of labels share one; 0: none")
+        positives_by: Literal["propensity", "uniform"] = Field(
+            "propensity",
+            description="they are drawn with probability proportional to their inverse propensity, or uniformly",
+        )
+        free_vectors: int = Field(
+            65_536,
+            ge=0,
+            description="V, a power of two: this many clusters of labels, by balanced 2-means of their texts "
+            "before training, share a free vector each; at most V labels have their own; 0: none",
+        )
         free_vector_length: float | None = Field(
-            PAPERS_LENGTH, gt=0, description="mean initial length; null: Xavier's for the bank's own size"
+            PAPERS_LENGTH,
+            gt=0,
+            description="mean length of the initial free vectors; null: Xavier's for the bank's own size; with "
+            "free vectors",
         )
-        centroids: Literal["momentum", "frozen", "none"] = "momentum"
-        momentum: float = Field(0.95, ge=0, lt=1, description="alpha of the centroids")
-        queries_per_centroid: int = Field(1, gt=0, description="queries per label that move its centroid in a step")
+        centroids: Literal["momentum", "frozen", "none"] = Field(
+            "momentum", description="moved by Eq. 4, frozen at their initial values, or left out of the prototype"
+        )
+        momentum: float = Field(0.95, ge=0, lt=1, description="alpha of Eq. 4; with `momentum` centroids")
+        queries_per_centroid: int = Field(
+            1,
+            gt=0,
+            description="queries of a label that move its centroid in a step: 1 is those of the batch alone; n "
+            "adds n - 1 of the label's training queries, embedded without a gradient and charged; "
+            "with `momentum` centroids",
+        )
         final_centroids: Literal["as trained", "exact"] = Field(
-            "as trained", description="in prediction; exact: means over all queries of a label"
+            "as trained",
+            description="centroids of predictions; exact: means over all training queries of a label, embedded by "
+            "the trained encoder (metered as indexing)",
         )
-        feedforward: int = Field(1024, gt=0, description="width of the prototype network's layer")
-        prototype_dropout: float = Field(0.1, ge=0, lt=1)
+        feedforward: int = Field(1024, gt=0, description="width of the feed-forward part of the transformer layer")
+        prototype_dropout: float = Field(0.1, ge=0, lt=1, description="dropout in the transformer layer")
         query_to_prototype: bool = Field(True, description="whether the loss has its first term, T(h_q, z_l)")
-        query_to_label: bool = Field(True, description="T(h_q, h_l)")
-        label_to_query: bool = Field(True, description="T(h_l, h_q)")
-        regulariser_weight: float = Field(0.1, ge=0, description="lambda; 0 leaves R out")
-        regulariser_margin: float = Field(0.3, ge=0, description="m'")
-        regulariser_mean: Literal["all", "violators"] = Field("all", description="the pairs that R is the mean over")
-        margin: Literal["dynamic", "as-printed", "fixed"] = Field("dynamic", description="fixed is largest_margin")
-        smallest_margin: float = Field(0.1, ge=0)
-        largest_margin: float = Field(0.3, ge=0)
-        hardest: int = Field(100, gt=0, description="negatives per query in each term")
-        weight_temperature: float | None = Field(0.1, gt=0, description="of the softmax that weighs negatives; or null")
-        cluster_size: int = Field(4, gt=0, description="most queries per cluster before `cluster_growth`")
-        cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs at which the cluster size doubles")
+        query_to_label: bool = Field(True, description="whether the loss has T(h_q, h_l), on texts")
+        label_to_query: bool = Field(True, description="whether the loss has T(h_l, h_q), on texts")
+        regulariser_weight: float = Field(0.1, ge=0, description="lambda; 0 leaves the regulariser out")
+        regulariser_margin: float = Field(0.3, ge=0, description="m', by which prototypes should beat texts")
+        regulariser_mean: Literal["all", "violators"] = Field(
+            "all", description="mean over all pairs compared, or over those that violate the margin"
+        )
+        margin: Literal["dynamic", "as-printed", "fixed"] = Field(
+            "dynamic",
+            description="dynamic: clip(|s_p - s_n|, smallest, largest) without a gradient; as-printed: the sign "
+            "of Eq. 3; fixed: `largest_margin`",
+        )
+        smallest_margin: float = Field(0.1, ge=0, description="lower end of the clip; not with a `fixed` margin")
+        largest_margin: float = Field(0.3, ge=0, description="upper end of the clip, and the `fixed` margin")
+        hardest: int = Field(100, gt=0, description="negatives of a query in each term, the highest-scored of the pool")
+        weight_temperature: float | None = Field(
+            0.1,
+            gt=0,
+            description="of the softmax over scores that weighs the violating negatives; null weighs all alike",
+        )
+        cluster_size: int = Field(
+            4, gt=0, description="most queries of a cluster before it grows; the number of clusters is a power of two"
+        )
+        cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs from which clusters are twice as large")
 
         @model_validator(mode="after")
         def _makes_sense(self) -> PRIME.Config:
@@ -240,7 +273,11 @@ class PRIME(EmbeddingMethod):
 
     def _triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: losses.Positives) -> Tensor:
         settings = self.config
-        margin: float | losses.DynamicMargin = settings.largest_margin
+        margin: float | losses.DynamicMargin = Field(
+            settings.largest_margin,
+            description="dynamic: clip(|s_p - s_n|, smallest, largest) without a gradient; as-printed: the sign "
+            "of Eq. 3; fixed: `largest_margin`",
+        )
         if settings.margin != "fixed":
             printed = settings.margin == "as-printed"
             margin = losses.DynamicMargin(settings.smallest_margin, settings.largest_margin, printed)

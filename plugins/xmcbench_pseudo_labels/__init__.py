@@ -27,9 +27,9 @@ class PseudoLabels(EmbeddingMethod):
 
     class Config(EmbeddingMethod.Config):
         pairs_per_document: int = Field(
-            1, gt=0, description="drawn before training; an epoch is a pass over all of them"
+            1, gt=0, description="pairs drawn once, before training; an epoch is a pass over all of them"
         )
-        temperature: float = Field(0.05, gt=0)
+        temperature: float = Field(0.05, gt=0, description="divides the inner products (chosen)")
 
     config: PseudoLabels.Config
 
@@ -92,8 +92,10 @@ class ICT(PseudoLabels):
     )
 
     class Config(PseudoLabels.Config):
-        span: Literal["random", "opening"] = Field("random", description="position; the opening contains the title")
-        span_words: int = Field(8, gt=0, description="words of the span; at most half of a short document")
+        span: Literal["random", "opening"] = Field(
+            "random", description="position of the span; the opening contains the title, if there is one"
+        )
+        span_words: int = Field(8, gt=0, description="most words of the span")
 
     config: ICT.Config
 
@@ -113,7 +115,7 @@ class RTS(PseudoLabels):
     )
 
     class Config(PseudoLabels.Config):
-        span_words: int = Field(64, gt=0, description="longest span")
+        span_words: int = Field(64, gt=0, description="most words of the span")
 
     config: RTS.Config
 

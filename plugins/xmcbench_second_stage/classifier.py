@@ -32,19 +32,33 @@ class Classifier(SecondStage):
     )
 
     class Config(SecondStage.Config):
-        epochs: int = Field(20, gt=0, description="passes over the training queries, within the budget")
+        epochs: int = Field(
+            20,
+            gt=0,
+            description="passes over the embedded training queries, within the budget; they count as epochs and steps",
+        )
         batch_size: int = Field(1024, gt=0, description="queries per step")
-        batches: Literal["shuffled", "clusters"] = "shuffled"
-        cluster_size: int = Field(64, gt=0, description="most queries per cluster")
-        warmup: float = Field(0.0, ge=0, lt=1, description="share of the stage in which the learning rate rises")
-        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows")
-        dropout: float = Field(0.5, ge=0, lt=1, description="on the query's vector")
-        margin: float = Field(0.2, gt=0)
+        batches: Literal["shuffled", "clusters"] = Field(
+            "shuffled",
+            description="shuffled, or clusters of queries with similar vectors of the first method, clustered once",
+        )
+        cluster_size: int = Field(64, gt=0, description="most queries of a cluster; with `clusters` (chosen)")
+        warmup: float = Field(
+            0.0,
+            ge=0,
+            lt=1,
+            description="share of the second stage in which the learning rate rises; it falls to 0 over the rest",
+        )
+        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows: a label table")
+        dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the query's vector")
+        margin: float = Field(0.2, gt=0, description="margin of the hinge of a positive and a negative")
         hardest: int = Field(10, gt=0, description="negatives per query in the loss")
-        positives_per_query: int = Field(3, gt=0, description="drawn into the pool")
-        negatives_per_query: int = Field(5, gt=0, description="drawn into the pool from the shortlist")
-        shortlist: int = Field(100, gt=0, description="nearest labels per query in the first method's index")
-        fuse: float = Field(1.0, ge=0, description="weight of the first method's score; 0 leaves the classifier alone")
+        positives_per_query: int = Field(3, gt=0, description="positives drawn into the pool")
+        negatives_per_query: int = Field(5, gt=0, description="negatives drawn into the pool from the shortlist")
+        shortlist: int = Field(
+            100, gt=0, description="nearest labels of each query in the first method's index that are not true"
+        )
+        fuse: float = Field(1.0, ge=0, description="weight of the first method's score; 0: the classifier only")
 
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"cluster_size"} if self.batches == "shuffled" else set())

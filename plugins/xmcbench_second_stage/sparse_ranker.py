@@ -37,9 +37,13 @@ class SparseRanker(SecondStage):
     late_imports = (*SecondStage.late_imports, "sklearn.feature_extraction.text", "sklearn.svm")
 
     class Config(SecondStage.Config):
-        shortlist: int = Field(100, gt=0, description="number of the first method's best labels that are ranked")
+        shortlist: int = Field(
+            100,
+            gt=0,
+            description="number of the first method's best labels that are ranked; labels below keep their order",
+        )
         c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
-        weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's score only")
+        weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's order")
 
     config: SparseRanker.Config
     weights_LV: sp.csr_array

@@ -39,7 +39,7 @@ class SecondStage(Method):
     late_imports = DualEncoder.late_imports
 
     class Config(Method.Config):
-        first: dict[str, Any] = Field(description="a method and its settings, as under `methods` of a suite")
+        first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")
         share: float = Field(0.8, gt=0, lt=1, description="share of every limit of the budget for the first method")
 
         @field_validator("first")

@@ -29,7 +29,7 @@ class BM25LabelMatch(Method):
 
     class Config(Method.Config):
         k1: float = Field(1.2, ge=0, description="how slowly a word that is repeated in a label saturates")
-        b: float = Field(0.75, ge=0, le=1, description="how much a long label pays for its length")
+        b: float = Field(0.75, ge=0, le=1, description="strength of the normalisation by label length")
 
     config: BM25LabelMatch.Config
 

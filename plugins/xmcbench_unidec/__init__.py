@@ -44,27 +44,65 @@ class UniDEC(EmbeddingMethod):
 
     class Config(EmbeddingMethod.Config):
         batch_size: int = Field(576, gt=0, description="queries per step")
-        learning_rate: float = Field(1e-4, gt=0, description="of the encoder")
-        head_learning_rate: float = Field(2e-4, gt=0)
-        classifier_learning_rate: float = Field(1e-3, gt=0)
-        heads: Literal["both", "de"] = Field("both", description="de is SupConDE: no classifier")
-        inference: Literal["both", "de", "clf"] = Field("both", description="the heads that score")
-        fusion: float = Field(0.5, ge=0, le=1, description="share of the encoder's cosine in the score of both")
-        rows: Literal["random", "label-embeddings"] = Field("random", description="initial rows of the classifier")
-        loss: Literal["psl", "pal"] = Field("psl", description="averaged over a query's positives, or summed")
-        directions: Literal["both", "query-to-label"] = "both"
-        de_weight: float = Field(0.3, ge=0, le=1, description="lambda; the classifier's loss has the rest")
-        temperature: float = Field(0.05, gt=0, description="of the dual encoder's loss")
-        classifier_temperature: float = Field(1.0, gt=0)
-        dimension: int = Field(384, gt=0, description="of each head")
-        head_dropout: float = Field(0.1, ge=0, lt=1)
-        positives_per_query: int = Field(3, gt=0, description="beta: positives of a query drawn into the pool")
-        extra_positives: int = Field(0, ge=0, description="beta_E: more of them in the classifier's pool alone")
-        negatives_per_query: int = Field(6, ge=0, description="eta: drawn from the shortlist; 0 mines none")
-        shortlist: int | None = Field(None, gt=0, description="null is negatives_per_query x refresh_every")
-        batches: Literal["clusters", "shuffled"] = "clusters"
-        cluster_size: int | None = Field(None, gt=0, description="queries; null is batch_size")
-        refresh_start: int = Field(0, ge=0, description="first epoch with clusters and shortlists")
+        learning_rate: float = Field(1e-4, gt=0, description="peak learning rate of the encoder")
+        head_learning_rate: float = Field(2e-4, gt=0, description="peak learning rate of both heads")
+        classifier_learning_rate: float = Field(
+            1e-3, gt=0, description="peak learning rate of the classifier's rows; with `both` heads"
+        )
+        heads: Literal["both", "de"] = Field("both", description="both, or only the dual encoder's head (SupConDE)")
+        inference: Literal["both", "de", "clf"] = Field(
+            "both", description="vectors that score: both, each of length 1, or those of one head"
+        )
+        fusion: float = Field(
+            0.5,
+            ge=0,
+            le=1,
+            description="weight of the encoder's cosine in the score of `both`; the classifier has the rest",
+        )
+        rows: Literal["random", "label-embeddings"] = Field(
+            "random",
+            description="initial rows of the classifier: normal, of length about 1, or the second head's vectors "
+            "of the label texts before the first step (charged), scaled to length 1; with `both` "
+            "heads",
+        )
+        loss: Literal["psl", "pal"] = Field(
+            "psl", description="psl is averaged over a query's positives, pal is summed"
+        )
+        directions: Literal["both", "query-to-label"] = Field(
+            "both", description="half the loss each way, or from queries to labels alone"
+        )
+        de_weight: float = Field(
+            0.3,
+            ge=0,
+            le=1,
+            description="lambda, weight of the dual encoder's loss; the classifier's has the rest; with `both` heads",
+        )
+        temperature: float = Field(0.05, gt=0, description="of the dual encoder's loss (chosen)")
+        classifier_temperature: float = Field(
+            1.0, gt=0, description="of the classifier's loss, whose scores are not normalised (chosen)"
+        )
+        dimension: int = Field(384, gt=0, description="dimension of each head")
+        head_dropout: float = Field(0.1, ge=0, lt=1, description="dropout on the heads' outputs")
+        positives_per_query: int = Field(3, gt=0, description="beta, positives of a query drawn into the pool")
+        extra_positives: int = Field(
+            0, ge=0, description="beta_E, additional positives in the classifier's pool only; with `both` heads"
+        )
+        negatives_per_query: int = Field(
+            6, ge=0, description="eta, labels drawn from a query's shortlist; 0: no mining"
+        )
+        shortlist: int | None = Field(
+            None,
+            gt=0,
+            description="nearest labels that are not true, mined for each query; null: `negatives_per_query` "
+            "times `refresh_every`",
+        )
+        batches: Literal["clusters", "shuffled"] = Field(
+            "clusters", description="batches of similar queries, or shuffled"
+        )
+        cluster_size: int | None = Field(
+            None, gt=0, description="queries per cluster; null: the batch size; with `clusters`"
+        )
+        refresh_start: int = Field(0, ge=0, description="first epoch, from 0, with clusters and shortlists")
         refresh_every: int = Field(5, gt=0, description="epochs between refreshes of clusters and shortlists")
 
         def unused(self) -> frozenset[str]:

@@ -44,15 +44,29 @@ class VectorMethod(Model, Method):
     class Config(Method.Config):
         """Settings every dual encoder has."""
 
-        encoder: EncoderConfig = EncoderConfig()
-        precision: Precision = Field("float32", description="of matrix products in the encoder; bf16 is autocast")
-        max_query_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
-        max_label_length: int | None = Field(None, gt=1, description="tokens; null takes the dataset card's")
-        search: Backend = Field("exact", description="of predictions; faiss-hnsw approximates")
+        encoder: EncoderConfig = Field(
+            EncoderConfig(), description="the text encoder: a name, or a mapping of the settings of encoders"
+        )
+        precision: Precision = Field(
+            "float32",
+            description="precision of matrix products in the encoder; bf16 is autocast; embeddings, scores and "
+            "losses are float32",
+        )
+        max_query_length: int | None = Field(
+            None, gt=1, description="tokens to which queries are truncated; null: the dataset card's `max_length`"
+        )
+        max_label_length: int | None = Field(
+            None, gt=1, description="tokens to which labels are truncated; null: the card's `max_label_length`"
+        )
+        search: Backend = Field(
+            "exact",
+            description="search of predictions: exact, faiss-flat (same results), or faiss-hnsw (a graph, which "
+            "misses some labels)",
+        )
         micro_batch_tokens: int | None = Field(
             None,
             gt=0,
-            description="padded tokens in the encoder at once; null is 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
+            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
         )
 
         def micro_batch_on(self, kind: str) -> int:

@@ -29,10 +29,12 @@ class Share(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workers: int | None = Field(None, gt=0, description="processes that train a trial together")
-    min_workers: int | None = Field(None, gt=0, description="fewest it continues with when workers are lost (Ray)")
-    cpus: float | None = Field(None, gt=0, description="CPUs per worker (Ray)")
-    gpus: float | None = Field(None, ge=0, description="GPUs per worker (Ray)")
+    workers: int | None = Field(None, gt=0, description="processes that train a trial together (1)")
+    min_workers: int | None = Field(
+        None, gt=0, description="fewest to continue with when workers are lost (`workers`; Ray)"
+    )
+    cpus: float | None = Field(None, gt=0, description="CPUs per worker (1; Ray)")
+    gpus: float | None = Field(None, ge=0, description="GPUs per worker, may be a fraction (0; Ray)")
 
     def over(self, other: Share) -> Share:
         """These settings, with unset fields filled in from `other`."""
@@ -47,7 +49,9 @@ class Share(BaseModel):
 class Resources(Share):
     """The key `resources` of a suite: what every trial may use, and exceptions for some trials."""
 
-    trials: dict[str, Share] = Field({}, description="by GLOB of label or dataset/label; the later one wins")
+    trials: dict[str, Share] = Field(
+        {}, description="`GLOB: {the same keys}` for matching labels or dataset/labels; the last match wins"
+    )
 
     def of(self, trial: Trial, command_line: Share) -> Needs:
         """The resources of `trial`; the command line comes before the suite.

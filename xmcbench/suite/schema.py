@@ -1,4 +1,4 @@
-"""The keys of a suite file. `docs/suites.md` explains each."""
+"""The keys of a suite file, with the descriptions that the documentation prints."""
 
 from __future__ import annotations
 
@@ -21,23 +21,36 @@ class SuiteFile(BaseModel):
 
     name: str = Field(min_length=1, description="name of the suite, stored in its records")
     datasets: list[str] = Field(
-        min_length=1, description="names that `xmcbench datasets` lists, or {name: NAME, option: value}"
+        min_length=1, description="names that `xmcbench datasets` lists, or `{name: NAME, option: value}`"
     )
-    encoder: str | dict[str, Any] | None = Field(None, description="short for the setting `encoder`")
+    encoder: str | dict[str, Any] | None = Field(
+        None, description="the setting `encoder` of every method that has one: a name, or a mapping"
+    )
     seeds: list[int] = Field([0], min_length=1, description="one trial per seed")
-    budget: Budget | None = Field(None, description="what training may spend")
-    budgets: dict[str, Budget] | None = Field(None, min_length=1, description="name: budget; one trial per budget")
-    equal: str | None = Field(None, description="the one limit at which every cell stops")
-    methods: dict[str, dict[str, Any]] = Field(min_length=1, description="label: {method: NAME, its settings}")
-    settings: dict[str, Any] = Field({}, description="settings of every method that has them")
-    sweep: dict[str, list[Any]] = Field({}, description="setting: values; one trial per combination")
-    selection: Selection | None = Field(None, description="training queries held out to choose a checkpoint")
+    budget: Budget | None = Field(None, description="what training may spend; this or `budgets`")
+    budgets: dict[str, Budget] | None = Field(
+        None,
+        min_length=1,
+        description="`name: budget`, one trial per budget; or the name of a YAML file beside the suite that holds them",
+    )
+    equal: str | None = Field(None, description="the one limit at which every cell must stop")
+    methods: dict[str, dict[str, Any]] = Field(
+        min_length=1,
+        description="`label: {method: NAME, setting: value}`; a `budget` in an entry replaces the suite's",
+    )
+    settings: dict[str, Any] = Field({}, description="settings of every method that has them; a method's own win")
+    sweep: dict[str, list[Any]] = Field({}, description="`setting: [values]`, one trial per combination")
+    selection: Selection | None = Field(
+        None, description="training queries held out to choose a checkpoint; null: the last weights"
+    )
     track: Track = Field("supervised", description="zero-shot hides training annotations from methods")
-    metrics: list[str] | None = Field(None, min_length=1, description="metrics of the leaderboard; null: the track's")
-    tune: Tune | None = Field(None, description="how the methods' settings are chosen")
-    tables: dict[str, TableShape] = Field({}, description="title: which cells and which columns")
+    metrics: list[str] | None = Field(
+        None, min_length=1, description="metrics to compute and to show; null: the defaults of the track"
+    )
+    tune: Tune | None = Field(None, description="how short trials choose the settings of the methods")
+    tables: dict[str, TableShape] = Field({}, description="`title: {columns: [...]}`, tables of a sweep's cells")
     timeout: float = Field(86400, gt=0, description="wall-clock seconds after which a trial is killed")
-    resources: Resources = Field(Resources(), description="what a trial may use of a machine or cluster; not in keys")
+    resources: Resources = Field(Resources(), description="workers, CPUs and GPUs of a trial; not in its key")
 
     @property
     def metric_names(self) -> list[str]:

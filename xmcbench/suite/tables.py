@@ -105,5 +105,7 @@ class TableShape(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
-    columns: list[str] = Field(min_length=1, description="metrics, settings, columns of a leaderboard, or targets")
-    beside: str = Field("", description="the paper's table whose rows are shown below, as in `dexml Table 3`")
+    columns: list[str] = Field(
+        min_length=1, description="metrics, settings, leaderboard columns, or targets as `to P@1=50`"
+    )
+    beside: str = Field("", description="a paper's table whose rows are shown below, as in `dexml Table 3`")

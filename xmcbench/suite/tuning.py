@@ -16,9 +16,9 @@ class Range(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    low: int | float
-    high: int | float
-    log: bool = False
+    low: int | float = Field(description="lower end")
+    high: int | float = Field(description="upper end; a range between whole numbers yields whole numbers")
+    log: bool = Field(False, description="draw the logarithm uniformly")
 
     @model_validator(mode="after")
     def _not_empty(self) -> Range:
@@ -43,11 +43,19 @@ class Tune(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    space: dict[str, Space] = Field(min_length=1, description="by method label: setting: values, or low and high")
+    space: dict[str, Space] = Field(
+        min_length=1, description="`label: {setting: [values]}`, or a range; `{}`: the method is not tuned"
+    )
     num_samples: int = Field(gt=0, description="samples per method and dataset")
-    budget: Budget | None = Field(None, description="budget of a sample; null: the budget of the trial")
-    metric: str | None = Field(None, description="metric to choose by; null: the selection's")
-    scheduler: Literal["none", "halving"] = Field("none", description="halving stops most samples early")
-    reduction: int = Field(3, gt=1, description="halving: one sample in so many gets so many times the budget")
-    searcher: Literal["random", "optuna"] = Field("random", description="what proposes samples")
+    budget: Budget | None = Field(None, description="largest budget of a sample; null: that of the trial")
+    metric: str | None = Field(None, description="metric that compares samples; null: the selection's")
+    scheduler: Literal["none", "halving"] = Field(
+        "none",
+        description="none: every sample gets the whole budget; halving: each starts with a part, and the best get "
+        "`reduction` times as much, trained anew",
+    )
+    reduction: int = Field(3, gt=1, description="halving: one sample in this many goes on")
+    searcher: Literal["random", "optuna"] = Field(
+        "random", description="proposes samples; optuna: tree-structured Parzen estimator"
+    )
     seed: int = Field(0, description="seed of the searcher")

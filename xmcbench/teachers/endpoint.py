@@ -64,7 +64,7 @@ class Endpoint(Teacher):
         prompt: Prompt = Field("eurlex-4k", description="name of a prompt, or a template")
         labels_per_prompt: int = Field(10, gt=0, description="labels of a document in one prompt with {labels}")
         max_words: int = Field(430, gt=0, description="words to which a document is truncated")
-        temperature: float = Field(0.0, ge=0)
+        temperature: float = Field(0.0, ge=0, description="0: the most probable answer")
         answer_tokens: int = Field(8, gt=0, description="most tokens of an answer, per label of the prompt")
         logprobs: bool = Field(False, description="ask for the probability of the answer, as its confidence")
         request: dict[str, Any] = Field({}, description="further fields of the request body")

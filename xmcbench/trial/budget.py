@@ -49,13 +49,21 @@ class Budget(BaseModel):
 
     epochs: float | None = Field(None, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, gt=0, description="optimiser steps")
-    encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded, mining included, padding not")
-    flops: float | None = Field(None, gt=0, description="floating-point operations of encoder and scores")
+    encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded: mining counts, padding does not")
+    flops: float | None = Field(
+        None, gt=0, description="operations of encoder and scores; recomputation is not counted"
+    )
     device_seconds: float | None = Field(None, gt=0, description="seconds in the stages " + ", ".join(BUDGETED_STAGES))
-    teacher_calls: int | None = Field(None, gt=0, description="document-label pairs that a teacher is asked about")
-    teacher_tokens: int | None = Field(None, gt=0, description="tokens of a teacher's prompts and answers")
+    teacher_calls: int | None = Field(
+        None, gt=0, description="different document-label pairs that a teacher is asked about"
+    )
+    teacher_tokens: int | None = Field(
+        None, gt=0, description="tokens of a teacher's prompts and answers, cached or not"
+    )
 
-    peak_bytes: float | None = Field(None, gt=0, description="most memory of a worker: of its GPU, else resident")
+    peak_bytes: float | None = Field(
+        None, gt=0, description="largest memory of a worker (GPU, else resident); never spent"
+    )
 
     @model_validator(mode="after")
     def _some_limit(self) -> Budget:

@@ -37,10 +37,14 @@ class EncoderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, or a Hugging Face id or path")
-    pooling: Literal["mean", "cls"] = "mean"
+    pooling: Literal["mean", "cls"] = Field(
+        "mean", description="mean of the token vectors, or the vector of the first token"
+    )
     normalize: bool = Field(default=True, description="scale embeddings to length 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
-    hidden_dropout: float | None = Field(default=None, ge=0, lt=1, description="in the transformer; null keeps its own")
+    hidden_dropout: float | None = Field(
+        default=None, ge=0, lt=1, description="in the transformer; null: the model's own (0.1 for tiny and nano)"
+    )
     compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
 
     @model_validator(mode="before")

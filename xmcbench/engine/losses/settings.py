@@ -16,12 +16,14 @@ class TripletLoss(Settings):
     """Settings of the triplet loss of NGAME and LMTX: a base of a `Config`, besides `EmbeddingMethod.Config`."""
 
     margin: float = Field(0.3, ge=0, description="by which a positive's score should exceed a negative's")
-    hardest: int = Field(10, gt=0, description="hardest negatives per query in the loss")
+    hardest: int = Field(10, gt=0, description="negatives of a query in the loss, the highest-scored of the pool")
     weight_temperature: float | None = Field(
-        0.1, gt=0, description="of the softmax that weighs negatives; null weighs all alike"
+        0.1, gt=0, description="of the softmax over scores that weighs the hinges of negatives; null weighs all alike"
     )
     bystanders: Literal["zero logit", "excluded"] = Field(
-        "zero logit", description="role of negatives outside the margin in that softmax"
+        "zero logit",
+        description="negatives that keep the margin in that softmax: a zero logit, as in NGAME's public code, "
+        "or excluded",
     )
 
     def triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> Tensor:

@@ -24,12 +24,19 @@ class ClusteredBatches(Settings):
         True
     """
 
-    batches: Literal["clusters", "shuffled"] = "clusters"
-    cluster_size: int = Field(1, gt=0, description="most queries per cluster before `cluster_growth`")
-    cluster_start: int = Field(10, ge=0, description="first epoch with clusters")
-    cluster_every: int = Field(5, gt=0, description="epochs between clusterings")
-    cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs at which the cluster size doubles")
-    cluster_vectors: Literal["bank", "fresh"] = Field("bank", description="of training steps, or of the current model")
+    batches: Literal["clusters", "shuffled"] = Field("clusters", description="batches of similar queries, or shuffled")
+    cluster_size: int = Field(
+        1, gt=0, description="most queries of a cluster before it grows; the number of clusters is a power of two"
+    )
+    cluster_start: int = Field(
+        10, ge=0, description="first epoch, from 0, with clusters; before it batches are shuffled"
+    )
+    cluster_every: int = Field(5, gt=0, description="epochs that clusters serve")
+    cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs from which clusters are twice as large")
+    cluster_vectors: Literal["bank", "fresh"] = Field(
+        "bank",
+        description="clusters of the vectors that training steps made, or of queries embedded anew, which is charged",
+    )
 
     def order(self) -> Order:
         """The `order` of a `Sampler`."""

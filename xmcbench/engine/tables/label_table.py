@@ -34,12 +34,11 @@ class TableConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
-    learning_rate: float = Field(1e-3, gt=0)
-    weight_decay: float = Field(0.0, ge=0, description="of the rows a step touches; sgd adds it to the gradient")
+    learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule, which is that of the encoder")
+    weight_decay: float = Field(0.0, ge=0, description="of the rows that a step updates; sgd adds it to the gradient")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd; 0 keeps no state")
     dtype: Literal["float32", "bf16", "bf16-compensated"] = Field(
-        "float32",
-        description="bf16 rounds stochastically; bf16-compensated keeps what rounding takes, in 16 more bits",
+        "float32", description="bf16 rounds stochastically; bf16-compensated keeps the rounding error in 16 more bits"
     )
 
     @model_validator(mode="after")

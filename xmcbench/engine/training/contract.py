@@ -26,14 +26,23 @@ class TrainedMethod(DualEncoder):
         """Settings every trained dual encoder has."""
 
         batch_size: int = Field(1024, gt=0, description="queries per step")
-        learning_rate: float = Field(3e-4, gt=0)
-        weight_decay: float = Field(0.01, ge=0, description="not on biases and norms")
-        warmup: float = Field(0.1, ge=0, lt=1, description="share of the budget in which the learning rate rises")
-        clip_norm: float | None = Field(None, gt=0, description="largest norm of the gradient; null clips nothing")
-        activation_gib: float = Field(4.0, ge=0, description="GiB of activations kept before a second pass is needed")
+        learning_rate: float = Field(3e-4, gt=0, description="peak of the schedule")
+        weight_decay: float = Field(0.01, ge=0, description="of AdamW, on matrices; not on biases and norms")
+        warmup: float = Field(
+            0.1,
+            ge=0,
+            lt=1,
+            description="share of the budget in which the learning rate rises; it falls to 0 over the rest",
+        )
+        clip_norm: float | None = Field(None, gt=0, description="largest norm of the whole gradient; null: no clipping")
+        activation_gib: float = Field(
+            4.0, ge=0, description="GiB of activations kept for the backward pass; the others are recomputed"
+        )
 
         refresh_beyond_budget: Literal["end", "skip"] = Field(
-            "end", description="where mining or clustering does not fit into the rest of the budget: end, or skip it"
+            "end",
+            description="if mining or clustering does not fit into the rest of the budget: end training, or skip "
+            "it and keep the old shortlists and clusters",
         )
 
     config: TrainedMethod.Config

@@ -1,0 +1,237 @@
+"""Generates parts of the site from the code. mkdocs calls `on_files` once and `on_page_markdown` for every page.
+
+A page marks a generated part with a line `<!-- generated: KIND -->` or `<!-- generated: KIND NAME -->`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
+
+import typer
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pymdownx.superfences import fence_code_format
+
+ROOT = Path(__file__).parents[1]
+MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
+# Pages of the site that are files elsewhere in the repository, and how links to them change.
+ELSEWHERE = {"contributing.md": ROOT / "CONTRIBUTING.md", "changelog.md": ROOT / "CHANGELOG.md"}
+ELSEWHERE |= {f"plugins/{path.parent.name}.md": path for path in sorted(ROOT.glob("plugins/*/README.md"))}
+LINKS = (
+    (r"\]\(\.\./plugins/(\w+)/README\.md", r"](plugins/\1.md"),
+    (r"\]\((?:\.\./)?(CONTRIBUTING|CHANGELOG)\.md", lambda link: f"]({link[1].lower()}.md"),
+    (r"\]\(\.\./(xmcbench_\w+)/README\.md", r"](\1.md"),
+    (r"\]\(\.\./\.\./docs/", "](../"),
+    (r"\]\(docs/", "]("),
+    (r"\]\(README\.md", "](index.md"),
+)
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Let the theme draw fenced blocks of Mermaid."""
+    fences = [{"name": "mermaid", "class": "mermaid", "format": fence_code_format}]
+    config.mdx_configs["pymdownx.superfences"] = {"custom_fences": fences}
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """The files of the site, with the pages that are kept elsewhere in the repository."""
+    for uri, path in ELSEWHERE.items():
+        files.append(File.generated(config, uri, content=path.read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: object) -> str:
+    """The page with its generated parts, and with links that lead to pages of the site."""
+    for link, page in LINKS:
+        markdown = re.sub(link, page, markdown)
+    return MARK.sub(lambda mark: KINDS[mark[1]](*filter(None, [mark[2]])), markdown)
+
+
+def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table."""
+    lines = [headings, ("---",) * len(headings), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
+
+
+# Commands -----------------------------------------------------------------------------------------------------------
+
+
+def commands() -> str:
+    """Every command with its arguments and options, as `--help` shows them."""
+    from xmcbench.cli import app
+
+    return "\n".join(_command(path, function) for path, function in _walk(app, "xmcbench"))
+
+
+def _walk(app: typer.Typer, path: str) -> Iterator[tuple[str, Callable[..., None]]]:
+    for command in app.registered_commands:
+        function = cast("Callable[..., None]", command.callback)
+        yield f"{path} {command.name or function.__name__}", function
+    for group in app.registered_groups:
+        yield from _walk(cast("typer.Typer", group.typer_instance), f"{path} {group.name}")
+
+
+def _command(path: str, function: Callable[..., None]) -> str:
+    rows = [
+        _parameter(name, parameter.default, *get_args(parameter.annotation))
+        for name, parameter in inspect.signature(function, eval_str=True).parameters.items()
+        if get_origin(parameter.annotation) is Annotated
+    ]
+    text = f"## `{path}`\n\n{inspect.cleandoc(function.__doc__ or '')}\n\n"
+    return text + (table(("argument or option", "meaning", "default"), rows) if rows else "It has no options.\n")
+
+
+def _parameter(name: str, default: Any, kind: Any, info: Any) -> tuple[str, str, str]:
+    meaning = info.help or ""
+    if get_origin(kind) is list or list in map(get_origin, get_args(kind)):
+        meaning += " May be given several times."
+    if info.envvar:
+        meaning += f" Environment variable: `{info.envvar}`."
+    shown = info.show_default if isinstance(info.show_default, str) else _default(default)
+    return _usage(name, kind, info), meaning, shown
+
+
+def _usage(name: str, kind: Any, info: Any) -> str:
+    """How an argument or option is written, with its choices or a word for its value."""
+    if isinstance(info, typer.models.ArgumentInfo):
+        return f"`{info.metavar or name.upper()}`"
+    given = [option for option in (info.default, *(info.param_decls or ())) if str(option).startswith("-")]
+    names = ", ".join(f"`{option}`" for option in given or ["--" + name.replace("_", "-")])
+    if kind is bool:
+        return names
+    plain = next((part for part in get_args(kind) if part is not type(None)), kind) if _optional(kind) else kind
+    if get_origin(plain) is Literal:
+        return f"{names} {_choices(get_args(plain))}"
+    if isinstance(plain, type) and issubclass(plain, Enum):
+        return f"{names} {_choices(choice.value for choice in plain)}"
+    return f"{names} `{info.metavar or {int: 'N', float: 'X', Path: 'PATH'}.get(plain, 'TEXT')}`"
+
+
+def _choices(values: Iterable[str]) -> str:
+    return "(" + ", ".join(f"`{value}`" for value in values) + ")"
+
+
+def _optional(kind: Any) -> bool:
+    return isinstance(kind, types.UnionType) or get_origin(kind) is Union
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "required"
+    return "" if value is None or value is False else f"`{getattr(value, 'value', value)}`"
+
+
+# Settings -----------------------------------------------------------------------------------------------------------
+
+
+def suite() -> str:
+    """The keys of a suite file, and those of the mappings in it."""
+    from xmcbench.suite.resources import Resources
+    from xmcbench.suite.schema import SuiteFile
+    from xmcbench.suite.tables import TableShape
+    from xmcbench.suite.tuning import Range, Tune
+    from xmcbench.trial.budget import Budget
+    from xmcbench.trial.trial import Selection
+
+    parts = {
+        "Top level": SuiteFile,
+        "`budget`, and each entry of `budgets`": Budget,
+        "`selection`": Selection,
+        "`tune`": Tune,
+        "A range in `tune.space`": Range,
+        "Each entry of `tables`": TableShape,
+        "`resources`": Resources,
+    }
+    return "\n".join(f"## {title}\n\n{settings(config)}" for title, config in parts.items())
+
+
+def columns() -> str:
+    """The columns that leaderboards and tables can show."""
+    from xmcbench.suite.tables import COLUMNS
+
+    return table(("column", "meaning"), ((f"`{column.name}`", column.help) for column in COLUMNS.values()))
+
+
+def method(name: str) -> str:
+    """The settings of a built-in method that it does not share with other dual encoders."""
+    from xmcbench import DualEncoder, EmbeddingMethod
+    from xmcbench.plugins.registry import registry
+
+    kind = registry().method(name).thing
+    shared = next((base.Config for base in (EmbeddingMethod, DualEncoder) if issubclass(kind, base)), BaseModel)
+    own = {
+        name: field
+        for name, field in kind.Config.model_fields.items()
+        if name not in shared.model_fields or field.default != shared.model_fields[name].default
+    }
+    return settings(own) if own else "It has no settings of its own.\n"
+
+
+def teacher(name: str) -> str:
+    """The settings of a built-in teacher."""
+    from xmcbench.plugins.registry import registry
+
+    fields = registry().teacher(name).Config.model_fields
+    return settings({name: field for name, field in fields.items() if name != "name"})
+
+
+def shared(kind: str) -> str:
+    """Settings that many methods have: of every dual encoder, of every trained one, of encoders, of label tables."""
+    from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, TableConfig
+
+    if kind == "trained":
+        inherited = DualEncoder.Config.model_fields
+        return settings({n: f for n, f in EmbeddingMethod.Config.model_fields.items() if n not in inherited})
+    return settings({"dual-encoder": DualEncoder.Config, "encoder": EncoderConfig, "table": TableConfig}[kind])
+
+
+def settings(config: type[BaseModel] | dict[str, FieldInfo]) -> str:
+    """A table of settings: name, type or choices, meaning, default."""
+    fields = config if isinstance(config, dict) else config.model_fields
+    rows = ((f"`{name}`", _type(f.annotation), f.description or "", _value(f)) for name, f in fields.items())
+    return table(("setting", "type", "meaning", "default"), rows)
+
+
+def _type(annotation: Any) -> str:
+    """A type as a reader of YAML would say it."""
+    if get_origin(annotation) is Literal:
+        return ", ".join(f"`{choice}`" for choice in get_args(annotation))
+    if isinstance(annotation, types.UnionType):
+        return " or ".join(_type(part) for part in get_args(annotation))
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return "mapping"
+    words = {str: "text", int: "whole number", float: "number", bool: "`true`, `false`", type(None): "null"}
+    words |= {list: "list", tuple: "list", dict: "mapping"}
+    return words.get(get_origin(annotation) or annotation, "any")
+
+
+def _value(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    value = field.get_default(call_default_factory=True)
+    if isinstance(value, BaseModel):
+        value = getattr(value, "name", None) or value.model_dump(exclude_defaults=True, exclude_none=True)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "`true`", False: "`false`"}[value]
+    if isinstance(value, tuple | list):
+        return "`[" + ", ".join(map(str, value)) + "]`"
+    return f"`{value}`" if value != "" else '`""`'
+
+
+KINDS: dict[str, Callable[..., str]] = {
+    "commands": commands,
+    "suite": suite,
+    "columns": columns,
+    "method": method,
+    "teacher": teacher,
+    "shared": shared,
+}
