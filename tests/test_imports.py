@@ -22,7 +22,7 @@ LIGHT = (
     "reporting",
     "plugins.registry",
     "run.runner",
-    "run.start_worker",
+    "run.worker_server",
     "run.worker",
     "data",
 )

@@ -98,9 +98,9 @@ def workers(driver: int) -> list[int]:
     """The workers that a driver has started."""
     found = []
     try:
-        for child in psutil.Process(driver).children():
-            if "xmcbench.run.start_worker" in child.cmdline() and child.status() != psutil.STATUS_ZOMBIE:
-                found.append(child.pid)
+        for server in psutil.Process(driver).children():
+            if "xmcbench.run.worker_server" in server.cmdline():
+                found += [child.pid for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
     except psutil.Error:
         pass
     return found

@@ -7,8 +7,10 @@ import errno
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import ClassVar
@@ -32,6 +34,9 @@ from xmcbench import (
 from xmcbench.data import Draft, Source
 
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 30, 40, 20
+
+
+LITTER: list[np.ndarray] = []
 
 
 class Ok(Method):
@@ -128,6 +133,43 @@ class Killed(Ok):
 
     def fit(self, train: TrainingData, run: Run) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Litterer(Ok):
+    """Leaves behind what a process can leave behind: for itself harmless, for later trials of the process not."""
+
+    name = "fake-litterer"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        LITTER.append(np.ones(10**8, np.uint8))
+        os.environ["LITTER"] = "here"
+        os.chdir("/")
+        Ok.predict = Nan.predict  # type: ignore[method-assign]
+
+    predict = Ok.predict
+
+
+class Tidy(Ok):
+    """Writes down what it finds in its process."""
+
+    name = "fake-tidy"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        draws = [random.random(), float(np.random.random())]  # noqa: NPY002
+        found = {"litter": len(LITTER), "variable": os.environ.get("LITTER"), "folder": str(Path.cwd()), "draws": draws}
+        found |= {"threads": threading.active_count(), "server": os.getppid(), "pid": os.getpid()}
+        (run.checkpoint.parent / "found.json").write_text(json.dumps(found))
+
+
+class ServerKiller(Ok):
+    name = "fake-server-killer"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)
 
 
 class Partners(Ok):
@@ -300,7 +342,7 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 METHODS = (
     Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
-    Asker, OrderDependent, Picky
+    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller
 )  # fmt: skip
 
 

@@ -14,9 +14,9 @@ from typing import Any, Self
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
-from xmcbench.run.local import WORKER_ENVIRONMENT
 from xmcbench.run.ray_trial import FOLDER, PURPOSE, RESTARTS, Mailbox, train
 from xmcbench.run.running_trial import Death, RunningTrial, Task
+from xmcbench.run.worker_processes import WORKER_ENVIRONMENT
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 

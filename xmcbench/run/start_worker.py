@@ -1,15 +1,13 @@
-"""Starts a worker of a trial: `python -m xmcbench.run.start_worker DIRECTORY EVENTS PARENT RANK SIZE`.
+"""The first steps of a worker of a trial, in the process that was forked for it.
 
-The arguments are those of `xmcbench.run.worker`. Before anything large is imported, a guard process is forked. It ends
-the worker, and every process that the worker started, when the parent process is gone. The guard works also while the
-worker imports, is busy in a library, or is gone itself.
+A guard process is forked at once. It ends the worker, and every process that the worker started, when the process that
+runs the suite is gone. The guard works also while the worker is busy in a library, or is gone itself.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from pathlib import Path
 
 from xmcbench.trial.program import MARK, adopt_orphans, end_processes, process_tree
@@ -41,18 +39,9 @@ def start(directory: Path, events: int, parent: int, rank: int, size: int) -> in
     """Run the worker, then end the processes that it left behind; the exit code of the worker."""
     fork_guard(parent, [events])
     adopt_orphans()
-    from xmcbench.run.worker import main  # imports for a second
-
     try:
+        from xmcbench.run.worker import main
+
         return main(directory, events, rank, size)
     finally:
         end_processes(own_mark(), process_tree(os.getpid()))
-
-
-if __name__ == "__main__":
-    from xmcbench.errors import XMCBenchError
-
-    try:
-        sys.exit(start(Path(sys.argv[1]), *map(int, sys.argv[2:])))
-    except XMCBenchError as error:
-        sys.exit(str(error))

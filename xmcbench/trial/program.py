@@ -48,9 +48,9 @@ def run_program(
     Raises `ProgramError` for an exit code other than 0 and for more than `max_seconds` of wall clock, `TooLargeError`
     for more than `max_bytes` of resident memory in all its processes together.
     """
-    mark, start, peak = uuid4().hex, time.monotonic(), 0
+    (mark, marked), start, peak = new_mark(), time.monotonic(), 0
     words = [str(word) for word in command]
-    variables = {**os.environ, **(environment or {}), MARK: _marks(mark)}
+    variables = {**os.environ, **(environment or {}), **marked}
     try:
         process = subprocess.Popen(words, cwd=directory, env=variables, stdin=subprocess.DEVNULL)
     except OSError as problem:
@@ -76,10 +76,13 @@ def run_program(
     return ProgramUsage(time.monotonic() - start, peak)
 
 
-def new_mark() -> tuple[str, dict[str, str]]:
-    """A token for the child processes that are started next, and the variable that marks them."""
+def new_mark(outer: str | None = None) -> tuple[str, dict[str, str]]:
+    """A token for the child processes that are started next, and the variable that marks them.
+
+    `outer` are the marks of the programs around them; by default, those of this process.
+    """
     mark = uuid4().hex
-    return mark, {MARK: _marks(mark)}
+    return mark, {MARK: f"{os.environ.get(MARK, '') if outer is None else outer} {mark}".strip()}
 
 
 def adopt_orphans() -> None:
@@ -113,11 +116,6 @@ def end_processes(mark: str, processes: Iterable[psutil.Process]) -> None:
             with suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(left, timeout=0.5)
-
-
-def _marks(mark: str) -> str:
-    """The value of the variable: nested programs carry the marks of all programs around them."""
-    return f"{os.environ.get(MARK, '')} {mark}".strip()
 
 
 def process_tree(pid: int) -> list[psutil.Process]:
