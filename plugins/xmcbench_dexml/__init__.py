@@ -76,12 +76,7 @@ class DEXML(EmbeddingMethod):
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
-        negatives: list[sampling.Negatives] = Field(
-            [],
-            description="label pool; in-batch: the positives drawn for the batch; hard: also labels from "
-            "shortlists of nearest labels; embedding-cache: also the labels with the largest "
-            "gradients in a cache of all label embeddings; all: every label",
-        )
+        negatives: list[sampling.Negatives] = []
         match settings.negatives:
             case "all":
                 negatives = [sampling.Everything()]

@@ -273,11 +273,7 @@ class PRIME(EmbeddingMethod):
 
     def _triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: losses.Positives) -> Tensor:
         settings = self.config
-        margin: float | losses.DynamicMargin = Field(
-            settings.largest_margin,
-            description="dynamic: clip(|s_p - s_n|, smallest, largest) without a gradient; as-printed: the sign "
-            "of Eq. 3; fixed: `largest_margin`",
-        )
+        margin: float | losses.DynamicMargin = settings.largest_margin
         if settings.margin != "fixed":
             printed = settings.margin == "as-printed"
             margin = losses.DynamicMargin(settings.smallest_margin, settings.largest_margin, printed)
