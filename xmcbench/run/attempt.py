@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import random
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,8 +34,8 @@ from xmcbench.evaluation import (
 )
 from xmcbench.evaluation.scoring import score_predictions
 from xmcbench.files import network
-from xmcbench.run import file_guard
-from xmcbench.run.file_guard import BrokenContractError, forbid_test_files
+from xmcbench.run import file_guard, landlock
+from xmcbench.run.file_guard import BrokenContractError, existing_test_files, forbid_test_files
 from xmcbench.run.fresh_process import FreshProcess
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
@@ -51,6 +54,9 @@ from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import Store
 
+T = TypeVar("T")
+CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
+HOME_FOLDERS = (".cache/huggingface", ".cache/torch", ".triton")  # caches of frameworks
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
 
@@ -69,7 +75,9 @@ class Attempt:
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
     checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
     fork: bool = False  # load the saved model in a process that is forked before training
+    own_thread: bool = False  # this thread ends with the attempt: Landlock may restrict it
     _fresh: FreshProcess | None = None
+    _unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this one may not
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
     def perform(self) -> Record | None:
@@ -103,7 +111,7 @@ class Attempt:
         self.stage = "check"
         self._check(method, sample, directory / "model")
         self.stage = "score"
-        record = self._score(predictions)
+        record = self._outside(self._score, predictions)
         shutil.rmtree(directory / "checkpoint", ignore_errors=True)
         return record
 
@@ -193,7 +201,10 @@ class Attempt:
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
-        judges = JudgeFactory(run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers)
+        popen = partial(self._outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
+        judges = JudgeFactory(
+            run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers, popen
+        )
         self.stage = "fit"
         self.report(Progress("fit", 0.0))
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
@@ -213,7 +224,7 @@ class Attempt:
         return joined(self.worker.rank, self.worker.size, self.worker.meeting)
 
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
-        texts, ignore = self._test_queries()
+        texts, ignore = self._outside(self._test_queries)
         self.report(Progress("predict", 0.0))
         with self._guarded("predict"), self.log.ledger.stage("predict"):
             return predict_test(method, texts, ignore)
@@ -240,12 +251,34 @@ class Attempt:
     def _guarded(self, stage: str) -> Iterator[None]:
         """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
         job = self.job
-        self.checks["test files"] = file_guard.NAME
-        self.checks["network"] = network.NAME
         source = find_source(job.trial.dataset, job.data)
-        prepared = prepared_directory(source, job.data, job.cache)
-        with forbid_test_files(job.data / job.trial.dataset, prepared, stage), network.forbid_network():
+        folders = job.data / job.trial.dataset, prepared_directory(source, job.data, job.cache)
+        if self.own_thread and self._unrestricted is None:
+            self._restrict(existing_test_files(*folders))
+        self.checks["test files"] = f"{landlock.NAME}, {file_guard.NAME}" if self._unrestricted else file_guard.NAME
+        self.checks["network"] = network.NAME
+        with forbid_test_files(*folders, stage), network.forbid_network():
             yield
+
+    def _restrict(self, test_files: list[Path]) -> None:
+        """Have the kernel forbid this thread to read test files, where this hinders nothing that a trial needs."""
+        above = landlock.folders_above(test_files)
+        if above & {Path(tempfile.gettempdir()).resolve(), self.job.store.resolve()}:
+            return  # what is created there later could not be read
+        caches = [self.job.cache / name for name in CACHE_FOLDERS] + [Path.home() / name for name in HOME_FOLDERS]
+        for folder in caches:
+            if folder.parent.resolve() in above:
+                folder.mkdir(exist_ok=True)
+        unrestricted = ThreadPoolExecutor(1)
+        unrestricted.submit(int).result()  # starts the thread
+        if landlock.forbid_reading(test_files):
+            self._unrestricted = unrestricted
+
+    def _outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call a function of the harness, which may read test files."""
+        if self._unrestricted is None:
+            return function(*arguments, **options)
+        return self._unrestricted.submit(function, *arguments, **options).result()
 
     def _test_queries(self) -> tuple[Texts, sp.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""

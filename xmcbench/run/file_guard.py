@@ -17,6 +17,7 @@ from typing import Any
 from xmcbench.evaluation import InvalidPredictions
 
 NAME = "audit hook"  # of this guard, for the record
+TEST_FILES = ("test", "ignore_test")  # how the names of a prepared copy's test files start
 
 
 class BrokenContractError(InvalidPredictions):
@@ -29,19 +30,24 @@ class _Guard:
 
     stage: str
     folder: Path  # the dataset's own files
-    prepared: Path  # the prepared copy, whose test files have names that start with "test" or "ignore_test"
+    prepared: Path  # the prepared copy
     opened: list[str] = field(default_factory=list)
 
     def forbids(self, path: str) -> bool:
         real = Path(os.path.realpath(path))
-        in_prepared = self.prepared == real.parent and real.name.startswith(("test", "ignore_test"))
-        return in_prepared or self.folder in real.parents
+        return (self.prepared == real.parent and real.name.startswith(TEST_FILES)) or self.folder in real.parents
 
     def error(self) -> BrokenContractError:
         return BrokenContractError(
             f"the method opened {self.opened[0]} in {self.stage}: no method may read the dataset's files, "
             "which hold test targets"
         )
+
+
+def existing_test_files(folder: Path, prepared: Path) -> list[Path]:
+    """The test files of the prepared copy, and the folder of the dataset's own files if there is one."""
+    own = [folder] if folder.is_dir() else []
+    return own + [path for path in prepared.iterdir() if path.name.startswith(TEST_FILES)]
 
 
 _active: _Guard | None = None

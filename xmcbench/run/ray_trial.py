@@ -112,7 +112,8 @@ def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record |
         return None
     _redirect_output(store.directory(key) / "log.txt")
     redact_output()
-    attempt = Attempt(job, worker=WorkerRank(context.get_world_rank(), context.get_world_size()), exchange=exchange)
+    rank = WorkerRank(context.get_world_rank(), context.get_world_size())
+    attempt = Attempt(job, worker=rank, exchange=exchange, own_thread=True)
     attempt.watch = lambda progress: mailbox.put.remote(key, as_event(progress))
     try:
         record = run_and_record(attempt)

@@ -42,7 +42,8 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
         worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
-        attempt = Attempt(Job.model_validate_json((directory / "trial.json").read_bytes()), worker=worker, fork=True)
+        job = Job.model_validate_json((directory / "trial.json").read_bytes())
+        attempt = Attempt(job, worker=worker, fork=True, own_thread=True)
         attempt.watch = lambda progress: _send(pipe, as_event(progress))
         try:
             record = run_and_record(attempt)

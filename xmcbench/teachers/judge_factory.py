@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -36,6 +38,7 @@ class JudgeFactory:
     rows: np.ndarray
     labels: Texts
     teachers: list[Teacher]  # of the judges made so far, for the record
+    popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen  # starts the process of a simulated teacher
     _judges: list[CachedJudge] = field(default_factory=list)
 
     def __call__(self, config: TeacherSettings) -> Judge:
@@ -43,7 +46,7 @@ class JudgeFactory:
         teacher: Teacher = registry().teacher(config.name)(config)
         run = self.run
         judge = CachedJudge(
-            SubprocessTeacher(teacher, self.annotated) if teacher.simulated else teacher,
+            SubprocessTeacher(teacher, self.annotated, self.popen) if teacher.simulated else teacher,
             len(self._judges),
             JudgementStore(self.store),
             self.documents,

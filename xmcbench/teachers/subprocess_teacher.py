@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,8 +29,13 @@ class AnnotatedDataset:
 class SubprocessTeacher:
     """Asks a simulated teacher in a child process, which starts with the first question."""
 
-    def __init__(self, teacher: Teacher, annotated: AnnotatedDataset) -> None:
-        self._teacher, self._annotated = teacher, annotated
+    def __init__(
+        self,
+        teacher: Teacher,
+        annotated: AnnotatedDataset,
+        popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen,
+    ) -> None:
+        self._teacher, self._annotated, self._popen = teacher, annotated, popen
         self._process: subprocess.Popen[str] | None = None
         self.title, self.template, self.batch_size = teacher.title, teacher.template, teacher.batch_size
 
@@ -52,7 +57,7 @@ class SubprocessTeacher:
     def _started(self) -> subprocess.Popen[str]:
         if self._process is None:
             command = [sys.executable, "-P", "-m", "xmcbench.teachers.subprocess_server"]
-            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = self._popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
             annotated = {name: str(value) for name, value in asdict(self._annotated).items()}
             settings = self._teacher.config.model_dump(mode="json")
             self._call(self._process, {"teacher": settings, "annotated": annotated})
