@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -281,15 +279,6 @@ def test_seeds_have_an_interval_of_their_mean() -> None:
     assert row.intervals["P@1"] == pytest.approx((0.455, 0.645))
     (row,) = only(leaderboard(records)).rows
     assert row.intervals == {}
-
-
-# The documentation ------------------------------------------------------------------------------------------------
-
-
-def test_every_column_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "leaderboard.md").read_text(encoding="utf-8")
-    table = page.split("### Columns")[1].split("## ")[0]
-    assert re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE) == list(COLUMNS)
 
 
 def test_every_fact_of_a_row_has_a_column() -> None:

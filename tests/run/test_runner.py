@@ -11,6 +11,7 @@ from fakes.bench import Bench
 from xmcbench.data import load
 from xmcbench.evaluation import truth_hash
 from xmcbench.plugins.registry import registry
+from xmcbench.reporting import leaderboard
 from xmcbench.run.outcome import exit_code
 from xmcbench.trial.record import Status
 
@@ -93,6 +94,18 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     assert record.spent["peak_bytes"] > 1e6
     assert record.provenance["versions"]["numpy"] == np.__version__
     assert record.started <= record.ended
+
+
+def test_what_it_costs_to_answer_is_recorded_and_shown(bench: Bench) -> None:
+    record = bench.run(bench.suite(["fake-ok"]))["ok"]
+    files = [path for path in (bench.store.directory(record.key) / "model").iterdir() if path.is_file()]
+    spent = record.spent
+    assert (spent["predicted_queries"], spent["model_bytes"]) == (40, sum(path.stat().st_size for path in files))
+    assert 0 < spent["predict_bytes"] <= spent["peak_bytes"]
+    (group,) = leaderboard([record]).groups
+    expected = 1000 * spent["stage_seconds"]["predict"] / 40
+    assert group.rows[0].facts["query_ms"] == pytest.approx(expected, rel=0.1)
+    assert "query_ms" in group.columns
 
 
 def test_a_full_disk_stops_the_run_and_loses_nothing(bench: Bench) -> None:

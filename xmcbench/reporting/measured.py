@@ -120,6 +120,15 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
         ledger["stage_seconds"]["train"] for ledger in ledgers if ledger.get("stage_seconds", {}).get("train")
     ]:
         spent["train_seconds"] = fmean(training)
+    if answering := [
+        1000 * ledger["stage_seconds"]["predict"] / ledger["predicted_queries"]
+        for ledger in ledgers
+        if ledger.get("predicted_queries") and "predict" in ledger.get("stage_seconds", {})
+    ]:
+        spent["query_ms"] = float(f"{fmean(answering):.2g}")
+    for name in ("predict_bytes", "model_bytes"):
+        if sizes := [float(ledger[name]) for ledger in ledgers if ledger.get(name)]:
+            spent[name] = max(sizes)
     if peaks := [float(ledger["peak_bytes"]) for ledger in ledgers if ledger.get("peak_bytes")]:
         spent["peak_bytes"] = max(peaks)
     if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):

@@ -29,7 +29,7 @@ USUAL_METRICS = {
     "zero-shot": ("P@1", "P@3", "P@5", "R@1", "R@10", "R@100"),
 }
 USUAL_COLUMNS = {
-    "measured": ("encoder_tokens", "teacher_tokens", "device_seconds", "peak_bytes", "num_parameters"),
+    "measured": ("encoder_tokens", "teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters"),
     "imported": (),
     "published": ("kind", "batch_size", "negatives", "encoder", "hardware", "training_hours", "paper", "variants"),
 }

@@ -46,7 +46,7 @@ from xmcbench.run.shared_training import restore_log, same_training
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
-from xmcbench.trial.budget import peak_memory
+from xmcbench.trial.budget import forget_peak_memory, peak_memory
 from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
@@ -72,6 +72,7 @@ class Attempt:
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
+    predicting: dict[str, int] = field(default_factory=dict)  # what it costs to answer, beside the time
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
     checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
     fork: bool = False  # load the saved model in a process that is forked before training
@@ -107,7 +108,7 @@ class Attempt:
         self.stage = "predict"
         predictions, sample = self._predict(method)
         self.outcome["num_parameters"] = shared.num_parameters if shared else method.num_parameters
-        save_model(method, directory / "model")
+        self.predicting["model_bytes"] = save_model(method, directory / "model")
         self.stage = "check"
         self._check(method, sample, directory / "model")
         self.stage = "score"
@@ -143,7 +144,7 @@ class Attempt:
         return self.job.record(
             status,
             started=self.started,
-            spent={**self.log.ledger.as_dict(), **_device_peak()},
+            spent={**self.log.ledger.as_dict(), **_device_peak(), **self.predicting},
             workers=self.worker.size,
             checks=self.checks,
             curve=self.log.curve,
@@ -226,8 +227,14 @@ class Attempt:
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
         texts, ignore = self._outside(self._test_queries)
         self.report(Progress("predict", 0.0))
+        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
+        measurable = forget_peak_memory()
         with self._guarded("predict"), self.log.ledger.stage("predict"):
-            return predict_test(method, texts, ignore)
+            predictions, sample = predict_test(method, texts, ignore)
+        self.predicting = {"predicted_queries": len(texts)}
+        if measurable:
+            self.predicting["predict_bytes"] = peak_memory()
+        return predictions, sample
 
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
         """Predict a sample of the test queries again: in another order, and with the saved model."""

@@ -20,12 +20,13 @@ def saved_model(record: Record, store: Store) -> Path:
     return store.directory(record.key) / "model"
 
 
-def save_model(method: Method, directory: Path) -> None:
-    """Write a fitted method into the folder `directory`, in place of what is there."""
+def save_model(method: Method, directory: Path) -> int:
+    """Write a fitted method into the folder `directory`, in place of what is there. Returns its size in bytes."""
     shutil.rmtree(directory, ignore_errors=True)
     with atomic_directory(directory) as made:
         method.save(made)
         write_manifest(made)
+    return sum(path.stat().st_size for path in directory.rglob("*"))
 
 
 def load_model(method: Method, directory: Path) -> None:
