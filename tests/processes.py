@@ -29,3 +29,11 @@ def until(holds: Callable[[], bool], seconds: float = PATIENCE) -> bool:
 
 def gone(pid: int) -> bool:
     return not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def command_line(pid: int) -> str:
+    """The command line of a process; empty if there is no such process."""
+    try:
+        return " ".join(psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return ""

@@ -22,7 +22,7 @@ from xmcbench.plugins.registry import registry
 from .worlds import ASKER, LIGHT, TRAINED, Killed, as_json, kill_after_checkpoints, reading, run_suite, warnings_heard
 
 DAMAGES = ("bit", "zeros", "cut", "empty", "absent", "noise")
-MOST_SECONDS = 30.0  # of one way to read a store, on a busy machine
+MOST_SECONDS = 10.0  # of CPU, for one way to read a store
 Expected = dict[str, Any]
 
 
@@ -43,12 +43,12 @@ def results(root: Path, methods: dict[str, dict[str, Any]], patch: pytest.Monkey
     patch.setenv("XMCBENCH_CACHE", str(root / "cache"))
     found: Expected = {}
     for name, read in reading(methods).items():
-        start = time.monotonic()
+        start = time.process_time()
         try:
             found[name] = read(root)
         except XMCBenchError as problem:
             found[name] = problem
-        assert time.monotonic() - start < MOST_SECONDS, name
+        assert time.process_time() - start < MOST_SECONDS, name
     return found
 
 
@@ -132,7 +132,7 @@ def test_much_damage_never_gives_another_result(site: pytest.MonkeyPatch, tmp_pa
     assert all(record.metrics for record in run_suite(world, methods))
     methods["stopped"] = TRAINED | {"learning_rate": 0.002}
     kill_after_checkpoints(world, methods, 3)
-    assert len(list(Bench(world).root.glob("results/trials/*/checkpoint/step-*"))) == 2
+    assert len(list(Bench(world).root.glob("results/trials/*/checkpoint/step-*"))) == 3
     counts = fuzz(world, methods, 200, 1, tmp_path, site)
     print(counts)
     assert counts.total() == 200

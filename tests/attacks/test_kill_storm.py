@@ -17,7 +17,7 @@ import psutil
 import pytest
 from fakes import install
 from fakes.bench import Bench
-from processes import MAIN, PATIENCE, gone, until
+from processes import MAIN, PATIENCE, command_line, gone, until
 
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.record import Status
@@ -76,6 +76,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "trained": {"method": "storm", "encoder": "tiny", "batch_size": 4},
 }
 STEPS = {"light": 200, "trained": 60}
+RAY = ["--executor", "ray"]
 
 
 def stormy(bench: Bench, kind: str, patch: pytest.MonkeyPatch) -> Path:
@@ -89,18 +90,23 @@ def stormy(bench: Bench, kind: str, patch: pytest.MonkeyPatch) -> Path:
     return bench.suite({"a": METHODS[kind]}, budget={"steps": STEPS[kind]}, seeds=[0, 1])
 
 
-def start(bench: Bench, suite: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-c", MAIN, "run", str(suite), "--store", "results", "--retry"]
-    return subprocess.Popen(command, cwd=bench.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def start(bench: Bench, suite: Path, executor: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", MAIN, "run", str(suite), "--store", "results", "--retry", *executor]
+    environment = {**os.environ, "XMCBENCH_CACHE": str(bench.root / "cache")}
+    quiet = subprocess.DEVNULL
+    return subprocess.Popen(command, cwd=bench.root, env=environment, stdout=quiet, stderr=quiet)
 
 
 def workers(driver: int) -> list[int]:
-    """The workers that a driver has started."""
+    """The workers that a driver has started, on this machine or in its Ray cluster."""
     found = []
     try:
         for server in psutil.Process(driver).children():
-            if "xmcbench.run.worker_server" in server.cmdline():
+            name = " ".join(server.cmdline())
+            if "xmcbench.run.worker_server" in name:
                 found += [child.pid for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+            elif "raylet" in name:
+                found += [child.pid for child in server.children() if "ray::RayTrainWorker" in command_line(child.pid)]
     except psutil.Error:
         pass
     return found
@@ -132,50 +138,56 @@ def content(store: Store) -> dict[str, Any]:
     return found
 
 
-def storm(bench: Bench, suite: Path, kills: int, seed: int) -> Counter[str]:
-    """Kill until there were `kills` kills; whenever a run ends in between, check its results and begin anew."""
-    assert start(bench, suite).wait(600) == 0
+def storm(bench: Bench, suite: Path, kills: int, live: int, executor: list[str], seed: int = 1) -> Counter[str]:
+    """Kill until there were `kills` kills, `live` of them on a live worker. The results of each whole run are checked.
+
+    What is expected comes from an unbroken run of the local executor.
+    """
+    assert start(bench, suite, []).wait(600) == 0
     expected = content(bench.store)
     assert len(expected) == 2
     shutil.rmtree(bench.store.root)
     counts, rng = Counter[str](), np.random.default_rng(seed)
-    driver = start(bench, suite)
-    while counts["kills"] < kills:
+    driver = start(bench, suite, executor)
+    while counts["kills"] < kills or counts["live"] < live:
         if rng.random() < 0.7:
-            until(partial(started, driver))
+            until(partial(started, driver), 4 * PATIENCE)
         try:
             driver.wait(rng.uniform(0.0, 3.0))
         except subprocess.TimeoutExpired:
-            victims = str(rng.choice(["driver", "worker", "both"]))
-            live = workers(driver.pid)
-            for pid in live if victims != "driver" else []:
-                os.kill(pid, signal.SIGKILL)
-            if victims != "worker":
-                driver.kill()
-                driver.wait()
-                assert until(partial(ended, live), 10)
-            counts.update(["kills", *(["live"] if live else [])])
+            counts.update(strike(driver, str(rng.choice(["driver", "worker", "both"]))))
         if driver.poll() is not None:
             if driver.returncode == 0:
                 assert content(bench.store) == expected
                 counts["whole"] += 1
                 shutil.rmtree(bench.store.root)
-            driver = start(bench, suite)
+            driver = start(bench, suite, executor)
     driver.kill()
     driver.wait()
-    assert until(lambda: start(bench, suite).wait(600) == 0, 4 * PATIENCE)
+    assert until(lambda: start(bench, suite, executor).wait(600) == 0, 4 * PATIENCE)
     assert content(bench.store) == expected
     return counts
 
 
+def strike(driver: subprocess.Popen[bytes], victims: str) -> list[str]:
+    """Kill driver, worker or both; what to count."""
+    live = workers(driver.pid)
+    for pid in live if victims != "driver" else []:
+        os.kill(pid, signal.SIGKILL)
+    if victims != "worker":
+        driver.kill()
+        driver.wait()
+        assert until(partial(ended, live), PATIENCE)
+    return ["kills", *(["live"] if live else [])]
+
+
 def test_a_few_kills(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    counts = storm(bench, stormy(bench, "light", monkeypatch), 5, 0)
+    counts = storm(bench, stormy(bench, "light", monkeypatch), 5, 2, [], seed=0)
     assert counts["live"] >= 2, counts
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "kills"), [("light", 150), ("trained", 50)])
-def test_many_kills(bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, kills: int) -> None:
-    counts = storm(bench, stormy(bench, kind, monkeypatch), kills, 1)
-    print(kind, counts)
-    assert counts["live"] >= kills // 2, counts
+@pytest.mark.parametrize(("kind", "kills", "executor"), [("light", 130, []), ("trained", 50, []), ("light", 20, RAY)])
+def test_many_kills(bench: Bench, monkeypatch: pytest.MonkeyPatch, kind: str, kills: int, executor: list[str]) -> None:
+    counts = storm(bench, stormy(bench, kind, monkeypatch), kills, kills // 2, executor)
+    print(kind, executor, counts)

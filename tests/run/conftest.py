@@ -10,12 +10,12 @@ import psutil
 import pytest
 from fakes import TRUSTED, install_fakes
 from fakes.bench import Bench
-from processes import gone, until
+from processes import command_line, gone, until
 
 from xmcbench.plugins.registry import registry
 from xmcbench.run.ray import SETTINGS
 
-from .ray_cluster import NODE, command_line
+from .ray_cluster import NODE
 
 # A busy machine answers late; a node that is removed is noticed at once all the same.
 PATIENT = {"RAY_health_check_timeout_ms": "60000", "RAY_health_check_failure_threshold": "20"}

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 from fakes.bench import Bench, Heard
-from processes import MAIN
+from processes import MAIN, command_line
 
 from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.ray import RayExecutor
@@ -26,13 +26,6 @@ CPUS = 2  # of each node
 NODE = {"num_cpus": CPUS, "object_store_memory": 80 * 2**20}
 TWO_NODES = {"workers": 2, "cpus": CPUS}  # more than one node has
 SMALL = {"encoder": {"name": "tiny", "hidden_dropout": 0.0}, "batch_size": 8, "learning_rate": 1e-3}
-
-
-def command_line(pid: int) -> str:
-    try:
-        return " ".join(psutil.Process(pid).cmdline())
-    except psutil.Error:
-        return ""
 
 
 def all_is_free() -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from fakes.bench import Bench, Heard
-from processes import gone, until
+from processes import command_line, gone, until
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.run.plan import PlannedTrial
@@ -29,7 +29,6 @@ from .ray_cluster import (
     Killer,
     all_is_free,
     assert_alike,
-    command_line,
     in_process,
     on_ray,
     start,
