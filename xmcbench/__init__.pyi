@@ -10,6 +10,7 @@ from .errors import UnknownNameError, XMCBenchError
 from .evaluation.imported.files import read_predictions
 from .evaluation.ranking import rank
 from .files.atomic import atomic_write
+from .files.manifest import DamagedFolder, check_manifest, checked_folder
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .teachers.teacher import Teacher, TeacherConfig
@@ -26,6 +27,7 @@ from .trial.trial import Trial
 
 __all__ = [
     "Budget",
+    "DamagedFolder",
     "Dataset",
     "DatasetCard",
     "DualEncoder",
@@ -57,6 +59,8 @@ __all__ = [
     "UnknownNameError",
     "XMCBenchError",
     "atomic_write",
+    "check_manifest",
+    "checked_folder",
     "data",
     "encoders",
     "evaluation",

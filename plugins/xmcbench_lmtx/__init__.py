@@ -33,6 +33,7 @@ from xmcbench import (
     TrainingData,
     TrainingLog,
     XMCBenchError,
+    checked_folder,
     hookimpl,
     losses,
     registry,
@@ -193,7 +194,8 @@ class LMTX(EmbeddingMethod):
                 report=self._reporter(run, cycle),
             )
             super().fit(data.with_targets(accepted), cycle_run)
-        self.save(cycles.new_model(cycle))
+        with checked_folder(cycles.model(cycle)) as folder:
+            self.save(folder)
         cycles.add_score(self._evaluate(documents, cycles, judge))
         return True
 

@@ -1,19 +1,23 @@
 """The finished parts of an LMTX run: the teacher's answers, the models and the scores of its cycles, on disk.
 
-A killed run resumes from them. Legend: N documents, L labels, Q answered questions of a cycle.
+A killed run resumes from them. They lie in folders with manifests; if one is damaged, the run starts again.
+Legend: N documents, L labels, Q answered questions of a cycle.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench import Run, atomic_write
+from xmcbench import DamagedFolder, Run, check_manifest, checked_folder
+
+_log = logging.getLogger(__name__)
 
 
 class Answers(NamedTuple):
@@ -32,9 +36,14 @@ class Cycles:
         self.run = run
         self.answers: list[Answers] = []
         self.scores: list[float] = []  # of the finished cycles
-        self._note = run.checkpoint / "cycles.json"
-        if self._note.exists():
-            self._restore(json.loads(self._note.read_text()))
+        states = sorted(run.checkpoint.glob("cycles-*"))
+        try:
+            if states:
+                self._restore(states[-1])
+        except DamagedFolder as damage:
+            _log.warning("warning: %s; the first cycle starts again", damage)
+            for folder in run.checkpoint.glob("*-*"):
+                shutil.rmtree(folder, ignore_errors=True)
 
     @property
     def best(self) -> int:
@@ -54,16 +63,8 @@ class Cycles:
         """The model of a finished cycle."""
         return self.run.checkpoint / f"model-{cycle}"
 
-    def new_model(self, cycle: int) -> Path:
-        """An empty folder for the cycle's model; an incomplete one of a killed run is removed."""
-        shutil.rmtree(self.model(cycle), ignore_errors=True)
-        self.model(cycle).mkdir(parents=True)
-        return self.model(cycle)
-
     def add_answers(self, answers: Answers) -> None:
         """Store the answers of the current cycle."""
-        with atomic_write(self._answers_file(len(self.answers))) as file:
-            np.savez(file, **answers._asdict())
         self.answers.append(answers)
         self._store()
 
@@ -87,17 +88,26 @@ class Cycles:
         pairs.data[:] = 1.0  # a pair may have been asked about in several cycles
         return pairs
 
-    def _answers_file(self, cycle: int) -> Path:
-        return self.run.checkpoint / f"answers-{cycle}.npz"
+    def _state(self, number: int) -> Path:
+        """The folder of the state after `number` rounds of questions and finished cycles; names sort by time."""
+        return self.run.checkpoint / f"cycles-{number:04d}"
 
     def _store(self) -> None:
-        note = {"scores": self.scores, "answers": len(self.answers), **self.run.log.state()}
-        with atomic_write(self._note) as file:
-            file.write(json.dumps(note).encode())
+        note = {"scores": self.scores, **self.run.log.state()}
+        number = len(self.answers) + len(self.scores)
+        with checked_folder(self._state(number)) as folder:
+            (folder / "note.json").write_text(json.dumps(note))
+            for cycle, answers in enumerate(self.answers):
+                np.savez(folder / f"answers-{cycle}.npz", **answers._asdict())
+        shutil.rmtree(self._state(number - 1), ignore_errors=True)
 
-    def _restore(self, note: dict[str, Any]) -> None:
+    def _restore(self, folder: Path) -> None:
+        check_manifest(folder)
+        note = json.loads((folder / "note.json").read_text())
+        for cycle in {len(note["scores"]) - 1, int(np.argmax(note["scores"]))} if note["scores"] else ():
+            check_manifest(self.model(cycle))
         self.scores = note["scores"]
-        for cycle in range(note["answers"]):
-            with np.load(self._answers_file(cycle), allow_pickle=False) as columns:
+        for path in sorted(folder.glob("answers-*.npz"), key=lambda path: int(path.stem.partition("-")[2])):
+            with np.load(path, allow_pickle=False) as columns:
                 self.answers.append(Answers(**{name: columns[name] for name in Answers._fields}))
         self.run.log.restore(note)

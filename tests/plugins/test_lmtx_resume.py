@@ -51,6 +51,24 @@ def test_resumed_equals_unbroken(
     assert outcome(*here.fitted(**settings), trials.data) == unbroken
 
 
+@pytest.mark.parametrize("name", ["cycles-*/note.json", "cycles-*/answers-0.npz", "model-0/vectors.safetensors"])
+def test_a_damaged_part_starts_the_cycles_again(
+    name: str, trials: Trials, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
+    trials.says = yes_to_two_of_three
+    unbroken = outcome(*trials.fitted(), trials.data)
+    here = trials.beside("damaged")
+    with pytest.raises(Killed):
+        here.fitted(run=here.run(PLENTY, report=killer(cycle=2, step=1)))
+    (path,) = here.run(PLENTY).checkpoint.glob(name)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert outcome(*here.fitted(), trials.data) == unbroken
+    assert f"{path}: damaged" in caplog.text
+
+
 @pytest.mark.parametrize("question", [7, 305, None])
 def test_a_run_killed_while_the_teacher_is_asked_pays_no_pair_twice(
     question: int | None, trials: Trials, monkeypatch: pytest.MonkeyPatch

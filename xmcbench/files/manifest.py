@@ -6,15 +6,17 @@ XXH3 finds damage, not forgery. It reads about as fast as memory does.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import xxhash
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.atomic import atomic_write
+from xmcbench.files.atomic import atomic_directory, atomic_write
 from xmcbench.files.regular import open_regular, read_regular
 
 MANIFEST = "manifest.json"
@@ -33,6 +35,15 @@ def write_manifest(directory: Path, names: Iterable[str] | None = None, manifest
         paths = (path for path in directory.rglob("*") if path.is_file() and path != directory / manifest)
         names = sorted(path.relative_to(directory).as_posix() for path in paths)
     _write(directory / manifest, {name: _entry(directory / name) for name in names})
+
+
+@contextmanager
+def checked_folder(directory: Path) -> Iterator[Path]:
+    """A new folder that takes the place of `directory`, with a manifest, when the block succeeds."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with atomic_directory(directory) as made:
+        yield made
+        write_manifest(made)
 
 
 def add_to_manifest(directory: Path, name: str) -> None:

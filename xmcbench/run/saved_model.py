@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import shutil
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.atomic import atomic_directory
-from xmcbench.files.manifest import MANIFEST, check_manifest, write_manifest
+from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
 from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.record import Record
@@ -22,10 +20,8 @@ def saved_model(record: Record, store: Store) -> Path:
 
 def save_model(method: Method, directory: Path) -> int:
     """Write a fitted method into the folder `directory`, in place of what is there. Returns its size in bytes."""
-    shutil.rmtree(directory, ignore_errors=True)
-    with atomic_directory(directory) as made:
+    with checked_folder(directory) as made:
         method.save(made)
-        write_manifest(made)
     return sum(path.stat().st_size for path in directory.rglob("*"))
 
 
