@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -56,7 +57,7 @@ def rows(table: str) -> dict[str, list[str]]:
 
 PLUGINS = [
     (page, number)
-    for page in ("README.md", "docs/writing-a-plugin.md")
+    for page in ("README.md", "docs/tutorial-method.md", "docs/writing-a-plugin.md")
     for number in range(len(re.findall("@hookimpl", "".join(blocks(page, "python")))))
 ]
 
@@ -155,6 +156,14 @@ def test_there_is_an_example_of_every_hook() -> None:
     documented = "".join(blocks("docs/writing-a-plugin.md", "python"))
     for hook in HOOKS.values():
         assert f"@hookimpl\ndef {hook}(register):" in documented
+
+
+def test_the_notebook_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    namespace: dict[str, Any] = {}
+    for cell in json.loads(text("docs/tutorial-method.ipynb"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), namespace)
+            assert capsys.readouterr().out == "".join(output["text"] for output in cell["outputs"])
 
 
 @pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in PAGES])
