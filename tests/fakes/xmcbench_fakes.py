@@ -164,6 +164,23 @@ class Tidy(Ok):
         (run.checkpoint.parent / "found.json").write_text(json.dumps(found))
 
 
+class Meets(Ok):
+    """Ends when it meets another trial of the run, which needs both to run at once."""
+
+    name = "fake-meets"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        super().fit(train, run)
+        own = run.checkpoint.parent / "here"
+        own.touch()
+        end = time.monotonic() + 30
+        while len(list(own.parent.parent.glob("*/here"))) < 2:
+            if time.monotonic() > end:
+                raise TimeoutError("nobody came")
+            time.sleep(0.02)
+        (own.parent / "threads.json").write_text(json.dumps(os.environ.get("OMP_NUM_THREADS")))
+
+
 class ServerKiller(Ok):
     name = "fake-server-killer"
 
@@ -342,7 +359,7 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 METHODS = (
     Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
-    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller
+    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller, Meets
 )  # fmt: skip
 
 

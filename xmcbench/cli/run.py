@@ -43,6 +43,9 @@ On = Annotated[Where, typer.Option(help="Run in subprocesses of this machine or 
 NumWorkers = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
 ]
+Parallel = Annotated[
+    int, typer.Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
+]
 GpusPerWorker = Annotated[
     float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
 ]
@@ -72,6 +75,7 @@ def run(
     track: Track = None,
     debug: Debug = False,
     executor: On = Where.LOCAL,
+    parallel: Parallel = 1,
     workers: NumWorkers = None,
     gpus_per_worker: GpusPerWorker = None,
     address: Address = None,
@@ -98,7 +102,8 @@ def run(
         only=only,
         retry=retry,
         debug=debug,
-        executor=_executor(executor, debug, {"address": address, "storage": storage}),
+        executor=_executor(executor, debug, parallel, {"address": address, "storage": storage}),
+        parallel=parallel,
         share=Share(workers=workers, gpus=gpus_per_worker),
         command=sys.argv,
     )
@@ -135,10 +140,13 @@ def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tr
         raise typer.Exit(INTERRUPTED) from None
 
 
-def _executor(where: Where, debug: bool, settings: Mapping[str, str | None]) -> Executor | None:
+def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
     """The executor that the options ask for; None for the default."""
     from xmcbench.errors import XMCBenchError
 
+    if parallel > 1 and (debug or where is not Where.LOCAL):
+        other = "--debug" if debug else f"--executor {where}"
+        raise XMCBenchError(f"--parallel is for subprocesses of this machine, found {other}: expected one of them")
     given = {name: value for name, value in settings.items() if value is not None}
     if where is Where.LOCAL:
         if given:

@@ -16,6 +16,7 @@ from xmcbench.trial.versions import ENGINE_VERSION, Versions, newest
 
 FACTS = (str, int, float)  # types that a column can hold; bool is an int
 CONFIG_FACTS = ("batch_size", "negatives", "loss", "dimension")
+SECONDS = ("device_seconds", "train_seconds", "training_hours", "query_ms")  # not comparable if trials shared cores
 SPENT = ("encoder_tokens", "steps", "epochs", "flops", "device_seconds", "teacher_calls", "teacher_tokens")
 
 
@@ -93,6 +94,8 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
     facts["simulated_teacher"] = first.simulated_teacher or None
+    if (side_by_side := max(record.spent.get("side_by_side", 1) for record in records)) > 1:
+        facts |= dict.fromkeys(SECONDS) | {"side_by_side": side_by_side}
     return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
 
 

@@ -72,6 +72,8 @@ def _measured_notes(rows: list[Row]) -> list[str]:
         notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
         notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
+    if any(row.facts.get("side_by_side") for row in rows):
+        notes.append("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
     if any(row.facts.get("simulated_teacher") for row in rows):
         notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")
     if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:

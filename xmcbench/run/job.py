@@ -42,6 +42,7 @@ class Job(BaseModel):
     store: Path
     chosen: dict[str, Any] = {}  # how tuning chose the configuration, for the record
     command: list[str] = []  # how the run was started, for the record
+    side_by_side: int = 1  # trials at once on this machine
 
     def record(
         self,
@@ -62,7 +63,7 @@ class Job(BaseModel):
             suite=self.suite,
             trial=self.trial,
             status=status,
-            spent=dict(spent),
+            spent={**spent, **({"side_by_side": self.side_by_side} if self.side_by_side > 1 else {})},
             chosen=self.chosen,
             workers=workers,
             provenance=provenance(self.command) | ({"checks": dict(checks)} if checks else {}),

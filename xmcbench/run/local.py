@@ -15,60 +15,68 @@ POLL_SECONDS = 0.1
 
 
 class LocalExecutor:
-    """Runs one trial at a time, because costs are compared. Its workers are processes of this machine.
+    """Runs trials in subprocesses of this machine: one at a time because costs are compared, or `parallel` at once.
 
     One server, which has the frameworks loaded, forks the workers of all trials; after a trial that was killed, a new
     one is started. If a worker dies or a trial takes too long, the record is written here. An interrupt ends the
     workers and leaves no record, so that the next run resumes the trial.
     """
 
-    def __init__(self) -> None:
-        self._running: tuple[RunningTrial, WorkerGroup] | None = None
+    def __init__(self, parallel: int = 1) -> None:
+        self._parallel = parallel
+        self._running: list[tuple[RunningTrial, WorkerGroup]] = []
         self._server: WorkerServer | None = None
+        self._killed = False  # the server may have adopted what a killed worker left behind
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        if self._running:
-            self._running[1].end()
+        for _, group in self._running:
+            group.end()
         self._end_server()
 
     def check(self, needs: Needs) -> None: ...
 
-    def has_room(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
-        return self._running is None
+    def has_room(self, needs: Needs) -> bool:
+        busy = sum(running.task.needs.workers for running, _ in self._running)
+        return not self._running or busy + needs.workers <= self._parallel
 
     def start(self, task: Task) -> None:
         directory = Store(task.job.store).directory(task.job.trial.key)
         log = directory / "log.txt"
+        workers = task.needs.workers
         try:
             with log.open("ab") as output:
                 self._server = self._server or WorkerServer(output.fileno())
-                group = WorkerGroup(self._server, directory, task.needs.workers, output.fileno())
+                group = WorkerGroup(self._server, directory, workers, max(workers, self._parallel), output.fileno())
         except OSError as problem:
             raise StoreError(f"{log}: cannot write: {problem.strerror}") from problem
-        self._running = RunningTrial(task), group
+        self._running.append((RunningTrial(task), group))
 
     def finished(self) -> list[Record]:
-        if self._running is None:
-            return []
-        running, group = self._running
+        patience = POLL_SECONDS / max(1, len(self._running))
+        records = [self._outcome(running, group, patience) for running, group in list(self._running)]
+        if self._killed and not self._running:
+            self._end_server()
+        return [record for record in records if record is not None]
+
+    def _outcome(self, running: RunningTrial, group: WorkerGroup, patience: float) -> Record | None:
+        """The record of a trial that has ended or is overdue; None while it runs. Waits up to `patience` seconds."""
         code = group.code()  # before the pipe is read: no last event is missed
-        for event in group.events(POLL_SECONDS if code is None else 0):
+        for event in group.events(patience if code is None else 0):
             running.receive(event)
         if code is None and not running.overdue:
-            return []
+            return None
         group.end()
-        self._running = None
-        if code is None or code < 0:
-            self._end_server()  # with whatever a killed worker left behind
-        return [running.outcome(running.timed_out if code is None else lambda: _death(code))]
+        self._running.remove((running, group))
+        self._killed |= code is None or code < 0
+        return running.outcome(running.timed_out if code is None else lambda: _death(code))
 
     def _end_server(self) -> None:
         if self._server:
             self._server.end()
-        self._server = None
+        self._server, self._killed = None, False
 
 
 def _death(code: int) -> Death:

@@ -10,6 +10,7 @@ from typing import Any
 
 from xmcbench.data import DatasetCard, load
 from xmcbench.data.prepared import default_cache_dir
+from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import registry
 from xmcbench.run.attempt import Attempt
@@ -47,6 +48,7 @@ class Settings:
     debug: bool = False
     encoder: str | None = None  # in place of the suite's
     executor: Executor | None = None  # None: subprocesses of this machine
+    parallel: int = 1  # trials at once in subprocesses of this machine
     share: Share = field(default_factory=Share)  # resources of each trial; overrides the suite's
     command: Sequence[str] = ()
 
@@ -79,13 +81,20 @@ class Runner:
 
     def plan_trials(self, trials: Sequence[Trial]) -> list[PlannedTrial]:
         """The plan of `trials`, which are on datasets of the suite."""
+        clocked = [trial.label for trial in trials if trial.budget.device_seconds is not None]
+        if self.settings.parallel > 1 and clocked:
+            raise XMCBenchError(
+                f"--parallel {self.settings.parallel}: the budget of {clocked[0]} limits device_seconds, and trials "
+                "side by side slow each other down; expected another limit"
+            )
         first = {trial.key: trial for trial in reversed(trials)}
         return [self._plan_trial(trial, first[trial.key], self.cards) for trial in trials]
 
     def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
-        executor = self.settings.executor or (InProcess() if self.settings.debug else LocalExecutor())
+        local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
+        executor = self.settings.executor or local
         schedule = Schedule(self.store, executor, display, self._needs, partial(self._task, display))
         finished = schedule.run(todo)
         records = (finished.get(planned.trial.key) or self._outcome(planned) for planned in plan)
@@ -165,4 +174,5 @@ class Runner:
             store=self.store.root,
             chosen=self.chosen.get(trial.key, {}),
             command=redacted(self.settings.command),
+            side_by_side=self.settings.parallel,
         )

@@ -55,15 +55,17 @@ class WorkerServer:
                 start_new_session=True,
             )
 
-    def fork(self, directory: Path, rank: int, size: int, descriptors: tuple[int, int, int]) -> Worker:
-        """Start worker `rank` of `size` for the trial in `directory`.
+    def fork(
+        self, directory: Path, rank: int, size: int, side_by_side: int, descriptors: tuple[int, int, int]
+    ) -> Worker:
+        """Start worker `rank` of `size` for the trial in `directory`. The cores are divided by `side_by_side` workers.
 
         `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
         """
         mark, environment = new_mark(self._marked[MARK])
         threads = 0
-        if size > 1 and "OMP_NUM_THREADS" not in os.environ:
-            threads = max(1, (os.cpu_count() or 1) // size)
+        if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
+            threads = max(1, (os.cpu_count() or 1) // side_by_side)
             environment["OMP_NUM_THREADS"] = str(threads)
         request = {"directory": str(directory), "rank": rank, "size": size}
         content = json.dumps({**request, "environment": environment, "threads": threads})
@@ -123,15 +125,19 @@ class Worker:
 
 
 class WorkerGroup:
-    """The workers of a trial, each in a separate process group. All write events to one pipe."""
+    """The `size` workers of a trial, each in a separate process group. All write events to one pipe.
 
-    def __init__(self, server: WorkerServer, directory: Path, size: int, log: int) -> None:
+    `side_by_side` workers, those of other trials included, share the cores.
+    """
+
+    def __init__(self, server: WorkerServer, directory: Path, size: int, side_by_side: int, log: int) -> None:
         self._rest = b""
         self._log = directory / "log.txt"
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
         (directory / MEETING).unlink(missing_ok=True)
-        self._workers = [server.fork(directory, rank, size, (log, events, parent)) for rank in range(size)]
+        descriptors = log, events, parent
+        self._workers = [server.fork(directory, rank, size, side_by_side, descriptors) for rank in range(size)]
         os.close(events)
         os.close(parent)
 

@@ -61,6 +61,7 @@ COLUMNS = {
         Column("num_parameters", "params", "count", "trainable parameters of the model that predicts"),
         Column("hardware", "hardware", "text", "devices"),
         Column("workers", "workers", "number", "processes that trained together"),
+        Column("side_by_side", "side by side", "number", "trials that shared the cores: no seconds are shown"),
         Column("num_seeds", "seeds", "number", "trials that the metrics are averaged over"),
         Column("suite", "suite", "text", "the suite that ran the trial"),
         Column("selection_split", "selection", "text", "how the checkpoint was chosen"),

@@ -1,0 +1,56 @@
+"""Trials side by side on one machine: the same results, cores divided, and no seconds that anybody could rank."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.errors import XMCBenchError
+from xmcbench.reporting import leaderboard
+from xmcbench.trial.record import Status
+
+pytestmark = pytest.mark.skipif(os.name != "posix", reason="forks and signals are POSIX")
+
+
+def test_two_trials_run_at_once_and_show_no_seconds(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    bench.run(bench.suite(["fake-meets"], seeds=[0, 1]), parallel=2)
+    records = list(bench.store.records())
+    assert [record.status for record in records] == [Status.OK, Status.OK]
+    assert [record.spent["side_by_side"] for record in records] == [2, 2]
+    for record in records:
+        assert json.loads((bench.store.directory(record.key) / "threads.json").read_text()) == "2"
+    table = leaderboard(records)
+    (row,) = table.groups[0].rows
+    assert row.facts["side_by_side"] == 2
+    assert not {"device_seconds", "query_ms", "training_hours"} & row.facts.keys()
+    assert any("side by side" in note for note in table.notes)
+
+
+def test_a_killed_trial_does_not_end_its_neighbour(bench: Bench) -> None:
+    suite = bench.suite(["fake-killed", "fake-tidy", "fake-ok"], seeds=[0, 1])
+    bench.run(suite, parallel=3)
+    ended = {(record.trial.label, record.trial.seed): record.status for record in bench.store.records()}
+    assert ended == {
+        (name, seed): Status.OOM if name == "killed" else Status.OK
+        for name in ("killed", "tidy", "ok")
+        for seed in (0, 1)
+    }
+
+
+def test_a_trial_has_the_key_and_the_metrics_that_it_has_alone(bench: Bench) -> None:
+    suite = bench.suite(["fake-ok", "fake-rare"])
+    together = bench.run(suite, parallel=2)
+    assert set(bench.plan(suite).values()) == {("hit", f"run {record.ended[:10]}") for record in together.values()}
+
+
+def test_budgets_of_seconds_and_other_executors_are_refused(bench: Bench) -> None:
+    with pytest.raises(XMCBenchError, match="the budget of ok limits device_seconds"):
+        bench.run(bench.suite(["fake-ok"], budget={"device_seconds": 5}), parallel=2)
+    with pytest.raises(XMCBenchError, match="found --debug: expected one of them"):
+        main(["run", str(bench.suite(["fake-ok"])), "--parallel", "2", "--debug"])
