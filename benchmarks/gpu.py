@@ -212,7 +212,8 @@ def sentence_transformers(sizes: Sizes, root: Path) -> list[Row]:
     from sentence_transformers import SentenceTransformer, models
 
     from xmcbench.engine.encoders.embedding import embed_all
-    from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+    from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.encoders.settings import EncoderConfig
 
     train, device = made(sizes.queries, sizes.labels), default_device()
     folder = encoder_folder(sizes, train, root)

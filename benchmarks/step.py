@@ -39,7 +39,8 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import default_device
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.embedding import autocast, evaluating
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig, attention
+from xmcbench.engine.encoders.encoder import Encoder, attention
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.losses import Positives, softmax
 from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows

@@ -17,7 +17,8 @@ import torch
 from report import report
 from torch import Tensor, nn
 
-from xmcbench.engine.tables.label_table import LabelTable, TableConfig
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
 
 Step = Callable[[], int]  # returns the bytes that weights and optimiser state hold
 BASELINE = "torch SparseAdam"

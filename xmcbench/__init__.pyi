@@ -4,8 +4,9 @@ from .engine import encoders, losses, sampling, search
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .engine.encoders.dropout import row_dropout
-from .engine.encoders.encoder import EncoderConfig
-from .engine.tables.label_table import LabelTable, TableConfig
+from .engine.encoders.settings import EncoderConfig
+from .engine.tables.label_table import LabelTable
+from .engine.tables.settings import TableConfig
 from .errors import UnknownNameError, XMCBenchError
 from .evaluation.imported.files import read_predictions
 from .evaluation.ranking import rank

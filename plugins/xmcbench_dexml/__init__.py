@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Settings that apply only with one value of another setting.
 ONLY_WITH = {

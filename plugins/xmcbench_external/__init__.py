@@ -14,7 +14,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, ClassVar
 
-import scipy.sparse as sp
+import scipy
 from pydantic import Field, model_validator
 
 from xmcbench import (
@@ -65,8 +65,8 @@ class OutsideMethod(Method):
         self._model.mkdir(parents=True, exist_ok=True)
         _write_texts(folder / "train.txt", train.texts)
         _write_texts(folder / "labels.txt", train.label_texts)
-        sp.save_npz(folder / "targets.npz", train.targets)
-        sp.save_npz(folder / "ignore.npz", train.ignore)
+        scipy.sparse.save_npz(folder / "targets.npz", train.targets)
+        scipy.sparse.save_npz(folder / "ignore.npz", train.ignore)
         budget = run.budget.limits()
         self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
         seconds = run.budget.device_seconds

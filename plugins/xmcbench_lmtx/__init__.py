@@ -12,12 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench import (
     Budget,
@@ -42,22 +40,12 @@ from xmcbench import (
 )
 from xmcbench_lmtx.cycles import Answers, Cycles
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 TEACHER_METRIC = "teacher P@1"
 SEEDS = 2**62  # each cycle draws one
 PREDICTED = 100  # labels per held-out query
-
-
-class Rejected(sampling.Nearest):
-    """`per_query` negatives drawn from the labels of each query that the teacher rejected (Table 7)."""
-
-    def __init__(self, rejected_NL: sp.csr_array, per_query: int) -> None:
-        super().__init__(per_query)
-        counts_N = np.diff(rejected_NL.indptr)
-        self.nearest_NK = np.full((len(counts_N), max(1, int(counts_N.max(initial=0)))), -1, np.int32)
-        self.nearest_NK[np.arange(self.nearest_NK.shape[1]) < counts_N[:, None]] = rejected_NL.indices
-
-    def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:
-        """Keep the rejected labels: they change only with the next cycle."""
 
 
 class Documents(NamedTuple):
@@ -261,6 +249,8 @@ class LMTX(EmbeddingMethod):
         self.encoder.load_state_dict(self._start)
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        from xmcbench_lmtx.rejected import Rejected
+
         negatives = []
         if self.config.negatives == "rejected":
             negatives = [Rejected(self._rejected, self.config.rejected_per_query)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench import DamagedFolder, Run, check_manifest, checked_folder
 
@@ -77,14 +77,14 @@ class Cycles:
             if cycle != self.best:
                 shutil.rmtree(self.model(cycle), ignore_errors=True)
 
-    def pairs(self, kind: str, shape: tuple[int, int], *, accumulated: bool) -> sp.csr_array:
+    def pairs(self, kind: str, shape: tuple[int, int], *, accumulated: bool) -> scipy.sparse.csr_array:
         """[N, L] ones where the answer was `kind` (yes or no): in the last cycle, or `accumulated` over all cycles."""
         chosen = self.answers if accumulated else self.answers[-1:]
         rows, columns = (
             np.concatenate([getattr(answers, name)[getattr(answers, kind)] for answers in chosen])
             for name in ("documents", "labels")
         )
-        pairs = sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+        pairs = scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
         pairs.data[:] = 1.0  # a pair may have been asked about in several cycles
         return pairs
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 
 class NGAME(EmbeddingMethod):
@@ -67,6 +69,8 @@ class NGAME(EmbeddingMethod):
 
     def hardest(self, device: torch.device) -> int:
         """Negatives per query in the loss of this step: from `first_hardest` to `hardest`, geometrically."""
+        import torch
+
         settings, run = self.config, self.run
         if settings.first_hardest is None or run is None:
             return settings.hardest
@@ -87,6 +91,8 @@ class NGAME(EmbeddingMethod):
 
         Gradient descent then leads to the collapse, and stays there.
         """
+        import torch
+
         workers = self.shard.workers
         point = (torch.ones_like(each_ND) / each_ND.shape[1] ** 0.5 for each_ND in (queries_BD, labels_SD))
         collapsed = float(workers.sum(settings.triplet(*point, batch.positives).detach()))

@@ -7,26 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
-import torch
+import scipy
 from pydantic import Field
-from torch import Tensor, nn
-from torch.nn.functional import normalize
 
-from xmcbench import (
-    EmbeddingMethod,
-    EncoderConfig,
-    LabelTable,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    sampling,
-)
+import xmcbench
+from xmcbench import EmbeddingMethod, EncoderConfig, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xmcbench import LabelTable
 
 SPREAD = 0.02  # standard deviation of random rows (Renee)
 
@@ -76,30 +69,36 @@ class OvA(EmbeddingMethod):
         """With `label_texts_as_queries`, N + L queries. The last L are the label texts, each with its own label."""
         if not self.config.label_texts_as_queries:
             return train
-        identity = sp.eye_array(train.num_labels, dtype=np.float32, format="csr")
+        identity = scipy.sparse.eye_array(train.num_labels, dtype=np.float32, format="csr")
+        nothing = scipy.sparse.csr_array(identity.shape, dtype=np.float32)
         return replace(
             train,
             texts=[*train.texts, *train.label_texts],
-            targets=sp.vstack([train.targets, identity], format="csr"),
-            ignore=sp.vstack([train.ignore, sp.csr_array(identity.shape, dtype=np.float32)], format="csr"),
+            targets=scipy.sparse.vstack([train.targets, identity], format="csr"),
+            ignore=scipy.sparse.vstack([train.ignore, nothing], format="csr"),
         )
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
-        rows = torch.from_numpy(self.shard.label_ids)
-        table = LabelTable(rows, self.encoder.dimension, self.config.table, seed=torch.initial_seed())
+        from torch import nn
+
+        table = xmcbench.LabelTable(self.shard.label_ids, self.encoder.dimension, self.config.table)
         table.fill(lambda block_ND, generator: block_ND.normal_(0, SPREAD, generator=generator))
         return nn.ModuleDict({"classifier": table})
 
     def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:  # noqa: ARG002 (the rows are the index)
+        from torch import nn
+
         return nn.Module()
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
+        from torch.nn.functional import normalize
+
         if self.config.rows == "label-embeddings":
             labels_LD = normalize(embeddings.labels(), dim=1)
             self.classifier.weight.copy_(labels_LD[self.classifier.row_ids])
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
-        return self.classifier.forward(self.classifier.rows_of(torch.from_numpy(label_ids)))
+        return self.classifier.forward(self.classifier.rows_of(label_ids))
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         size = self.config.batch_size

@@ -8,26 +8,19 @@ ones of them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
-import torch
+import scipy
 from pydantic import Field, model_validator
-from torch import Tensor, nn
-from torch.nn.functional import gelu, linear, normalize, scaled_dot_product_attention
 
-from xmcbench import (
-    EmbeddingMethod,
-    LabelTable,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    row_dropout,
-    sampling,
-)
+import xmcbench
+from xmcbench import EmbeddingMethod, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xmcbench_prime.prototypes import Prototypes
 
 AT_ONCE = 16_384  # prototypes
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
@@ -36,25 +29,11 @@ SEEDS = 2**62
 GROWTH = (10, 25, 50, 75, 100, 125, 150, 200)
 
 
-class Prototypes(nn.Module):
-    """The label prototype network: a transformer layer over a label's bag of vectors, then the mean."""
+def unit(vectors_ND: Tensor) -> Tensor:
+    """[N, D] the vectors, scaled to length 1; zeros stay zeros."""
+    from torch.nn.functional import normalize
 
-    def __init__(self, dimension: int, feedforward: int, dropout: float) -> None:
-        super().__init__()
-        # The bag has no order, and so the layer no positions.
-        self.layer = nn.TransformerEncoderLayer(dimension, 1, feedforward, dropout, "gelu", batch_first=True)
-
-    def forward(self, bag_STD: Tensor) -> Tensor:
-        """[S, D], of length 1."""
-        layer, attention = self.layer, self.layer.self_attn
-        # The layer's own forward, written out: `row_dropout` does not reach into nn.MultiheadAttention.
-        query, key, value = linear(bag_STD, attention.in_proj_weight, attention.in_proj_bias)[:, None].chunk(3, dim=-1)
-        rate = attention.dropout if self.training else 0.0
-        attended_STD = attention.out_proj(scaled_dot_product_attention(query, key, value, dropout_p=rate)[:, 0])
-        bag_STD = layer.norm1(bag_STD + layer.dropout1(attended_STD))
-        expanded_STF = layer.dropout(gelu(layer.linear1(bag_STD)))
-        bag_STD = layer.norm2(bag_STD + layer.dropout2(layer.linear2(expanded_STF)))
-        return normalize(bag_STD.mean(1), dim=1)
+    return normalize(vectors_ND, dim=1)
 
 
 class PRIME(EmbeddingMethod):
@@ -162,33 +141,40 @@ class PRIME(EmbeddingMethod):
 
     def label_groups(self, train: TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] the number of each label's free vector: labels with similar texts share one."""
+        import torch
+
         if not self.config.free_vectors:
             return None
         rng = np.random.default_rng(torch.initial_seed())
         return sampling.balanced_clusters(embeddings.labels(), self.config.free_vectors, rng)
 
     def build_modules(self, train: TrainingData) -> nn.Module:
+        from torch import nn
+
         settings, shard, size = self.config, self.shard, self.encoder.dimension
         modules: dict[str, nn.Module] = {"prototypes": self._network()}
         if settings.free_vectors:
-            mine = torch.from_numpy(np.unique(shard.groups_L[shard.label_ids]))
+            mine = np.unique(shard.groups_L[shard.label_ids])
             length = settings.free_vector_length or (2 * size / (int(shard.groups_L.max()) + 1 + size)) ** 0.5
             bound = length * (3 / size) ** 0.5  # of a uniform distribution, whose vectors have that length
             config = TableConfig(learning_rate=settings.learning_rate)
-            modules["bank"] = LabelTable(mine, size, config, seed=torch.initial_seed())
+            modules["bank"] = xmcbench.LabelTable(mine, size, config)
             modules["bank"].fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
         if settings.centroids != "none":
-            self.queries_of = sp.csr_array(train.targets.T)
-            rows = torch.from_numpy(shard.label_ids)
-            modules["centroids"] = LabelTable(rows, size, TableConfig(optimizer="none"), seed=0)
+            self.queries_of = scipy.sparse.csr_array(train.targets.T)
+            modules["centroids"] = xmcbench.LabelTable(shard.label_ids, size, TableConfig(optimizer="none"), seed=0)
         return nn.ModuleDict(modules)
 
     def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
+        from torch import nn
+
         modules = nn.ModuleDict({"prototypes": self._network()})
         modules.load_state_dict(tensors, assign=True)
         return modules
 
     def _network(self) -> Prototypes:
+        from xmcbench_prime.prototypes import Prototypes
+
         settings = self.config
         return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
 
@@ -199,9 +185,11 @@ class PRIME(EmbeddingMethod):
 
     def _set_centroids(self, queries_ND: Tensor) -> None:
         """Set each centroid to the mean of its label's queries, scaled to length 1."""
-        unit_ND = normalize(queries_ND, dim=1).cpu().numpy()
+        import torch
+
+        unit_ND = unit(queries_ND).cpu().numpy()
         sums_SD = self.queries_of[self.shard.label_ids] @ unit_ND
-        self.modules["centroids"].weight.copy_(normalize(torch.from_numpy(sums_SD), dim=1))
+        self.modules["centroids"].weight.copy_(unit(torch.from_numpy(sums_SD)))
 
     def index(self, labels: Any) -> None:
         """Make the prototypes that are searched, with exact centroids where the settings say so (Appendix G)."""
@@ -221,29 +209,33 @@ class PRIME(EmbeddingMethod):
     # Scoring ------------------------------------------------------------------------------------------------------
 
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
-        return normalize(embeddings_ND, dim=1)
+        return unit(embeddings_ND)
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
         """[S, D] prototypes of length 1, computed `AT_ONCE` at a time: a bag holds several vectors."""
         return self._prototypes(embeddings_SD, label_ids, dropout_seed=0)  # dropout is off
 
     def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray, dropout_seed: int) -> Tensor:
+        import torch
+
         prototypes = []
         for start in range(0, max(1, len(label_ids)), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            with row_dropout(dropout_seed, "label", label_ids[part]):
+            with xmcbench.row_dropout(dropout_seed, "label", label_ids[part]):
                 prototypes.append(self._prototypes_of(embeddings_SD[part], label_ids[part]))
         return torch.cat(prototypes)
 
     def _prototypes_of(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
-        labels_S, bag = torch.from_numpy(label_ids), [embeddings_SD]
+        import torch
+
+        bag = [embeddings_SD]
         if self.config.free_vectors:
             bank = self.modules["bank"]
-            bag.append(bank(bank.rows_of(torch.from_numpy(self.shard.groups_L[label_ids]))))
+            bag.append(bank(bank.rows_of(self.shard.groups_L[label_ids])))
         if self.config.centroids != "none":
             centroids = self.modules["centroids"]
-            # A centroid without queries stays zero: `normalize` divides by at least 1e-12.
-            bag.append(normalize(centroids(centroids.rows_of(labels_S)), dim=1))
+            # A centroid without queries stays zero: `unit` divides by at least 1e-12.
+            bag.append(unit(centroids(centroids.rows_of(label_ids))))
         prototypes_SD: Tensor = self.modules["prototypes"](torch.stack(bag, dim=1))
         return prototypes_SD
 
@@ -255,8 +247,10 @@ class PRIME(EmbeddingMethod):
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """T(h_q, z_l) + T(h_q, h_l) + T(h_l, h_q) + lambda R (Eq. 5)."""
+        import torch
+
         settings, positives = self.config, batch.positives
-        texts_BD, texts_SD = normalize(queries_BD, dim=1), normalize(labels_SD, dim=1)
+        texts_BD, texts_SD = unit(queries_BD), unit(labels_SD)
         loss = texts_BD.new_zeros(())
         if settings.label_to_query:
             loss = loss + self._triplet(*losses.label_to_query(texts_BD, texts_SD, positives))
@@ -301,15 +295,17 @@ class PRIME(EmbeddingMethod):
 
     def _mean(self, hinges_P: Tensor, positives: losses.Positives) -> Tensor:
         """A worker's part of the mean over the pairs of all workers; 0 where there are none."""
-        counted_P = hinges_P > 0 if self.config.regulariser_mean == "violators" else torch.ones_like(hinges_P)
+        counted_P = hinges_P > 0 if self.config.regulariser_mean == "violators" else hinges_P.new_ones(hinges_P.shape)
         return hinges_P.sum() / positives.workers.sum(counted_P.sum()).clamp(min=1)
 
     def after_step(self, batch: sampling.Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         """c_p <- alpha c_p + (1 - alpha) h_q for each query q of a positive p, in the order of the batch (Eq. 4)."""
+        import torch
+
         if self.config.centroids != "momentum":
             return
         alpha, table, positives = self.config.momentum, self.modules["centroids"], batch.positives
-        columns_P, queries_PD = positives.columns_P, normalize(queries_BD, dim=1)[positives.rows_P]
+        columns_P, queries_PD = positives.columns_P, unit(queries_BD)[positives.rows_P]
         if self.config.queries_per_centroid > 1:
             more_P, more_PD = self._more_queries(columns_P.unique(), batch.label_ids)
             columns_P, queries_PD = torch.cat((columns_P, more_P)), torch.cat((queries_PD, more_PD))
@@ -317,7 +313,7 @@ class PRIME(EmbeddingMethod):
         labels_S, group_P, counts_S = torch.unique_consecutive(columns_P, return_inverse=True, return_counts=True)
         # A label's n queries are applied in order: the last weighs the most, the old centroid weighs alpha^n.
         later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
-        rows_S = table.rows_of(torch.from_numpy(batch.label_ids)[labels_S.cpu()])
+        rows_S = table.rows_of(batch.label_ids[labels_S.cpu().numpy()])
         old_SD = table.weight[rows_S] * (alpha**counts_S)[:, None]
         weights_P1 = ((1 - alpha) * alpha**later_P)[:, None]
         table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD[by_label_P] * weights_P1)
@@ -328,6 +324,8 @@ class PRIME(EmbeddingMethod):
         They are embedded without a gradient, and charged. A query is drawn by its relative place in the list of its
         label's queries. Within a step the relative places are the same for all labels, so workers agree.
         """
+        import torch
+
         labels_S = label_ids[columns_S.cpu().numpy()]
         starts_S, counts_S = self.queries_of.indptr[labels_S], np.diff(self.queries_of.indptr)[labels_S]
         seed = int(self.run.rng("centroids").integers(SEEDS))
@@ -337,7 +335,7 @@ class PRIME(EmbeddingMethod):
         queries_U, inverse_P = np.unique(drawn_SE, return_inverse=True)
         tokens = self.queries.take(queries_U)
         self.charging.own_encoding(tokens.lengths)
-        vectors_UD = normalize(self.embed(tokens), dim=1)
+        vectors_UD = unit(self.embed(tokens))
         columns_P = columns_S.repeat_interleave(drawn_SE.shape[1])
         return columns_P, vectors_UD[torch.from_numpy(inverse_P.ravel()).to(columns_S.device)]
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, XMCBenchError, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Words = list[str]
 
@@ -60,8 +62,12 @@ class PseudoLabels(EmbeddingMethod):
         numbers = {text: number for number, text in enumerate(dict.fromkeys(labels))}
         columns = np.fromiter((numbers[text] for text in labels), np.int64, len(labels))
         shape = len(queries), len(numbers)
-        pairs_csr = sp.csr_array((np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape)
-        return TrainingData(train.card, queries, pairs_csr, list(numbers), sp.csr_array(shape, dtype=np.float32))
+        pairs_csr = scipy.sparse.csr_array(
+            (np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape
+        )
+        return TrainingData(
+            train.card, queries, pairs_csr, list(numbers), scipy.sparse.csr_array(shape, dtype=np.float32)
+        )
 
     def index(self, labels: Any) -> None:  # noqa: ARG002
         """Embed the labels of the dataset instead of those of the training pairs."""

@@ -5,15 +5,18 @@ Legend: N training queries, B of a batch, L labels, S of a pool (of this worker)
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import torch
 from pydantic import Field
-from torch import Tensor
-from torch.nn.functional import dropout, normalize
 
-from xmcbench import LabelTable, MethodInfo, Progress, Run, TableConfig, TrainingData, losses, sampling
+import xmcbench
+from xmcbench import MethodInfo, Progress, Run, TableConfig, TrainingData, losses, sampling
 from xmcbench_second_stage.stage import SecondStage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench import LabelTable
 
 SEEDS = 2**63  # one per purpose
 
@@ -70,11 +73,14 @@ class Classifier(SecondStage):
         return self.first.num_parameters + self.first.index_LD.numel()
 
     def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+        import torch
+        from torch.nn.functional import normalize
+
         if queries_ND is None:
             return
         index_LD, shard = self.first.index_LD, self.first.shard
-        rows = torch.from_numpy(shard.label_ids)
-        table = LabelTable(rows, index_LD.shape[1], self.config.table, _seed(run, "rows")).to(index_LD.device)
+        seed, settings = _seed(run, "rows"), self.config.table
+        table = xmcbench.LabelTable(shard.label_ids, index_LD.shape[1], settings, seed).to(index_LD.device)
         table.weight.copy_(normalize(index_LD[table.row_ids], dim=1))
         queries_ND = normalize(queries_ND, dim=1)
         sampler = self._sampler(train, queries_ND, run)
@@ -129,13 +135,16 @@ class Classifier(SecondStage):
 
     def _step(self, whole: sampling.Batch, table: LabelTable, queries_ND: Tensor, seed: int) -> float:
         """The loss of a batch, after its backward pass; all workers use the same dropout masks."""
+        import torch
+        from torch.nn.functional import dropout, normalize
+
         shard, settings = self.first.shard, self.config
         batch = shard.share(whole)
         torch.manual_seed(seed)
         queries_BD = dropout(queries_ND[torch.from_numpy(batch.query_ids).to(queries_ND.device)], settings.dropout)
         loss = losses.triplet(
             queries_BD,
-            normalize(table(table.rows_of(torch.from_numpy(batch.label_ids))), dim=1),
+            normalize(table(table.rows_of(batch.label_ids)), dim=1),
             batch.positives.to(queries_ND.device),
             margin=settings.margin,
             hardest=settings.hardest,

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank, search
 from xmcbench_second_stage.stage import SecondStage
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CHUNK = 64  # queries scored at once
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
@@ -46,7 +49,7 @@ class SparseRanker(SecondStage):
         weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's order")
 
     config: SparseRanker.Config
-    weights_LV: sp.csr_array
+    weights_LV: scipy.sparse.csr_array
     intercepts_L: np.ndarray  # NaN for labels without a classifier
 
     @property
@@ -67,18 +70,20 @@ class SparseRanker(SecondStage):
         with ledger.between_checks(run.budget), ledger.stage("train"):
             self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
             try:
-                words_NV = sp.csr_array(self.words.fit_transform(list(train.texts)))
+                words_NV = scipy.sparse.csr_array(self.words.fit_transform(list(train.texts)))
             except ValueError as problem:
                 raise XMCBenchError(f"{train.card.name}: TF-IDF finds no word in the texts") from problem
         self._fit_labels(words_NV, _pairs(listed_NK, train.targets), train, run)
 
-    def _fit_labels(self, words_NV: sp.csr_array, shown: sp.csc_array, train: TrainingData, run: Run) -> None:
+    def _fit_labels(
+        self, words_NV: scipy.sparse.csr_array, shown: scipy.sparse.csc_array, train: TrainingData, run: Run
+    ) -> None:
         """Train one classifier per label, frequent labels first, within the budget. `shown` [N, L] are its queries."""
         from sklearn.svm import LinearSVC
 
         true, ledger = train.targets.tocsc(), run.ledger
         self.intercepts_L = np.full(train.num_labels, np.nan, np.float32)
-        rows = [sp.csr_array((1, words_NV.shape[1]), dtype=np.float32)] * train.num_labels
+        rows = [scipy.sparse.csr_array((1, words_NV.shape[1]), dtype=np.float32)] * train.num_labels
         order = np.argsort(-np.diff(true.indptr), kind="stable")
         for done, label in enumerate(order.tolist()):
             if self.spent(run) >= 1:
@@ -89,11 +94,11 @@ class SparseRanker(SecondStage):
                 continue
             with ledger.between_checks(run.budget), ledger.stage("train"):
                 learnt = LinearSVC(C=self.config.c, random_state=0).fit(words_NV[queries], of_label)
-                rows[label] = sp.csr_array(learnt.coef_.astype(np.float32))
+                rows[label] = scipy.sparse.csr_array(learnt.coef_.astype(np.float32))
                 self.intercepts_L[label] = learnt.intercept_[0]
             share = self.config.share
             run.report(Progress("train", share + (1 - share) * done / len(order), {"label": done}))
-        self.weights_LV = sp.vstack(rows, format="csr")
+        self.weights_LV = scipy.sparse.vstack(rows, format="csr")
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         num_labels = len(self.intercepts_L)
@@ -110,7 +115,7 @@ class SparseRanker(SecondStage):
         margins_NK = np.empty(labels_NK.shape, np.float32)
         for start in range(0, len(texts), CHUNK):
             labels_CK = labels_NK[start : start + CHUNK]
-            words_CV = sp.csr_array(self.words.transform(list(texts[start : start + CHUNK])))
+            words_CV = scipy.sparse.csr_array(self.words.transform(list(texts[start : start + CHUNK])))
             queries = np.repeat(np.arange(len(labels_CK)), labels_CK.shape[1])
             products = words_CV[queries].multiply(self.weights_LV[labels_CK.ravel()]).sum(axis=1)
             margins_NK[start : start + CHUNK] = np.asarray(products).reshape(labels_CK.shape)
@@ -123,7 +128,7 @@ class SparseRanker(SecondStage):
         (folder / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
         np.save(folder / "idf.npy", self.words.idf_)
         np.save(folder / "intercepts.npy", self.intercepts_L)
-        sp.save_npz(folder / "weights.npz", self.weights_LV)
+        scipy.sparse.save_npz(folder / "weights.npz", self.weights_LV)
 
     def load(self, directory: Path) -> None:
         super().load(directory)
@@ -134,14 +139,16 @@ class SparseRanker(SecondStage):
         self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
         self.words.idf_ = np.load(folder / "idf.npy", allow_pickle=False)
         self.intercepts_L = np.load(folder / "intercepts.npy", allow_pickle=False)
-        self.weights_LV = sp.csr_array(sp.load_npz(folder / "weights.npz"))
+        self.weights_LV = scipy.sparse.csr_array(scipy.sparse.load_npz(folder / "weights.npz"))
 
 
-def _pairs(listed_NK: np.ndarray, targets: sp.csr_array) -> sp.csc_array:
+def _pairs(listed_NK: np.ndarray, targets: scipy.sparse.csr_array) -> scipy.sparse.csc_array:
     """[N, L] the shortlisted and the true pairs."""
     rows, places = np.nonzero(listed_NK >= 0)
-    listed = sp.csr_array((np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape)
-    return sp.csc_array(listed + targets)
+    listed = scipy.sparse.csr_array(
+        (np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape
+    )
+    return scipy.sparse.csc_array(listed + targets)
 
 
 def _standardised(scores_NK: np.ndarray) -> np.ndarray:

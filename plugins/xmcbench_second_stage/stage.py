@@ -9,11 +9,9 @@ import json
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from pydantic import Field, ValidationError, field_validator
-from torch import Tensor
 
 from xmcbench import (
     Budget,
@@ -28,6 +26,9 @@ from xmcbench import (
     XMCBenchError,
     registry,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
@@ -91,6 +92,8 @@ class SecondStage(Method):
 
     def spent(self, run: Run) -> float:
         """The spent share of the budget; the fastest clock of all workers counts, so that they stop together."""
+        import torch
+
         workers, fraction = self.first.shard.workers, run.ledger.fraction(run.budget)
         return float(workers.max(torch.tensor(fraction, dtype=torch.float64, device=self.first.index_LD.device)))
 

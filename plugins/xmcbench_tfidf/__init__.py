@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
@@ -36,21 +36,21 @@ class TfidfMethod(Method):
             self.matrices = self.index(train)
 
     @abstractmethod
-    def index(self, train: TrainingData) -> dict[str, sp.csr_array]:
+    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
         """The matrices that `scores` multiplies queries with."""
 
     @abstractmethod
-    def scores(self, words_CV: sp.csr_array) -> sp.csr_array:
+    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         """Sparse scores [C, L] of a chunk of queries."""
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        return answers(texts, k, lambda chunk: self.scores(sp.csr_array(self.words.transform(chunk))))
+        return answers(texts, k, lambda chunk: self.scores(scipy.sparse.csr_array(self.words.transform(chunk))))
 
     def save(self, directory: Path) -> None:
         (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
         np.save(directory / "idf.npy", self.words.idf_)
         for name, matrix in self.matrices.items():
-            sp.save_npz(directory / f"{name}.npz", matrix)
+            scipy.sparse.save_npz(directory / f"{name}.npz", matrix)
 
     def load(self, directory: Path) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -58,7 +58,9 @@ class TfidfMethod(Method):
         vocabulary = json.loads((directory / "words.json").read_text())
         self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
         self.words.idf_ = np.load(directory / "idf.npy", allow_pickle=False)
-        self.matrices = {path.stem: sp.csr_array(sp.load_npz(path)) for path in directory.glob("*.npz")}
+        self.matrices = {
+            path.stem: scipy.sparse.csr_array(scipy.sparse.load_npz(path)) for path in directory.glob("*.npz")
+        }
 
 
 class NearestNeighbours(TfidfMethod):
@@ -71,16 +73,18 @@ class NearestNeighbours(TfidfMethod):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
         power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
-    def index(self, train: TrainingData) -> dict[str, sp.csr_array]:
-        words_NV = sp.csr_array(self.words.transform(list(train.texts)))
+    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
+        words_NV = scipy.sparse.csr_array(self.words.transform(list(train.texts)))
         return {"queries": words_NV.T.tocsr(), "targets": train.targets}
 
-    def scores(self, words_CV: sp.csr_array) -> sp.csr_array:
+    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         similar_CN = (words_CV @ self.matrices["queries"]).tocsr()
         nearest = best(similar_CN, self.config.neighbours)
         votes = np.where(nearest.indices >= 0, nearest.scores, 0.0) ** self.config.power
         rows = np.repeat(np.arange(len(nearest)), nearest.k)
-        votes_CN = sp.csr_array((votes.ravel(), (rows, nearest.indices.clip(0).ravel())), shape=similar_CN.shape)
+        votes_CN = scipy.sparse.csr_array(
+            (votes.ravel(), (rows, nearest.indices.clip(0).ravel())), shape=similar_CN.shape
+        )
         return (votes_CN @ self.matrices["targets"]).tocsr()
 
 
@@ -90,10 +94,10 @@ class LabelMatch(TfidfMethod):
     name = "tfidf-label"
     info = MethodInfo(summary="labels whose text matches the query by TF-IDF", needs=("label texts",))
 
-    def index(self, train: TrainingData) -> dict[str, sp.csr_array]:
-        return {"labels": sp.csr_array(self.words.transform(list(train.label_texts))).T.tocsr()}
+    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
+        return {"labels": scipy.sparse.csr_array(self.words.transform(list(train.label_texts))).T.tocsr()}
 
-    def scores(self, words_CV: sp.csr_array) -> sp.csr_array:
+    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         return (words_CV @ self.matrices["labels"]).tocsr()
 
 

@@ -13,7 +13,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError
@@ -39,12 +39,12 @@ class BM25LabelMatch(Method):
         with run.ledger.stage("train"):
             self.words = CountVectorizer(dtype=np.float32)
             try:
-                counts_LV = sp.csr_array(self.words.fit_transform(list(train.label_texts)))
+                counts_LV = scipy.sparse.csr_array(self.words.fit_transform(list(train.label_texts)))
             except ValueError as problem:
                 raise XMCBenchError(f"{train.card.name}: BM25 finds no word in the label texts") from problem
             self.labels_VL = self._weighed(counts_LV).T.tocsr()
 
-    def _weighed(self, counts_LV: sp.csr_array) -> sp.csr_array:
+    def _weighed(self, counts_LV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
         k1, b = self.config.k1, self.config.b
         num_labels, num_words = counts_LV.shape
         within = np.bincount(counts_LV.indices, minlength=num_words)
@@ -53,18 +53,20 @@ class BM25LabelMatch(Method):
         slow_L = k1 * (1 - b + b * length_L / length_L.mean())
         slow = np.repeat(slow_L, np.diff(counts_LV.indptr))
         values = idf_V[counts_LV.indices] * counts_LV.data * (k1 + 1) / (counts_LV.data + slow)
-        return sp.csr_array((values.astype(np.float32), counts_LV.indices, counts_LV.indptr), counts_LV.shape)
+        return scipy.sparse.csr_array((values.astype(np.float32), counts_LV.indices, counts_LV.indptr), counts_LV.shape)
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        return answers(texts, k, lambda chunk: (sp.csr_array(self.words.transform(chunk)) @ self.labels_VL).tocsr())
+        return answers(
+            texts, k, lambda chunk: (scipy.sparse.csr_array(self.words.transform(chunk)) @ self.labels_VL).tocsr()
+        )
 
     def save(self, directory: Path) -> None:
         (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
-        sp.save_npz(directory / "labels.npz", self.labels_VL)
+        scipy.sparse.save_npz(directory / "labels.npz", self.labels_VL)
 
     def load(self, directory: Path) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
         vocabulary = json.loads((directory / "words.json").read_text())
         self.words = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
-        self.labels_VL = sp.csr_array(sp.load_npz(directory / "labels.npz"))
+        self.labels_VL = scipy.sparse.csr_array(scipy.sparse.load_npz(directory / "labels.npz"))

@@ -7,27 +7,25 @@ H hidden size of the encoder, D dimensions of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor, nn
-from torch.nn.functional import normalize
 
-from xmcbench import (
-    EmbeddingMethod,
-    LabelTable,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    row_dropout,
-    sampling,
-)
+import xmcbench
+from xmcbench import EmbeddingMethod, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 SEEDS = 2**62
+
+
+def unit(vectors_ND: Tensor) -> Tensor:
+    """[N, D] the vectors, scaled to length 1; zeros stay zeros."""
+    from torch.nn.functional import normalize
+
+    return normalize(vectors_ND, dim=1)
 
 
 class UniDEC(EmbeddingMethod):
@@ -129,9 +127,9 @@ class UniDEC(EmbeddingMethod):
         modules = self._heads()
         if self.config.heads == "both":
             self.targets = train.targets
-            size, rows = self.config.dimension, torch.from_numpy(self.shard.label_ids)
+            size, rows = self.config.dimension, self.shard.label_ids
             config = TableConfig(learning_rate=self.config.classifier_learning_rate)
-            table = LabelTable(rows, size, config, torch.initial_seed())
+            table = xmcbench.LabelTable(rows, size, config)
             table.fill(lambda block_ND, generator: block_ND.normal_(0, size**-0.5, generator=generator))
             modules["classifier"] = table
         return modules
@@ -143,6 +141,7 @@ class UniDEC(EmbeddingMethod):
 
     def _heads(self) -> nn.ModuleDict:
         """g1 and g2 of Appendix C.1; g1's output is scaled to length 1, g2's in training is not."""
+        from torch import nn
 
         def linear() -> nn.Linear:
             return nn.Linear(self.encoder.dimension, self.config.dimension)
@@ -156,7 +155,7 @@ class UniDEC(EmbeddingMethod):
         """With `rows: label-embeddings`, start each row as the second head's unit vector of its label text."""
         if self.config.heads == "both" and self.config.rows == "label-embeddings":
             table, linear = self.tables()["classifier"], self.modules["clf"][0]  # type: ignore[index]
-            table.weight.copy_(normalize(linear(embeddings.labels()[table.row_ids]), dim=1))
+            table.weight.copy_(unit(linear(embeddings.labels()[table.row_ids])))
 
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The groups of every dual encoder, split into encoder and heads, which have learning rates of their own."""
@@ -194,7 +193,7 @@ class UniDEC(EmbeddingMethod):
 
     def mining_query_vectors(self, embeddings_NH: Tensor) -> Tensor:
         """[N, D] the first head's vectors, which clusters and shortlists use whatever `inference` is."""
-        return normalize(self._head("de", embeddings_NH), dim=1)
+        return unit(self._head("de", embeddings_NH))
 
     def mining_label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         return self.mining_query_vectors(embeddings_SH)
@@ -204,19 +203,23 @@ class UniDEC(EmbeddingMethod):
 
         With the weights 1 and 1 the score is the sum of both cosines.
         """
+        import torch
+
         de_ND = self.mining_query_vectors(embeddings_NH)
         if self.config.heads == "de":
             return de_ND
-        clf_ND = normalize(self._head("clf", embeddings_NH), dim=1)
+        clf_ND = unit(self._head("clf", embeddings_NH))
         of_both = 2 * self.config.fusion, 2 * (1 - self.config.fusion)
         of_de, of_clf = {"both": of_both, "de": (1.0, 0.0), "clf": (0.0, 1.0)}[self.config.inference]
         return torch.cat((of_de * de_ND, of_clf * clf_ND), dim=1)
 
     def label_vectors(self, embeddings_SH: Tensor, label_ids: np.ndarray) -> Tensor:
+        import torch
+
         de_SD = self.mining_query_vectors(embeddings_SH)
         if self.config.heads == "de":
             return de_SD
-        return torch.cat((de_SD, normalize(self._rows(label_ids), dim=1)), dim=1)
+        return torch.cat((de_SD, unit(self._rows(label_ids))), dim=1)
 
     def _head(self, name: str, embeddings_NH: Tensor) -> Tensor:
         vectors_ND: Tensor = self.modules[name](embeddings_NH)
@@ -225,16 +228,18 @@ class UniDEC(EmbeddingMethod):
     def _rows(self, label_ids: np.ndarray) -> Tensor:
         """[S, D] the classifier's rows of labels that this worker holds."""
         table = self.tables()["classifier"]
-        rows_SD: Tensor = table(table.rows_of(torch.from_numpy(label_ids)))
+        rows_SD: Tensor = table(table.rows_of(label_ids))
         return rows_SD
 
     def loss(self, queries_BH: Tensor, labels_SH: Tensor, batch: sampling.Batch) -> Tensor:
         """lambda L_D + (1 - lambda) L_C (Algorithm 1)."""
+        import torch
+
         settings, seed = self.config, int(torch.randint(SEEDS, ()))
-        with row_dropout(seed, "query", batch.query_ids):
+        with xmcbench.row_dropout(seed, "query", batch.query_ids):
             de_BD = self.mining_query_vectors(queries_BH)
             clf_BD = self._head("clf", queries_BH) if settings.heads == "both" else None
-        with row_dropout(seed, "label", batch.label_ids):
+        with xmcbench.row_dropout(seed, "label", batch.label_ids):
             labels_SD = self.mining_query_vectors(labels_SH)
         of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
         if clf_BD is None:
@@ -256,6 +261,8 @@ class UniDEC(EmbeddingMethod):
 
         They need no text. They are drawn from all of a query's labels, so some may be in the pool already.
         """
+        import torch
+
         if not self.config.extra_positives:
             return batch.label_ids, batch.positives
         # Seeded from torch's generator, so that every worker draws alike before it keeps those it holds.

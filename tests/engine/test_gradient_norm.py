@@ -9,7 +9,8 @@ import torch
 from many_workers import MOST, on_workers
 
 from xmcbench.engine.gradient_norm import clip, global_gradient_norm, squared_norm
-from xmcbench.engine.tables.label_table import LabelTable, TableConfig
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.engine.workers import ALONE, Workers
 
 

@@ -22,7 +22,8 @@ from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
 from xmcbench.engine.losses import Positives
 from xmcbench.engine.sampling.clustering import balanced_clusters
 from xmcbench.engine.search.exact import ExactIndex
-from xmcbench.engine.tables.label_table import LabelTable, TableConfig
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.engine.workers import current_workers, joined
 

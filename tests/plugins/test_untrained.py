@@ -9,7 +9,8 @@ from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench_untrained import Untrained
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.data.sparse_text import no_pairs
@@ -50,7 +50,7 @@ class Split:
     """Queries and their true labels: `texts` of length N, `targets` [N, L]."""
 
     texts: Texts
-    targets: sp.csr_array
+    targets: scipy.sparse.csr_array
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,9 @@ class TrainingData:
 
     card: DatasetCard
     texts: Texts
-    targets: sp.csr_array
+    targets: scipy.sparse.csr_array
     label_texts: Texts
-    ignore: sp.csr_array
+    ignore: scipy.sparse.csr_array
 
     @property
     def num_labels(self) -> int:
@@ -74,7 +74,7 @@ class TrainingData:
         """The same data with only the training queries in `ids`, in that order."""
         return replace(self, texts=take(self.texts, ids), targets=self.targets[ids], ignore=self.ignore[ids])
 
-    def with_targets(self, targets: sp.csr_array) -> TrainingData:
+    def with_targets(self, targets: scipy.sparse.csr_array) -> TrainingData:
         """The same queries with `targets` [N, L] as true pairs, for example a teacher's answers."""
         return TrainingData(self.card, self.texts, targets, self.label_texts, self.ignore)
 
@@ -118,8 +118,8 @@ class Dataset:
     train: Split
     test: Split
     label_texts: Texts
-    ignore_train: sp.csr_array
-    ignore_test: sp.csr_array
+    ignore_train: scipy.sparse.csr_array
+    ignore_test: scipy.sparse.csr_array
 
     def training_data(self) -> TrainingData:
         return TrainingData(self.card, self.train.texts, self.train.targets, self.label_texts, self.ignore_train)

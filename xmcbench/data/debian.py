@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.blocks import open_binary
 from xmcbench.data.dataset import Dataset, Split
@@ -118,8 +118,8 @@ def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]
     return descriptions, relations
 
 
-def _rows(matrix: sp.csr_array, ids: np.ndarray) -> sp.csr_array:
-    rows = sp.csr_array(matrix[ids])
+def _rows(matrix: scipy.sparse.csr_array, ids: np.ndarray) -> scipy.sparse.csr_array:
+    rows = scipy.sparse.csr_array(matrix[ids])
     rows.sort_indices()
     return rows
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.blocks import check_utf8, read_blocks, read_texts
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
@@ -36,8 +36,8 @@ class Parts:
     train: Split
     test: Split
     label_texts: PackedTexts
-    ignore_train: sp.csr_array  # [N, L]
-    ignore_test: sp.csr_array  # [T, L]
+    ignore_train: scipy.sparse.csr_array  # [N, L]
+    ignore_test: scipy.sparse.csr_array  # [T, L]
 
     def dataset(self, card: DatasetCard) -> Dataset:
         return Dataset(card, self.train, self.test, self.label_texts, self.ignore_train, self.ignore_test)
@@ -115,7 +115,7 @@ def dataset_files(directory: Path) -> list[Path]:
     return named + [path for path in ignored if path.is_file()]
 
 
-def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> sp.csr_array:
+def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> scipy.sparse.csr_array:
     paths = [directory / name for name in IGNORE_FILES[split] if (directory / name).is_file()]
     if len(paths) > 1:
         raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in paths)}, expected one of them")
@@ -136,7 +136,7 @@ def _npz_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  #
     return _paired(paths, texts, targets, num_labels)
 
 
-def _paired(paths: tuple[Path, ...], texts: PackedTexts, targets: sp.csr_array, num_labels: int) -> Split:
+def _paired(paths: tuple[Path, ...], texts: PackedTexts, targets: scipy.sparse.csr_array, num_labels: int) -> Split:
     """The split of `texts`, from `paths[0]`, and `targets`, from `paths[1]`. Raises XMCBenchError if sizes differ."""
     expected = (len(texts), num_labels)
     if targets.shape != expected:
@@ -146,7 +146,7 @@ def _paired(paths: tuple[Path, ...], texts: PackedTexts, targets: sp.csr_array, 
     return Split(texts, targets)
 
 
-def read_npz(path: Path, max_entries: int) -> sp.csr_array:
+def read_npz(path: Path, max_entries: int) -> scipy.sparse.csr_array:
     """A matrix with ones at the non-zero entries of a CSR matrix saved by `scipy.sparse.save_npz`. Never unpickles.
 
     Arrays of more than `max_entries` are an error before they are unpacked.
@@ -184,7 +184,7 @@ def _json_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:
     return Split(texts, targets)
 
 
-def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTexts, sp.csr_array | None]:
+def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTexts, scipy.sparse.csr_array | None]:
     """The texts of a file with one JSON object per line, and the targets unless `num_labels` is None."""
     data, lengths = bytearray(), array("q")
     counts, labels, weights = array("q"), array("q"), array("d")

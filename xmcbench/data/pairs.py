@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.errors import XMCBenchError
 
@@ -44,25 +44,25 @@ def map_chunks(function: Callable[[slice], Result], num_rows: int, width: int) -
         return list(threads.map(function, chunks))
 
 
-def binary(matrix: sp.csr_array) -> sp.csr_array:
+def binary(matrix: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
     """`matrix` as a set: every non-zero entry once, as 1.0, labels ascending within a row. Copied only if need be."""
     if matrix.has_canonical_format and bool((matrix.data == 1.0).all()):
         return matrix
-    pairs = sp.csr_array(matrix, copy=True)
+    pairs = scipy.sparse.csr_array(matrix, copy=True)
     pairs.sum_duplicates()
     pairs.eliminate_zeros()
     pairs.data = np.ones(pairs.nnz, dtype=np.float32)
     return pairs
 
 
-def contains(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
+def contains(pairs: scipy.sparse.csr_array, indices: np.ndarray) -> np.ndarray:
     """Which of the labels `indices` [N, K] are in their row of the binary `pairs` [N, L]: bool [N, K]; -1 never is."""
     contained = np.zeros(indices.size, dtype=bool)
     contained[find(pairs, indices)] = True
     return contained.reshape(indices.shape)
 
 
-def find(pairs: sp.csr_array, indices: np.ndarray) -> np.ndarray:
+def find(pairs: scipy.sparse.csr_array, indices: np.ndarray) -> np.ndarray:
     """The flat positions, ascending, at which labels `indices` [N, K] are in their row of the binary `pairs` [N, L].
 
     A table with `SLOTS` flags per query first rules out labels by their last bits; the few labels left are looked up

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.statistics import Statistics, statistics
@@ -45,7 +45,7 @@ def _texts(dataset: Dataset) -> list[PackedTexts]:
     return [PackedTexts.of(texts) for texts in (dataset.train.texts, dataset.test.texts, dataset.label_texts)]
 
 
-def _matrices(dataset: Dataset) -> tuple[sp.csr_array, ...]:
+def _matrices(dataset: Dataset) -> tuple[scipy.sparse.csr_array, ...]:
     return dataset.train.targets, dataset.test.targets, dataset.ignore_train, dataset.ignore_test
 
 
@@ -85,7 +85,7 @@ def read_statistics(directory: Path) -> Statistics:
     return Statistics.model_validate_json((directory / "statistics.json").read_bytes())
 
 
-def _open_matrix(directory: Path, name: str, shape: tuple[int, int]) -> sp.csr_array:
+def _open_matrix(directory: Path, name: str, shape: tuple[int, int]) -> scipy.sparse.csr_array:
     parts = (directory / f"{name}.indptr.npy", directory / f"{name}.indices.npy")
     indptr, indices = (np.load(path, mmap_mode="r", allow_pickle=False) for path in parts)
     fits = indptr.shape == (shape[0] + 1,) and indices.ndim == 1 and indptr[0] == 0 and indptr[-1] == len(indices)
@@ -93,7 +93,7 @@ def _open_matrix(directory: Path, name: str, shape: tuple[int, int]) -> sp.csr_a
         raise ValueError(f"{name}: row pointers do not fit {shape[0]} rows and {len(indices)} entries")
     if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < shape[1]:
         raise ValueError(f"{name}: labels {indices.min()} to {indices.max()}, expected 0 to {shape[1] - 1}")
-    matrix = sp.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
+    matrix = scipy.sparse.csr_array((np.ones(len(indices), np.float32), indices, indptr), shape=shape)
     # Known from `binary_csr`; without it the first use of the matrix would look at every entry.
     matrix.has_canonical_format = True
     return matrix

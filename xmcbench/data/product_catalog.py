@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.source import Family
@@ -70,7 +70,7 @@ class Queries:
     """The concepts that N queries state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and their labels [N, L]."""
 
     stated: np.ndarray
-    targets: sp.csr_array
+    targets: scipy.sparse.csr_array
 
 
 @dataclass(frozen=True)

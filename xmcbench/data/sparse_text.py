@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.blocks import Block, read_blocks
 from xmcbench.errors import XMCBenchError
@@ -20,7 +20,7 @@ MAX_VALUE = 64  # characters of a value
 ENTRY = "label:value"
 
 
-def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_labels: int) -> sp.csr_array:
+def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_labels: int) -> scipy.sparse.csr_array:
     """The matrix [len(indptr) - 1, num_labels] of ones where a value is not zero, indices sorted and unique."""
     indices, starts = np.asarray(indices), np.asarray(indptr)
     if not (nonzero := values != 0).all():
@@ -28,20 +28,20 @@ def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_
         counts = np.bincount(rows[nonzero], minlength=len(indptr) - 1)
         indices, starts = indices[nonzero], np.concatenate([[0], np.cumsum(counts)])
     parts = (np.ones(len(indices), np.float32), indices, starts)
-    matrix = sp.csr_array(parts, shape=(len(indptr) - 1, num_labels))
+    matrix = scipy.sparse.csr_array(parts, shape=(len(indptr) - 1, num_labels))
     matrix.sum_duplicates()
     matrix.data[:] = 1.0
     return matrix
 
 
-def pairs_csr(rows: np.ndarray, labels: np.ndarray, shape: tuple[int, int]) -> sp.csr_array:
+def pairs_csr(rows: np.ndarray, labels: np.ndarray, shape: tuple[int, int]) -> scipy.sparse.csr_array:
     """The matrix of ones at `(rows[i], labels[i])`; a pair given twice counts once."""
     order = np.argsort(rows, kind="stable")
     indptr = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
     return binary_csr(indptr, labels[order], np.ones(len(rows), np.float32), shape[1])
 
 
-def no_pairs(shape: tuple[int, int]) -> sp.csr_array:
+def no_pairs(shape: tuple[int, int]) -> scipy.sparse.csr_array:
     """The matrix of that shape without entries."""
     return pairs_csr(np.zeros(0, np.int64), np.zeros(0, np.int64), shape)
 
@@ -84,14 +84,14 @@ def read_rows(path: Path, num_labels: int | None = None, max_bytes: int | None =
     return rows
 
 
-def read_targets(path: Path) -> sp.csr_array:
+def read_targets(path: Path) -> scipy.sparse.csr_array:
     """Read the rows of `path`, which begins with a header, into a matrix of ones where a value is not zero."""
     rows = read_rows(path)
     assert rows.header is not None
     return binary_csr(rows.indptr, rows.labels, rows.values, rows.header[1])
 
 
-def read_pairs(path: Path, shape: tuple[int, int]) -> sp.csr_array:
+def read_pairs(path: Path, shape: tuple[int, int]) -> scipy.sparse.csr_array:
     """Read `row label` a line into a matrix of ones; the file may be empty."""
     rows: list[np.ndarray] = [np.zeros(0, np.int64)]
     labels: list[np.ndarray] = [np.zeros(0, np.int64)]

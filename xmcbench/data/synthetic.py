@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import Dataset, Split
 from xmcbench.data.source import Draft, Family, Source
@@ -67,7 +67,9 @@ def make_words(n: int, draws: Draws) -> list[str]:
 
 
 def make_dataset(
-    draft: Draft, texts: tuple[PackedTexts, PackedTexts, PackedTexts], targets: tuple[sp.csr_array, sp.csr_array]
+    draft: Draft,
+    texts: tuple[PackedTexts, PackedTexts, PackedTexts],
+    targets: tuple[scipy.sparse.csr_array, scipy.sparse.csr_array],
 ) -> Dataset:
     """A dataset without ignored pairs, from the texts of (train, test, labels) and the targets of (train, test)."""
     train, test, labels = texts

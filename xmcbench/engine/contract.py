@@ -5,26 +5,28 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor, nn
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.data.tokens import Tokens
-from xmcbench.engine.charging import Charging
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.embedding import Precision
-from xmcbench.engine.encoders.encoder import EncoderConfig
+from xmcbench.engine.encoders.settings import EncoderConfig, Precision
 from xmcbench.engine.model import Model
-from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.search.index import Backend
-from xmcbench.engine.workers import current_workers
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Run
 from xmcbench.trial.versions import ENGINE_VERSION
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xmcbench.data.tokens import Tokens
+    from xmcbench.engine.charging import Charging
+    from xmcbench.engine.sampling.embeddings import Embeddings
 
 
 class VectorMethod(Model, Method):
@@ -87,10 +89,15 @@ class VectorMethod(Model, Method):
     queries: Tokens  # of the training queries
     labels: Tokens
 
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        self.precision = config.precision
-        self.micro_batch_tokens = config.micro_batch_on(default_device().type)
+    @property
+    def precision(self) -> Precision:  # type: ignore[override]
+        """Of matrix products in the encoder."""
+        return self.config.precision
+
+    @cached_property
+    def micro_batch_tokens(self) -> int:  # type: ignore[override]
+        """Padded tokens through the encoder at once, on this process's device."""
+        return self.config.micro_batch_on(default_device().type)
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
@@ -98,14 +105,21 @@ class VectorMethod(Model, Method):
 
     def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
         """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""
+        from xmcbench.engine.charging import Charging
+        from xmcbench.engine.workers import current_workers
+
         return Charging(ledger, self.encoder.flops, current_workers(), budget)
 
     def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
         """The method's own modules over embeddings, trained with the encoder. None by default."""
+        from torch import nn
+
         return nn.Module()
 
     def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
         """The modules that `build_modules` made, from their saved tensors. A method with modules overrides both."""
+        from torch import nn
+
         if tensors:
             raise TypeError(f"{type(self).__name__} has modules of its own, so it has to define load_modules")
         return nn.Module()

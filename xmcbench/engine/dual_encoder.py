@@ -6,23 +6,20 @@ Legend: L labels, N texts, D dimensions.
 from __future__ import annotations
 
 from pathlib import Path
-
-import torch
-from safetensors import safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.data.tokens import Tokens
-from xmcbench.engine.assembly import assemble
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.embedding import evaluating
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.sentence_layout import write_sentence_layout
 from xmcbench.engine.search.index import build_index
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench.data.tokens import Tokens
 
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
 
@@ -32,6 +29,8 @@ class DualEncoder(VectorMethod):
 
     def prepare(self, train: TrainingData, run: Run) -> None:
         """Build encoder and modules and tokenise the texts: sets `encoder`, `modules`, `shard`, `queries`, `labels`."""
+        from xmcbench.engine.assembly import assemble
+
         assemble(self, train, run)
 
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
@@ -44,7 +43,7 @@ class DualEncoder(VectorMethod):
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         tokens = self.encoder.tokenizer.tokens(texts, self.query_length)
-        with torch.inference_mode(), evaluating(self.modules):
+        with self.inference():
             queries_ND = self.query_vectors(self.embed(tokens))
         return build_index(self.index_LD, self.config.search).top_k(queries_ND, k)
 
@@ -56,6 +55,8 @@ class DualEncoder(VectorMethod):
         return plain and self.encodes_labels and not self.module_tensors() and not self.tables()
 
     def save(self, directory: Path) -> None:
+        from safetensors.torch import save_file
+
         self.encoder.save(directory)
         if self.encoder_alone_scores:
             write_sentence_layout(directory, self.encoder.config, self.encoder.dimension, self.query_length)
@@ -64,6 +65,11 @@ class DualEncoder(VectorMethod):
         save_file(tensors, directory / VECTORS, metadata={"query_length": str(self.query_length)})
 
     def load(self, directory: Path) -> None:
+        from safetensors import safe_open
+        from safetensors.torch import load_file
+
+        from xmcbench.engine.encoders.encoder import Encoder
+
         self.encoder = Encoder.load(self.config.encoder, directory).to(default_device())
         tensors = load_file(directory / VECTORS, device=str(default_device()))
         with safe_open(directory / VECTORS, framework="pt") as file:

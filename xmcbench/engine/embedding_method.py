@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training.contract import TrainedMethod
-from xmcbench.engine.training.training import Training
 from xmcbench.trial.run import Run
 
 
@@ -16,6 +15,8 @@ class EmbeddingMethod(TrainedMethod):
     """
 
     def fit(self, train: TrainingData, run: Run) -> None:
+        from xmcbench.engine.training.training import Training
+
         with run.ledger.stage("prepare"):
             train = self.training_data(train)
             self.prepare(train, run)

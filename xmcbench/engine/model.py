@@ -7,19 +7,23 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
-from xmcbench.data.tokens import Tokens
-from xmcbench.engine.checkpoint import Groups
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.embedding import Precision, embed_all, evaluating
-from xmcbench.engine.encoders.encoder import Encoder
-from xmcbench.engine.sampling.sharding import Shard
-from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.encoders.settings import Precision
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from xmcbench.data.tokens import Tokens
+    from xmcbench.engine.checkpoint import Groups
+    from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.sampling.sharding import Shard
+    from xmcbench.engine.tables.label_table import LabelTable
 
 
 class Model:
@@ -34,31 +38,45 @@ class Model:
 
     def embed(self, tokens: Tokens) -> Tensor:
         """[N, D] embeddings of tokenised texts, dropout off."""
+        from xmcbench.engine.encoders.embedding import embed_all
+
         return embed_all(self.encoder, tokens, precision=self.precision, micro_batch_tokens=self.micro_batch_tokens)
 
-    @torch.inference_mode()
     def embed_queries(self, tokens: Tokens, vectors: Callable[[Tensor], Tensor]) -> Tensor:
         """[N, D] what `vectors` computes from the embeddings of N texts, on every worker."""
         workers = self.shard.workers
         places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
-        with evaluating(self.modules):
+        with self.inference():
             mine = vectors(self.embed(tokens.take(places[workers.rank])))
-        return _in_order(workers.gather(mine), np.concatenate(places))
+            return _in_order(workers.gather(mine), np.concatenate(places))
 
-    @torch.inference_mode()
     def embed_labels(self, tokens: Tokens, vectors: Callable[[Tensor, np.ndarray], Tensor], *, encode: bool) -> Tensor:
         """[L, D] what `vectors` computes from the embeddings and the ids of labels, on every worker.
 
         Without `encode` the embeddings of S labels are [S, 0]. Each worker computes the vectors of the labels it holds.
         """
+        import torch
+
         label_ids = self.shard.label_ids
-        with evaluating(self.modules):
+        with self.inference():
             empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
             mine = vectors(self.embed(tokens.take(label_ids)) if encode else empty_S0, label_ids)
-        return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
+            return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """No gradients, and the method's modules without dropout."""
+        import torch
+
+        from xmcbench.engine.encoders.embedding import evaluating
+
+        with torch.inference_mode(), evaluating(self.modules):
+            yield
 
     def tables(self) -> dict[str, LabelTable]:
         """The label tables among the method's modules, by name."""
+        from xmcbench.engine.tables.label_table import LabelTable
+
         return {name: module for name, module in self.modules.named_modules() if isinstance(module, LabelTable)}
 
     def module_tensors(self) -> dict[str, Tensor]:
@@ -84,6 +102,8 @@ class Model:
 
 def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:
     """Rows in the order of the places they belong to, where row i belongs to `places[i]`."""
+    import torch
+
     if len(places) < 2 or bool((np.diff(places) > 0).all()):
         return rows
     return rows[torch.from_numpy(np.argsort(places)).to(rows.device)]

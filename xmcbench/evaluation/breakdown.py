@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import DatasetCard
 from xmcbench.evaluation.metrics import Hits
@@ -22,7 +22,7 @@ class LabelBins:
         """Number of labels in each bin."""
         return np.bincount(self.assignment, minlength=len(self.names))
 
-    def num_pairs(self, targets: sp.csr_array) -> np.ndarray:
+    def num_pairs(self, targets: scipy.sparse.csr_array) -> np.ndarray:
         """Number of true pairs of the targets [N, L] in each bin."""
         return self._count(targets.indices)
 
@@ -45,14 +45,14 @@ class LabelBins:
         return np.bincount(self.assignment[labels], minlength=len(self.names))
 
 
-def label_bins(card: DatasetCard, targets: sp.csr_array) -> LabelBins:
+def label_bins(card: DatasetCard, targets: scipy.sparse.csr_array) -> LabelBins:
     """Head, torso and tail by the card's thresholds; a label without training queries is a tail label."""
     counts = _frequencies(targets)
     bins = np.where(counts <= card.tail_at_most, 2, np.where(counts >= card.head_at_least, 0, 1))
     return LabelBins(("head", "torso", "tail"), bins)
 
 
-def decile_bins(targets: sp.csr_array) -> LabelBins:
+def decile_bins(targets: scipy.sparse.csr_array) -> LabelBins:
     """Ten bins of (nearly) equally many labels: 1 has the most frequent, 10 the rarest. Ties are broken by id."""
     counts = _frequencies(targets)
     bins = np.empty(len(counts), dtype=np.int64)
@@ -76,5 +76,5 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return shares
 
 
-def _frequencies(targets: sp.csr_array) -> np.ndarray:
+def _frequencies(targets: scipy.sparse.csr_array) -> np.ndarray:
     return np.bincount(targets.indices, minlength=targets.shape[1])

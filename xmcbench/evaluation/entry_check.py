@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.pairs import binary, contains, find, map_chunks
 from xmcbench.errors import XMCBenchError
@@ -22,7 +22,7 @@ class InvalidPredictions(XMCBenchError):
 
 
 def check_predictions(
-    predictions: Predictions, num_queries: int, num_labels: int, ignore: sp.csr_array | None = None
+    predictions: Predictions, num_queries: int, num_labels: int, ignore: scipy.sparse.csr_array | None = None
 ) -> None:
     """Raise `InvalidPredictions` unless the rows are ranked, distinct labels, none of them in `ignore` [N, L].
 
@@ -82,7 +82,7 @@ def _problem(row: int, problem: str) -> InvalidPredictions:
     return InvalidPredictions(f"the predictions of test query {row} hold {problem}")
 
 
-def drop_ignored(predictions: Predictions, ignore: sp.csr_array, k: int) -> Predictions:
+def drop_ignored(predictions: Predictions, ignore: scipy.sparse.csr_array, k: int) -> Predictions:
     """The predictions without the pairs in `ignore` [N, L], cut to the best `k`; rows left short are padded."""
     width = min(k, predictions.k)
     dropped = contains(binary(ignore), predictions.indices) | (predictions.indices < 0)

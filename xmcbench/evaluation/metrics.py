@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.pairs import binary, find, map_chunks
 from xmcbench.errors import XMCBenchError
@@ -46,7 +46,7 @@ class Hits:
     """The hits (true positives) of ranked predictions: found once by `find_hits`, shared by all metrics."""
 
     predictions: Predictions
-    truth: sp.csr_array  # [N, L] of ones, labels ascending within a row
+    truth: scipy.sparse.csr_array  # [N, L] of ones, labels ascending within a row
     inverse_propensity: np.ndarray  # float64 [L]
     queries: np.ndarray  # [H] row of each hit, ascending
     ranks: np.ndarray  # [H] position of each hit among its row's predictions, 0 for the best
@@ -109,7 +109,7 @@ class Hits:
         return replace(self, queries=queries, ranks=ranks, labels=labels, _top={})
 
 
-def find_hits(predictions: Predictions, truth: sp.csr_array, inverse_propensity: np.ndarray) -> Hits:
+def find_hits(predictions: Predictions, truth: scipy.sparse.csr_array, inverse_propensity: np.ndarray) -> Hits:
     """The predictions [N, K] that are true in `truth` [N, L]; raises `XMCBenchError` where the shapes do not fit."""
     if not len(predictions):
         raise XMCBenchError("there is no query to score, expected at least one")

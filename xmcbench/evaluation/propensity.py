@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.errors import XMCBenchError
 
 
-def inverse_propensity(targets: sp.csr_array, a: float, b: float) -> np.ndarray:
+def inverse_propensity(targets: scipy.sparse.csr_array, a: float, b: float) -> np.ndarray:
     """The weight of each label, float64 [L], from the training targets [N, L] of ones: rare labels weigh more.
 
     w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A and n_l the number of training queries with label l.

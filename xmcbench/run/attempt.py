@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.prepared import find_source, prepared_directory
@@ -287,7 +287,7 @@ class Attempt:
             return function(*arguments, **options)
         return self._unrestricted.submit(function, *arguments, **options).result()
 
-    def _test_queries(self) -> tuple[Texts, sp.csr_array]:
+    def _test_queries(self) -> tuple[Texts, scipy.sparse.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
         dataset = self._dataset()
         return dataset.test.texts, dataset.ignore_test

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data import TrainingData
 from xmcbench.errors import XMCBenchError
@@ -28,8 +28,8 @@ from xmcbench.trial.trial import Selection
 class HeldOutScorer:
     """Computes metrics of predictions for held-out training queries. It holds their targets and no test target."""
 
-    truth: sp.csr_array  # [N, L]
-    ignore: sp.csr_array  # [N, L]
+    truth: scipy.sparse.csr_array  # [N, L]
+    ignore: scipy.sparse.csr_array  # [N, L]
     weights: np.ndarray  # [L] inverse propensities
     metrics: list[str]
     evaluators: Mapping[str, Evaluator]

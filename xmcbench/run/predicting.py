@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
@@ -13,7 +13,7 @@ from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.run import derive_seed
 
 
-def predict_test(method: Method, texts: Texts, ignore: sp.csr_array) -> tuple[Predictions, Sample]:
+def predict_test(method: Method, texts: Texts, ignore: scipy.sparse.csr_array) -> tuple[Predictions, Sample]:
     """The best labels of every test query, without the pairs in `ignore` [N, L], and a sample to be predicted again.
 
     Queries are shuffled first, so that their order tells the method nothing. Raises `InvalidPredictions`.

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
@@ -37,7 +37,7 @@ class Annotated(Teacher):
         seed: int = Field(0, ge=0, description="chooses the pairs it errs on")
 
     config: Config
-    annotations: sp.csr_array  # [distinct documents, distinct labels]
+    annotations: scipy.sparse.csr_array  # [distinct documents, distinct labels]
 
     @property
     def title(self) -> str:
@@ -50,9 +50,11 @@ class Annotated(Teacher):
     def read_annotations(self, train: TrainingData) -> None:
         self._document_D, documents = _distinct(train.texts)
         self._label_L, labels = _distinct(train.label_texts)
-        targets = sp.coo_array(train.targets)
+        targets = scipy.sparse.coo_array(train.targets)
         rows, columns = self._document_D[targets.coords[0]], self._label_L[targets.coords[1]]
-        self.annotations = binary(sp.csr_array((np.ones(len(rows), np.float32), (rows, columns)), (documents, labels)))
+        self.annotations = binary(
+            scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), (documents, labels))
+        )
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         rows, columns = self._document_D[pairs.document_ids], self._label_L[pairs.label_ids]

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 
 class Task:
@@ -45,7 +45,7 @@ class Task:
 
     def matrix(self, name="targets"):
         """The CSR matrix [training queries, L] of targets.npz or ignore.npz."""
-        return sp.csr_matrix(sp.load_npz(self.folder / f"{name}.npz"))
+        return scipy.sparse.csr_matrix(scipy.sparse.load_npz(self.folder / f"{name}.npz"))
 
     def progress(self, fraction, **metrics):
         """Report that `fraction` of the training is done."""
@@ -58,7 +58,7 @@ class Task:
 
     def predict(self, scores):
         """Hand in the CSR matrix [T, L] of scores."""
-        sp.save_npz(self.folder / "predictions.npz", sp.csr_matrix(scores))
+        scipy.sparse.save_npz(self.folder / "predictions.npz", scipy.sparse.csr_matrix(scores))
 
     def predict_rows(self, rows):
         """Hand in a list of (label, score) pairs for each query."""
@@ -66,4 +66,4 @@ class Task:
         labels = np.array([label for row in rows for label, _ in row], dtype=np.int64)
         scores = np.array([score for row in rows for _, score in row], dtype=np.float32)
         indptr = np.concatenate([[0], np.cumsum(counts)])
-        self.predict(sp.csr_matrix((scores, labels, indptr), shape=(len(rows), self.num_labels)))
+        self.predict(scipy.sparse.csr_matrix((scores, labels, indptr), shape=(len(rows), self.num_labels)))

@@ -16,7 +16,8 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, MPNetConfig, P
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.embedding import embed_all, evaluating
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.errors import XMCBenchError
 
 DATA = toy_data()

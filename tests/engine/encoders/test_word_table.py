@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.word_table import WordTable
 
 WORDS = torch.tensor([[3, 1, 1, 0], [7, 3, 3, 3]])

@@ -16,7 +16,7 @@ from torch.autograd import gradcheck
 from torch.nn.functional import logsigmoid
 
 from xmcbench.engine.losses import Positives, score_sums, soft_top_k
-from xmcbench.engine.losses.soft_top_k import threshold
+from xmcbench.engine.losses.soft_top_k_loss import threshold
 
 
 def threshold_of(x_BS: Tensor, k: int) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine.losses import DynamicMargin, Positives, hardest_pairs, pair_scores, score_sums, triplet
-from xmcbench.engine.losses.triplet import hardest_negatives
+from xmcbench.engine.losses.triplet_loss import hardest_negatives
 
 GENTLE = DynamicMargin(0.1, 0.3)
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from xmcbench.engine.encoders.embedding import Precision
+from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.search import exact, merge, top_k
 from xmcbench.engine.search.exact import Sizes
 

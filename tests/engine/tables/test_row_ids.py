@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from xmcbench.engine.tables.label_table import LabelTable, TableConfig
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
 
 
 def test_ids_may_be_numpy_arrays_and_the_seed_that_of_torch() -> None:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from xmcbench import losses, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.embedding_method import EmbeddingMethod
-from xmcbench.engine.tables.label_table import LabelTable, TableConfig
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.trial.method import MethodInfo
 
 

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.embedding import autocast
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
 
 QUERY_ROWS, LABEL_ROWS = np.array([5, 0, 41, 17, 3]), np.array([2, 3, 11, 39])

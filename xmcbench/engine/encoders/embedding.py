@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Literal
 
 import numpy as np
 import torch
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.encoders.encoder import Encoder
-
-Precision = Literal["float32", "bf16"]
+from xmcbench.engine.encoders.settings import Precision
 
 
 def autocast(device: torch.device, precision: Precision) -> Callable[[], AbstractContextManager[object]]:

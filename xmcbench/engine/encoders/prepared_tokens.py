@@ -7,7 +7,8 @@ from pathlib import Path
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.statistics import Spread
-from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 
 Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all

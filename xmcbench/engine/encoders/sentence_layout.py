@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from xmcbench.engine.encoders.encoder import EncoderConfig
+from xmcbench.engine.encoders.settings import EncoderConfig
 
 POOLING = "1_Pooling"
 

@@ -1,15 +1,17 @@
-"""Settings of losses, for methods that share them."""
+"""Settings of losses, for methods that share them. Importing them costs no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from xmcbench.engine.losses.positives import Positives
-from xmcbench.engine.losses.triplet import triplet
 from xmcbench.trial.settings import Settings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench.engine.losses.positives import Positives
 
 
 class TripletLoss(Settings):
@@ -28,6 +30,8 @@ class TripletLoss(Settings):
 
     def triplet(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> Tensor:
         """`losses.triplet` with these settings."""
+        from xmcbench.engine.losses.triplet_loss import triplet
+
         return triplet(
             queries_BD,
             labels_SD,

@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from xmcbench.data import Texts
-from xmcbench.engine.encoders.embedding import Precision, autocast
-from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, EncoderConfig, TextFlops
+from xmcbench.engine.encoders.embedding import autocast
+from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, TextFlops
+from xmcbench.engine.encoders.settings import EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, tiny_tokenizer
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.errors import XMCBenchError

@@ -108,7 +108,8 @@ def memory(
 IDLE = """
 import psutil, torch
 import xmcbench.run.worker, xmcbench.engine.training.training
-from xmcbench.engine.encoders.encoder import Encoder, EncoderConfig
+from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.plugins.registry import registry
 registry().all("method")
 model = Encoder.transformer_of(Encoder.architecture(EncoderConfig(name="tiny"), 100))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling.cached import Cached
-from xmcbench.engine.sampling.clusters import Clusters
-from xmcbench.engine.sampling.parts import Everything, Nearest
-from xmcbench.engine.sampling.sampler import Sampler
+from xmcbench.engine import sampling
 from xmcbench.plugins.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from xmcbench.engine.sampling.sampler import Sampler
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Recipe:
     """A named sampler: `parts` returns the arguments `order`, `positives` and `negatives` of a `Sampler`.
 
     Example:
-        >>> Recipe("all", lambda: {"negatives": [Everything()]}).name
+        >>> Recipe("all", lambda: {"negatives": [sampling.Everything()]}).name
         'all'
     """
 
@@ -28,15 +28,15 @@ class Recipe:
     version: int = 1  # raised by every change that moves results
 
     def __call__(self, train: TrainingData, *, batch_size: int, seed: int) -> Sampler:
-        return Sampler(train, batch_size=batch_size, seed=seed, **self.parts())
+        return sampling.Sampler(train, batch_size=batch_size, seed=seed, **self.parts())
 
 
 RECIPES = (
     Recipe("in-batch", dict),
-    Recipe("hard", lambda: {"negatives": [Nearest()]}),
-    Recipe("clustered", lambda: {"order": Clusters()}),
-    Recipe("embedding-cache", lambda: {"negatives": [Cached(1024)]}),
-    Recipe("all", lambda: {"negatives": [Everything()]}),
+    Recipe("hard", lambda: {"negatives": [sampling.Nearest()]}),
+    Recipe("clustered", lambda: {"order": sampling.Clusters()}),
+    Recipe("embedding-cache", lambda: {"negatives": [sampling.Cached(1024)]}),
+    Recipe("all", lambda: {"negatives": [sampling.Everything()]}),
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmcbench.engine.losses.softmax import decoupled_softmax
+from xmcbench.engine.losses.softmax_losses import decoupled_softmax
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Negatives

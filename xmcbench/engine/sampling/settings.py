@@ -1,14 +1,15 @@
-"""Settings of samplers, for methods that share them."""
+"""Settings of samplers, for methods that share them. Importing them costs no torch."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
-from xmcbench.engine.sampling.clusters import Clusters
-from xmcbench.engine.sampling.parts import Order, Shuffled
 from xmcbench.trial.settings import Settings
+
+if TYPE_CHECKING:
+    from xmcbench.engine.sampling.parts import Order
 
 GROWTH = (10, 20, 25, 50, 75, 100, 125, 150, 200)  # NGAME's
 OF_CLUSTERS = frozenset({"cluster_size", "cluster_start", "cluster_every", "cluster_growth", "cluster_vectors"})
@@ -40,6 +41,9 @@ class ClusteredBatches(Settings):
 
     def order(self) -> Order:
         """The `order` of a `Sampler`."""
+        from xmcbench.engine.sampling.clusters import Clusters
+        from xmcbench.engine.sampling.parts import Shuffled
+
         if self.batches == "shuffled":
             return Shuffled()
         return Clusters(

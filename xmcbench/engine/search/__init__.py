@@ -1,8 +1,5 @@
 """Top-k inner-product search."""
 
-from xmcbench.engine.search.exact import ExactIndex, top_k
-from xmcbench.engine.search.faiss import HNSW, FaissIndex
-from xmcbench.engine.search.index import Backend, Index, build_index
-from xmcbench.engine.search.order import merge
+import lazy_loader
 
-__all__ = ["HNSW", "Backend", "ExactIndex", "FaissIndex", "Index", "build_index", "merge", "top_k"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -30,7 +30,7 @@ from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labe
 from xmcbench.trial.predictions import Predictions
 
 if TYPE_CHECKING:
-    from xmcbench.engine.encoders.embedding import Precision
+    from xmcbench.engine.encoders.settings import Precision
 
 BLOCK = 32  # labels that share a maximum: a column of a tile
 TILE = 64  # blocks side by side

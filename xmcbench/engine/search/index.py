@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol, assert_never
 
-import scipy.sparse as sp
-from torch import Tensor
-
-from xmcbench.engine.search.exact import ExactIndex
-from xmcbench.engine.search.faiss import HNSW, FaissIndex
-from xmcbench.trial.predictions import Predictions
-
 if TYPE_CHECKING:
-    from xmcbench.engine.encoders.embedding import Precision
+    import scipy
+    from torch import Tensor
+
+    from xmcbench.engine.encoders.settings import Precision
+    from xmcbench.engine.search.faiss import HNSW
+    from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-flat", "faiss-hnsw"]
 
@@ -23,7 +21,7 @@ Backend = Literal["exact", "faiss-flat", "faiss-hnsw"]
 class Index(Protocol):
     """Searchable labels. All backends return the same scores and order; only a graph may miss labels."""
 
-    def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
+    def top_k(self, queries_ND: Tensor, k: int, *, exclude: scipy.sparse.csr_array | None = None) -> Predictions:
         """The `k` labels with the highest inner product per query without those in `exclude`; ties by lower id."""
 
 
@@ -34,6 +32,9 @@ def build_index(
 
     Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
     """
+    from xmcbench.engine.search.exact import ExactIndex
+    from xmcbench.engine.search.faiss import HNSW, FaissIndex
+
     match backend:
         case "exact":
             return ExactIndex(labels_LD, precision)

@@ -12,45 +12,18 @@ D dimensions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
 from torch import Generator, Tensor, nn
 
 from xmcbench.engine.gradient_norm import squared_norm
 from xmcbench.engine.tables import rounding
-from xmcbench.engine.tables.row_optimizers import MomentumSGD, RowAdam, RowOptimizer
+from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.trial.run import derive_seed
 
 _CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
 _BLOCK = 4096  # rows that share a generator when a table is filled
-
-
-class TableConfig(BaseModel):
-    """The optimiser and the storage of a table of label vectors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
-    learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule, which is that of the encoder")
-    weight_decay: float = Field(0.0, ge=0, description="of the rows that a step updates; sgd adds it to the gradient")
-    momentum: float = Field(0.0, ge=0, lt=1, description="of sgd; 0 keeps no state")
-    dtype: Literal["float32", "bf16", "bf16-compensated"] = Field(
-        "float32", description="bf16 rounds stochastically; bf16-compensated keeps the rounding error in 16 more bits"
-    )
-
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> TableConfig:
-        if self.momentum and self.optimizer != "sgd":
-            raise ValueError("momentum needs optimizer: sgd")
-        return self
-
-    def build_optimizer(self) -> RowOptimizer:
-        if self.optimizer == "adam":
-            return RowAdam(self.weight_decay)
-        return MomentumSGD(self.momentum, self.weight_decay)  # which keeps no state for what does not learn
 
 
 class LabelTable(nn.Module):

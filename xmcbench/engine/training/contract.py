@@ -6,17 +6,20 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
-from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.data.tokens import Tokens
 from xmcbench.engine.dual_encoder import DualEncoder
-from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.sampler import Sampler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench.data.tokens import Tokens
+    from xmcbench.engine.sampling.batch import Batch
+    from xmcbench.engine.sampling.embeddings import Embeddings
+    from xmcbench.engine.sampling.sampler import Sampler
 
 
 class TrainedMethod(DualEncoder):

@@ -56,7 +56,7 @@ def the_fingerprint_is_stable(subject: DatasetSubject) -> None:
 
 @DATASET_RULES.rule(
     "Targets and ignored pairs are CSR matrices of ones, [queries, labels].",
-    "build scipy.sparse.csr_array of shape (queries, labels), sum duplicates, and drop zeros",
+    "build sp.csr_array of shape (queries, labels), sum duplicates, and drop zeros",
 )
 def matrices_have_the_right_shape(subject: DatasetSubject) -> None:
     dataset = subject.dataset

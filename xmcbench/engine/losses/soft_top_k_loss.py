@@ -25,7 +25,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.score_sums import Scores, largest
-from xmcbench.engine.losses.softmax import at_pairs, mean_over_queries
+from xmcbench.engine.losses.softmax_losses import at_pairs, mean_over_queries
 from xmcbench.engine.workers import Workers
 
 SPARE = 8  # largest numbers kept, in multiples of k
