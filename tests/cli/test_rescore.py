@@ -13,9 +13,9 @@ import xmcbench.data
 from xmcbench.cli.rescore import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import METRIC_VERSION, rank, truth_hash
+from xmcbench.evaluation import rank, truth_hash
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 

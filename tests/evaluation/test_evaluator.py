@@ -13,7 +13,6 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import UnknownNameError
 from xmcbench.evaluation import (
     DEFAULT_METRICS,
-    METRIC_VERSION,
     Hits,
     InvalidPredictions,
     dataset_hits,
@@ -25,6 +24,7 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.builtin import EVALUATORS, register_evaluators
+from xmcbench.trial.record import METRIC_VERSION
 
 BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.evaluation import METRIC_VERSION
 from xmcbench.reporting import PublishedRow
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.trial import Trial
 
 LEDGER = {

@@ -1,24 +1,5 @@
 """Datasets: what one is, where it comes from, and `load`."""
 
-from __future__ import annotations
+import lazy_loader
 
-from xmcbench.data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
-from xmcbench.data.prepared import content_hash, dataset_name, find_source, load
-from xmcbench.data.source import Draft, Family, Source
-from xmcbench.data.texts import PackedTexts
-
-__all__ = [
-    "Dataset",
-    "DatasetCard",
-    "Draft",
-    "Family",
-    "PackedTexts",
-    "Source",
-    "Split",
-    "Texts",
-    "TrainingData",
-    "content_hash",
-    "dataset_name",
-    "find_source",
-    "load",
-]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

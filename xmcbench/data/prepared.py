@@ -5,18 +5,20 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import platformdirs
 
-from xmcbench.data.dataset import Dataset
+from xmcbench.data.dataset import Dataset, DatasetCard
 from xmcbench.data.folder import is_dataset, own_names, own_source
-from xmcbench.data.prepared_copy import PREPARED_VERSION, content_hash, read_copy, write_copy
+from xmcbench.data.prepared_copy import CARD, PREPARED_VERSION, content_hash, read_card, read_copy, write_copy
 from xmcbench.data.source import Family, Source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.cached_folder import open_or_make
+from xmcbench.files.manifest import DamagedFolder, check_manifest
 from xmcbench.plugins.registry import registry
 
 __all__ = ["content_hash", "dataset_name", "find_source", "load", "prepared_directory"]
@@ -67,11 +69,7 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
 
     A missing copy is made from the source; a damaged one is made again, with a warning.
     """
-    data_dir = data_dir or default_data_dir()
-    source = find_source(name, data_dir)
-    if message := source.missing(data_dir):
-        raise XMCBenchError(message)
-    directory = prepared_directory(source, data_dir, cache_dir or default_cache_dir())
+    source, data_dir, directory = _places(name, data_dir, cache_dir)
     try:
         return open_or_make(
             directory,
@@ -81,6 +79,24 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
         )
     except OSError as error:
         raise XMCBenchError(f"{directory}: cannot be written ({error.strerror or error})") from error
+
+
+def load_card(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> DatasetCard:
+    """The card of the dataset `name`, with its content hash. Of a prepared copy no other file is opened."""
+    *_, directory = _places(name, data_dir, cache_dir)
+    with suppress(DamagedFolder):
+        check_manifest(directory, [CARD])
+        return read_card(directory)
+    return load(name, data_dir, cache_dir).card
+
+
+def _places(name: str, data_dir: Path | None, cache_dir: Path | None) -> tuple[Source, Path, Path]:
+    """The source of a dataset, the folder of its data and the folder of its prepared copy."""
+    data_dir = data_dir or default_data_dir()
+    source = find_source(name, data_dir)
+    if message := source.missing(data_dir):
+        raise XMCBenchError(message)
+    return source, data_dir, prepared_directory(source, data_dir, cache_dir or default_cache_dir())
 
 
 def _read(source: Source, data_dir: Path) -> Dataset:

@@ -16,6 +16,7 @@ from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
 PREPARED_VERSION = 3  # of the files below; a change makes every copy a new one
+CARD = "card.json"
 TEXTS = ("train", "test", "labels")
 MATRICES = ("train_targets", "test_targets", "ignore_train", "ignore_test")
 
@@ -62,13 +63,13 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
     for name, matrix in zip(MATRICES, matrices, strict=True):
         np.save(directory / f"{name}.indptr.npy", matrix.indptr)
         np.save(directory / f"{name}.indices.npy", matrix.indices)
-    (directory / "card.json").write_text(card.model_dump_json(indent=2), encoding="utf-8")
+    (directory / CARD).write_text(card.model_dump_json(indent=2), encoding="utf-8")
     (directory / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
 
 
 def read_copy(directory: Path) -> Dataset:
     """The dataset in a prepared copy, memory-mapped. Raises ValueError, OSError or EOFError where parts do not fit."""
-    card = DatasetCard.model_validate_json((directory / "card.json").read_bytes())
+    card = read_card(directory)
     train, test, labels = (PackedTexts.open(directory / name) for name in TEXTS)
     rows = (card.num_train, card.num_test) * 2
     for texts, size in zip((train, test, labels), (*rows[:2], card.num_labels), strict=True):
@@ -78,6 +79,11 @@ def read_copy(directory: Path) -> Dataset:
         _open_matrix(directory, name, (n, card.num_labels)) for name, n in zip(MATRICES, rows, strict=True)
     )
     return Dataset(card, Split(train, y_train), Split(test, y_test), labels, ignore_train, ignore_test)
+
+
+def read_card(directory: Path) -> DatasetCard:
+    """The card of a prepared copy. Raises ValueError or OSError where it is none."""
+    return DatasetCard.model_validate_json((directory / CARD).read_bytes())
 
 
 def read_statistics(directory: Path) -> Statistics:

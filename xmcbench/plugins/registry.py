@@ -123,6 +123,9 @@ class Registry:
         if (known := self._get(kind, name)) is None and kind == "method":  # most have the name of their plugin
             self._load_plugins(lambda point: _is_built_in(point) and point.name == name)
             known = self._get(kind, name)
+            if known is None:
+                self._load_plugins(_is_built_in)
+                known = self._get(kind, name)
         if known is None:
             self._load_all(kind)
             known = self._get(kind, name)

@@ -15,7 +15,6 @@ from typing import Any
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
-    METRIC_VERSION,
     check_metrics,
     dataset_hits,
     find_evaluators,
@@ -26,7 +25,7 @@ from xmcbench.evaluation.bootstrap import intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import SCHEMA_VERSION
 

@@ -27,7 +27,6 @@ from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.prepared import find_source, prepared_directory
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
-    METRIC_VERSION,
     check_predictions,
     find_evaluators,
     truth_hash,
@@ -50,7 +49,7 @@ from xmcbench.trial.budget import forget_peak_memory, peak_memory
 from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import Store
 

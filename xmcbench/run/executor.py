@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol, Self
 
-from xmcbench.run.attempt import Attempt
 from xmcbench.run.running_trial import Task
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record
@@ -46,6 +45,8 @@ class InProcess:
         return not self._finished
 
     def start(self, task: Task) -> None:
+        from xmcbench.run.attempt import Attempt
+
         record = Attempt(task.job, task.report).perform()
         assert record is not None, "the only worker is worker 0"
         self._finished.append(record)

@@ -8,20 +8,17 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from xmcbench.data import DatasetCard, load
-from xmcbench.data.prepared import default_cache_dir
+from xmcbench.data.dataset import DatasetCard
+from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import registry
-from xmcbench.run.attempt import Attempt
 from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor, InProcess
 from xmcbench.run.job import Job
-from xmcbench.run.local import LocalExecutor
 from xmcbench.run.outcome import explain
 from xmcbench.run.plan import Action, PlannedTrial, select
 from xmcbench.run.running_trial import Task
-from xmcbench.run.schedule import Schedule
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method
@@ -77,7 +74,7 @@ class Runner:
     def cards(self) -> dict[str, DatasetCard]:
         """The cards of the suite's datasets, by name."""
         settings = self.settings
-        return {name: load(name, settings.data, settings.cache).card for name in self.suite.datasets}
+        return {name: load_card(name, settings.data, settings.cache) for name in self.suite.datasets}
 
     def plan_trials(self, trials: Sequence[Trial]) -> list[PlannedTrial]:
         """The plan of `trials`, which are on datasets of the suite."""
@@ -92,6 +89,9 @@ class Runner:
 
     def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
+        from xmcbench.run.local import LocalExecutor
+        from xmcbench.run.schedule import Schedule
+
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
         executor = self.settings.executor or local
@@ -144,6 +144,8 @@ class Runner:
         """The record of a trial that is not run."""
         status, kind = OUTCOMES.get(planned.action, (None, ""))
         if status and (planned.record is None or planned.record.status is not status):
+            from xmcbench.run.attempt import Attempt
+
             failure = Failure(type=kind, message=planned.reason)
             record = Attempt(self._job(planned.trial)).record(status, failure=failure)
             self.store.write_record(record)

@@ -10,7 +10,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import psutil
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xmcbench.errors import XMCBenchError
@@ -23,6 +22,8 @@ CAPS = frozenset({"peak_bytes"})  # limits that are not used up
 def peak_memory() -> int:
     """Peak resident memory of this process in bytes, as the operating system reports it."""
     if sys.platform == "win32":
+        import psutil
+
         return int(psutil.Process().memory_info().peak_wset)
     import resource
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from xmcbench.data.prepared import default_cache_dir
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
 
@@ -26,6 +25,8 @@ class Environment:
 
     def directory(self, cache: Path | None = None) -> Path:
         """The folder of the environment."""
+        from xmcbench.data.prepared import default_cache_dir
+
         identity = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
         folder = f"{self.name}-{sha256(identity.encode()).hexdigest()[:12]}"
         return (cache or default_cache_dir()) / "environments" / folder

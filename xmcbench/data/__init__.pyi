@@ -1,0 +1,20 @@
+from .dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+from .prepared import content_hash, dataset_name, find_source, load
+from .source import Draft, Family, Source
+from .texts import PackedTexts
+
+__all__ = [
+    "Dataset",
+    "DatasetCard",
+    "Draft",
+    "Family",
+    "PackedTexts",
+    "Source",
+    "Split",
+    "Texts",
+    "TrainingData",
+    "content_hash",
+    "dataset_name",
+    "find_source",
+    "load",
+]

@@ -1,0 +1,41 @@
+from .breakdown import LabelBins, decile_bins, label_bins, similarity_bins
+from .entry_check import InvalidPredictions, check_metrics, check_predictions, drop_ignored
+from .evaluator import (
+    DEFAULT_METRICS,
+    ZERO_SHOT_METRICS,
+    Evaluator,
+    dataset_hits,
+    find_evaluators,
+    parse_metric,
+    score,
+)
+from .metrics import Hits, MetricTerms, find_hits
+from .propensity import inverse_propensity
+from .ranking import rank
+from .significance import resampled_metrics
+from .truth import truth_hash
+
+__all__ = [
+    "DEFAULT_METRICS",
+    "ZERO_SHOT_METRICS",
+    "Evaluator",
+    "Hits",
+    "InvalidPredictions",
+    "LabelBins",
+    "MetricTerms",
+    "check_metrics",
+    "check_predictions",
+    "dataset_hits",
+    "decile_bins",
+    "drop_ignored",
+    "find_evaluators",
+    "find_hits",
+    "inverse_propensity",
+    "label_bins",
+    "parse_metric",
+    "rank",
+    "resampled_metrics",
+    "score",
+    "similarity_bins",
+    "truth_hash",
+]
