@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 import scipy
 from pydantic import Field, model_validator
 
+import xmcbench
 from xmcbench import (
     DatasetCard,
     Environment,
@@ -30,8 +31,6 @@ from xmcbench import (
     TrainingData,
     XMCBenchError,
     hookimpl,
-    read_predictions,
-    run_program,
 )
 
 PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python may import
@@ -71,7 +70,7 @@ class OutsideMethod(Method):
         self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
         seconds = run.budget.device_seconds
         with run.ledger.stage("train"):
-            usage = run_program(
+            usage = xmcbench.run_program(
                 [*self.command(), "fit", folder],
                 Path.cwd(),
                 _environment(),
@@ -89,12 +88,12 @@ class OutsideMethod(Method):
             (folder / "model").symlink_to(self._fitted().absolute())
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
-            run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
+            xmcbench.run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
             files = sorted(folder.glob("predictions.*"))
             if len(files) != 1:
                 names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
-            return read_predictions(files[0], len(texts), self._num_labels, k)
+            return xmcbench.read_predictions(files[0], len(texts), self._num_labels, k)
 
     def save(self, directory: Path) -> None:
         shutil.copytree(self._fitted(), directory / "program")

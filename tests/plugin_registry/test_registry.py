@@ -127,6 +127,7 @@ def test_no_plugin_takes_the_name_of_a_built_in_method(site: Path, monkeypatch: 
     monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,aa-thief")
     plugin(site, "aa_thief", method(name="fake-ok").replace("name = 'fake-ok'", "name = 'fake-ok'; mine = True"))
     found = Registry()
+    assert found.all("method")
     assert not hasattr(found.method("fake-ok").thing, "mine")
     assert [each.reason for each in found.broken] == [
         "method 'fake-ok' of aa-thief 1.0 is already registered by xmcbench-fakes 1.0"

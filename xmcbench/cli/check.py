@@ -33,7 +33,8 @@ def check(
     data: DataDir = Path("data"),
 ) -> None:
     """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
-    from xmcbench.run.conformance.suite import checks, find_kind, import_hint, read_settings
+    from xmcbench.plugins.registry import registry
+    from xmcbench.run.conformance.suite import checks, find_kind, read_settings
 
     chosen = kind.value if kind else find_kind(name)
     broken = 0
@@ -47,7 +48,7 @@ def check(
                 typer.echo(f"skipped  {result.rule.name}: {result.skipped}")
             else:
                 typer.echo(f"ok       {result.rule.name}")
-    if hint := import_hint(chosen, name):
+    if chosen == "method" and (hint := registry().import_remark(registry().method(name).origin.distribution)):
         typer.echo(hint)
     typer.echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else "all rules kept"))
     raise typer.Exit(FAILED if broken else 0)

@@ -26,6 +26,9 @@ def methods() -> None:
         for method in plugins.all("method")
     ]
     typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
+        if remark := plugins.import_remark(distribution):
+            typer.echo(f"\n{remark}")
     if plugins.broken:
         typer.echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
         broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]

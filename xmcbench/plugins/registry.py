@@ -3,8 +3,10 @@
 Built-in things are registered through the same hooks as those of third parties, and always first: a plugin that
 registers a name that is taken is refused as a whole. The home module of a kind (`kinds.HOMES`) is imported when the
 first thing of that kind is looked up or registered, and third-party plugins only when a name is not found among the
-built-in ones. The built-in plugins, most of which import torch, register methods only. They are not imported for a
-thing of another kind, unless a third-party plugin registers methods too.
+built-in ones. The built-in plugins register methods only. They are not imported for a thing of another kind, unless a
+third-party plugin registers methods too.
+
+Importing a plugin should cost no framework (`FRAMEWORKS`): listings and plans import all of them.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from xmcbench.plugins.kinds import GROUP, HOMES, HOOKS
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
 OWN = "xmcbench"  # the distribution of the built-in methods
+FRAMEWORKS = ("torch", "transformers", "sklearn", "pandas", "tensorflow", "jax", "faiss")  # seconds to import
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Registry:
 
     def __init__(self, installed: Iterable[EntryPoint] | None = None, strict: bool | None = None) -> None:
         self.broken: list[Broken] = []
+        self._frameworks: dict[str, list[str]] = {}  # by distribution: those that importing its plugins imported
         self._manager = pluggy.PluginManager(GROUP)
         self._manager.add_hookspecs(hookspecs)
         self._things: dict[str, dict[str, Registered]] = {kind: {} for kind in HOOKS}
@@ -113,6 +117,16 @@ class Registry:
         self._load_home(kind)
         self._load_all(kind)
         return [self._things[kind][name] for name in sorted(self._things[kind])]
+
+    def import_remark(self, distribution: str) -> str:
+        """A line about the frameworks that importing the plugins of a distribution imports; empty if there are none."""
+        found = self._frameworks.get(distribution)
+        if not found:
+            return ""
+        return (
+            f"hint: importing the plugins of {distribution} imports {', '.join(found)}, which every listing and plan waits for: "
+            f"import them in functions, and set late_imports = ({', '.join(map(repr, found))},)"
+        )
 
     def origin_of(self, module: str) -> Origin | None:
         """The distribution of the third-party plugin that the module called `module` belongs to, if it is loaded."""
@@ -168,8 +182,11 @@ class Registry:
             if origin.distribution != OWN:
                 self._modules[point.module.partition(".")[0]] = origin
             try:
+                before = set(sys.modules)
                 with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no output of a command
                     plugin = point.load()
+                new = [name for name in FRAMEWORKS if name in sys.modules and name not in before]
+                self._frameworks.setdefault(origin.distribution, []).extend(new)
                 _check_marked(plugin)
                 if built_in_first and not _is_built_in(point) and hasattr(plugin, HOOKS["method"]):
                     self._load_plugins(_is_built_in)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
-from xmcbench.run.running_trial import Task
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record
+
+if TYPE_CHECKING:
+    from xmcbench.run.running_trial import Task
 
 
 class Executor(Protocol):

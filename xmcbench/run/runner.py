@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.prepared import default_cache_dir, load_card
@@ -15,16 +15,18 @@ from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import registry
 from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor, InProcess
-from xmcbench.run.job import Job
 from xmcbench.run.outcome import explain
 from xmcbench.run.plan import Action, PlannedTrial, select
-from xmcbench.run.running_trial import Task
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
+
+if TYPE_CHECKING:
+    from xmcbench.run.job import Job
+    from xmcbench.run.running_trial import Task
 
 # The records of trials that are not run: status, and type of the failure.
 OUTCOMES = {Action.SKIP: (Status.SKIPPED, "Skipped"), Action.TOO_LARGE: (Status.TOO_LARGE, "TooLarge")}
@@ -161,12 +163,16 @@ class Runner:
 
     def _task(self, display: Display, planned: PlannedTrial) -> Task:
         """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
+        from xmcbench.run.running_trial import Task
+
         job = self._job(planned.trial)
         self.store.drop_record(planned.trial.key)
         self.store.write_json(planned.trial.key, "trial.json", job)
         return Task(job, self._needs(planned.trial), self.suite.timeout, partial(display.progress, planned))
 
     def _job(self, trial: Trial) -> Job:
+        from xmcbench.run.job import Job
+
         return Job(
             trial=trial,
             suite=self.suite.name,

@@ -17,7 +17,7 @@ from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.run.conformance.rules import outcome
-from xmcbench.run.conformance.suite import find_kind, import_hint, make_subject, read_settings, rules_of
+from xmcbench.run.conformance.suite import find_kind, make_subject, read_settings, rules_of
 
 CHEAP = [("method", "popular"), ("evaluator", "nDCG"), ("sampler", "clustered"), ("tracker", "tensorboard")]
 TEACHER = {"name": "annotated"}
@@ -263,14 +263,19 @@ def test_wrong_names_and_settings_are_errors(tmp_path: Path) -> None:
     assert read_settings(["a.b=[1, 2]", "c=x"]) == {"a": {"b": [1, 2]}, "c": "x"}
 
 
-def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(plugin: Bench) -> None:
+def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
+    plugin: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     (plugin.root / "site" / "pandas.py").write_text("")
     module = plugin.root / "site" / "xmcbench_mine.py"
     module.write_text("import pandas\n" + module.read_text())
-    hint = import_hint("method", "tuples")
-    assert "importing xmcbench_mine imports torch, pandas" in hint
-    assert "late_imports = ('torch', 'pandas',)" in hint
-    assert import_hint("evaluator", "nDCG") == ""
+    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    with pytest.raises(SystemExit):
+        main(["methods"])
+    hint = capsys.readouterr().out.splitlines()[-1]
+    assert hint.startswith("hint: importing the plugins of xmcbench-mine imports pandas, ")
+    assert hint.endswith("late_imports = ('pandas',)")
+    assert registry().import_remark("xmcbench-fakes") == ""
 
 
 def test_pytest_checks_a_plugin(plugin: Bench) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,14 +11,13 @@ from typing import Any
 from xmcbench.data.prepared import find_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.yaml_lines import parse_value
-from xmcbench.plugins.registry import OWN, registry
+from xmcbench.plugins.registry import registry
 from xmcbench.run.conformance.data_rules import DATASET_RULES, EVALUATOR_RULES, DatasetSubject, EvaluatorSubject
 from xmcbench.run.conformance.outside_rules import TEACHER_RULES, TRACKER_RULES, TeacherSubject, TrackerSubject
 from xmcbench.run.conformance.rules import Result, Rule, outcome
 from xmcbench.run.conformance.tiny_data import ORDINARY, load_tiny
 
-HEAVY = ("torch", "transformers", "sklearn", "pandas", "tensorflow", "jax", "faiss")  # take a second to import, or more
-KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")  # the last one imports torch
+KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")
 
 
 def find_kind(name: str) -> str:
@@ -83,27 +80,6 @@ def checks(kind: str, name: str, settings: Mapping[str, Any], data: Path) -> Ite
     with TemporaryDirectory(prefix="xmcbench-check-") as folder:
         subject = make_subject(kind, name, settings, Path(folder), data)
         yield (outcome(rule, subject) for rule in rules_of(kind))
-
-
-def import_hint(kind: str, name: str) -> str:
-    """A line about packages that listing a third-party method imports; empty if there is none.
-
-    torch is left out for subclasses of `DualEncoder`: xmcbench itself imports it there.
-    """
-    found = registry().method(name) if kind == "method" else None
-    if found is None or found.origin.distribution == OWN:
-        return ""
-    module = found.thing.__module__
-    program = f"import sys, {module}; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
-    own = {"torch"} if hasattr(found.thing, "encodes_labels") else set()
-    heavy = [package for package in HEAVY if package in done.stdout.split() and package not in own]
-    if not heavy:
-        return ""
-    return (
-        f"hint: importing {module} imports {', '.join(heavy)}, which `xmcbench methods` and every plan then wait for: "
-        f"import them in functions, and set late_imports = ({', '.join(map(repr, heavy))},)"
-    )
 
 
 def read_settings(sets: list[str]) -> dict[str, Any]:
