@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+import scipy
 from pydantic import Field
 
 from xmcbench import (
@@ -46,6 +47,19 @@ if TYPE_CHECKING:
 TEACHER_METRIC = "teacher P@1"
 SEEDS = 2**62  # each cycle draws one
 PREDICTED = 100  # labels per held-out query
+
+
+class Rejected(sampling.Nearest):
+    """`per_query` negatives drawn from the labels of each query that the teacher rejected (Table 7)."""
+
+    def __init__(self, rejected_NL: scipy.sparse.csr_array, per_query: int) -> None:
+        super().__init__(per_query)
+        counts_N = np.diff(rejected_NL.indptr)
+        self.nearest_NK = np.full((len(counts_N), max(1, int(counts_N.max(initial=0)))), -1, np.int32)
+        self.nearest_NK[np.arange(self.nearest_NK.shape[1]) < counts_N[:, None]] = rejected_NL.indices
+
+    def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:
+        """Keep the rejected labels: they change only with the next cycle."""
 
 
 class Documents(NamedTuple):
@@ -249,8 +263,6 @@ class LMTX(EmbeddingMethod):
         self.encoder.load_state_dict(self._start)
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
-        from xmcbench_lmtx.rejected import Rejected
-
         negatives = []
         if self.config.negatives == "rejected":
             negatives = [Rejected(self._rejected, self.config.rejected_per_query)]

@@ -123,9 +123,10 @@ class Registry:
         found = self._frameworks.get(distribution)
         if not found:
             return ""
+        names, settings = ", ".join(found), ", ".join(map(repr, found))
         return (
-            f"hint: importing the plugins of {distribution} imports {', '.join(found)}, which every listing and plan waits for: "
-            f"import them in functions, and set late_imports = ({', '.join(map(repr, found))},)"
+            f"hint: importing the plugins of {distribution} imports {names}, which every listing and plan waits for: "
+            f"import them in functions, and set late_imports = ({settings},)"
         )
 
     def origin_of(self, module: str) -> Origin | None:

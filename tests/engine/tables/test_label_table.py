@@ -14,8 +14,7 @@ from torch import Generator, Tensor
 
 from xmcbench.engine.gradient_norm import clip, global_gradient_norm
 from xmcbench.engine.tables import label_table, rounding
-from xmcbench.engine.tables.label_table import LabelTable
-from xmcbench.engine.tables.settings import TableConfig
+from xmcbench.engine.tables.label_table import LabelTable, TableConfig
 from xmcbench.engine.workers import ALONE, Workers
 
 N, D, RATE = 13, 6, 0.05

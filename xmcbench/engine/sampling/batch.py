@@ -6,11 +6,12 @@ Legend: B queries of a batch, S labels of its pool, P true pairs.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from xmcbench.engine.losses.positives import Positives
+if TYPE_CHECKING:
+    from xmcbench.engine.losses.positives import Positives
 
 
 @dataclass(frozen=True)
@@ -31,5 +32,9 @@ class Batch:
         sampled_B: np.ndarray,
     ) -> Batch:
         """A batch whose pairs are numpy arrays of any integer type; see `Positives` for `sampled_B`."""
+        import torch
+
+        from xmcbench.engine.losses.positives import Positives
+
         rows, columns, sampled = (torch.from_numpy(ids.astype(np.int64)) for ids in (rows_P, columns_P, sampled_B))
         return cls(query_ids, label_ids, Positives(rows, columns, sampled, len(label_ids)))

@@ -6,16 +6,18 @@ Legend: B queries of a batch, K labels of a shortlist, N training queries, L lab
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.training_queries import TrainingQueries, gather_rows
 from xmcbench.evaluation.propensity import inverse_propensity
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench.engine.sampling.batch import Batch
+    from xmcbench.engine.sampling.embeddings import Embeddings
 
 
 class Part:
@@ -154,6 +156,8 @@ class Nearest(Negatives):
         self.nearest_NK = embeddings.nearest(min(self.shortlist, train.num_labels), known)
 
     def state(self) -> dict[str, Tensor]:
+        import torch
+
         return {} if self.nearest_NK is None else {"nearest": torch.from_numpy(self.nearest_NK)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:

@@ -10,15 +10,19 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Draw, Negatives, Order, Part, Shuffled
 from xmcbench.engine.sampling.training_queries import TrainingQueries
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from xmcbench.engine.sampling.embeddings import Embeddings
 
 
 class Sampler(TrainingQueries):

@@ -6,7 +6,7 @@ Legend: B queries of a batch, S labels of its pool, P true pairs of it.
 from __future__ import annotations
 
 import numpy as np
-import scipy.sparse as sp
+import scipy
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.batch import Batch
@@ -52,7 +52,7 @@ class TrainingQueries:
         return Batch.of(batch.query_ids, label_ids, rows, columns, sampled)
 
 
-def gather_rows(matrix: sp.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def gather_rows(matrix: scipy.sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The column ids of the given rows, row by row, and their number per row."""
     counts = matrix.indptr[rows + 1] - matrix.indptr[rows]
     starts = np.repeat(matrix.indptr[rows] - np.concatenate(([0], np.cumsum(counts)[:-1])), counts)
