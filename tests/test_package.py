@@ -76,7 +76,11 @@ def test_plugins_use_public_names_only() -> None:
     for path in (ROOT / "plugins").rglob("*.py"):
         for module, what in imported(path):
             if module.split(".")[0] == "xmcbench":
-                assert (module, what in xmcbench.__all__) == ("xmcbench", True), f"{name(path)}: {module} {what}"
+                public = not what or what in xmcbench.__all__
+                assert (module, public) == ("xmcbench", True), f"{name(path)}: {module} {what}"
+        attributes = [node for node in ast.walk(tree(path)) if isinstance(node, ast.Attribute)]
+        used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "xmcbench"}
+        assert used <= {*xmcbench.__all__}, name(path)
 
 
 def test_nothing_is_pickled() -> None:

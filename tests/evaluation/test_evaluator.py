@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -106,3 +106,30 @@ def test_the_documented_plugin_works_and_the_documented_names_are_all_there_are(
     predictions = rank(np.array([[0, 1], [0, 1]]), np.array([[2.0, 1.0], [2.0, 1.0]]), 2)
     truth = sp.csr_array(np.array([[1, 1, 0], [0, 0, 1]]))
     assert score(find_hits(predictions, truth, np.ones(3)), ["AnyHit@2"], {"AnyHit": found[0]}) == {"AnyHit@2": 0.5}
+
+
+class TailRecall:
+    """Recall of tail labels, which needs the training counts and the card."""
+
+    name, summary = "TailR", "share of true tail labels among the first k"
+
+    def compute(self, hits: Hits, k: int, /) -> float:
+        assert hits.train_counts is not None
+        assert hits.card is not None
+        tail = hits.train_counts <= hits.card.tail_at_most
+        return float(tail[hits.labels[hits.ranks < k]].sum()) / max(1, int(tail[hits.truth.indices].sum()))
+
+
+def test_an_evaluator_knows_training_counts_and_the_card() -> None:
+    """Only label 2 has no training query, so with `tail_at_most: 0` it is the tail."""
+    made = made_dataset()
+    train = sp.csr_array(np.array([[1, 0, 0, 0], [0, 1, 0, 1], [0, 0, 0, 1], [1, 0, 0, 0]], dtype=np.float32))
+    card = made.card.model_copy(update={"tail_at_most": 0})
+    dataset = replace(made, card=card, train=Split(made.train.texts, train))
+    predictions = rank(np.array([[0], [1], [2], [0]]), np.zeros((4, 1)), 1)
+    hits = dataset_hits(predictions, dataset)
+    assert hits.train_counts is not None
+    assert hits.train_counts.tolist() == [2, 1, 0, 2]
+    assert score(hits, ["TailR@1"], {"TailR": TailRecall()}) == {"TailR@1": 1.0}
+    missed = dataset_hits(rank(np.array([[0], [1], [1], [0]]), np.zeros((4, 1)), 1), dataset)
+    assert score(missed, ["TailR@1"], {"TailR": TailRecall()}) == {"TailR@1": 0.0}

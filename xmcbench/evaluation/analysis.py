@@ -13,8 +13,8 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.evaluation.breakdown import LabelBins, decile_bins, label_bins, similarity_bins
 from xmcbench.evaluation.curves import PrecisionRecall, ScoreDistributions, precision_recall, score_distributions
-from xmcbench.evaluation.metrics import Hits, find_hits, precision, propensity_scored_precision
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.evaluator import dataset_hits
+from xmcbench.evaluation.metrics import Hits, precision, propensity_scored_precision
 from xmcbench.trial.predictions import Predictions
 
 REGIMES, DECILES = "head, torso, tail", "deciles"
@@ -63,9 +63,8 @@ def partitions(dataset: Dataset, similarity: np.ndarray | None = None) -> dict[s
 
 def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, LabelBins], k: int = 5) -> Analysis:
     """Analyse checked `predictions` for the dataset's test split; `bins` are the dataset's `partitions`."""
-    card, num_labels = dataset.card, dataset.test.targets.shape[1]
-    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
-    hits = find_hits(predictions, dataset.test.targets, weights)
+    num_labels = dataset.test.targets.shape[1]
+    hits = dataset_hits(predictions, dataset)
     ks = sorted({*TRADE_OFF_KS, k})
     return Analysis(
         k=k,

@@ -9,6 +9,7 @@ import scipy
 
 from xmcbench.data.dataset import DatasetCard
 from xmcbench.evaluation.metrics import Hits
+from xmcbench.evaluation.propensity import label_counts
 
 
 @dataclass(frozen=True)
@@ -47,14 +48,14 @@ class LabelBins:
 
 def label_bins(card: DatasetCard, targets: scipy.sparse.csr_array) -> LabelBins:
     """Head, torso and tail by the card's thresholds; a label without training queries is a tail label."""
-    counts = _frequencies(targets)
+    counts = label_counts(targets)
     bins = np.where(counts <= card.tail_at_most, 2, np.where(counts >= card.head_at_least, 0, 1))
     return LabelBins(("head", "torso", "tail"), bins)
 
 
 def decile_bins(targets: scipy.sparse.csr_array) -> LabelBins:
     """Ten bins of (nearly) equally many labels: 1 has the most frequent, 10 the rarest. Ties are broken by id."""
-    counts = _frequencies(targets)
+    counts = label_counts(targets)
     bins = np.empty(len(counts), dtype=np.int64)
     bins[np.argsort(-counts, kind="stable")] = np.arange(len(counts)) * 10 // max(1, len(counts))
     return LabelBins(tuple(str(number) for number in range(1, 11)), bins)
@@ -74,7 +75,3 @@ def similarity_bins(similarity: np.ndarray, among: np.ndarray | None = None) -> 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     shares: np.ndarray = np.divide(part, whole, out=np.full(len(whole), np.nan), where=whole > 0)
     return shares
-
-
-def _frequencies(targets: scipy.sparse.csr_array) -> np.ndarray:
-    return np.bincount(targets.indices, minlength=targets.shape[1])

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 import scipy
 
+from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.pairs import binary, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
@@ -51,6 +52,8 @@ class Hits:
     queries: np.ndarray  # [H] row of each hit, ascending
     ranks: np.ndarray  # [H] position of each hit among its row's predictions, 0 for the best
     labels: np.ndarray  # [H]
+    train_counts: np.ndarray | None = None  # int64 [L] training queries of each label; None without a dataset
+    card: DatasetCard | None = None  # of the dataset; None without one
     _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -109,8 +112,17 @@ class Hits:
         return replace(self, queries=queries, ranks=ranks, labels=labels, _top={})
 
 
-def find_hits(predictions: Predictions, truth: scipy.sparse.csr_array, inverse_propensity: np.ndarray) -> Hits:
-    """The predictions [N, K] that are true in `truth` [N, L]; raises `XMCBenchError` where the shapes do not fit."""
+def find_hits(
+    predictions: Predictions,
+    truth: scipy.sparse.csr_array,
+    inverse_propensity: np.ndarray,
+    train_counts: np.ndarray | None = None,
+    card: DatasetCard | None = None,
+) -> Hits:
+    """The predictions [N, K] that are true in `truth` [N, L]; raises `XMCBenchError` where the shapes do not fit.
+
+    `train_counts` [L] and `card` are for evaluators that need them, such as metrics of tail labels.
+    """
     if not len(predictions):
         raise XMCBenchError("there is no query to score, expected at least one")
     if len(inverse_propensity) != truth.shape[1]:
@@ -118,7 +130,8 @@ def find_hits(predictions: Predictions, truth: scipy.sparse.csr_array, inverse_p
     pairs = binary(truth)
     positions = find(pairs, predictions.indices)
     queries, ranks = np.divmod(positions, max(1, predictions.k))
-    return Hits(predictions, pairs, inverse_propensity, queries, ranks, predictions.indices.ravel()[positions])
+    labels = predictions.indices.ravel()[positions]
+    return Hits(predictions, pairs, inverse_propensity, queries, ranks, labels, train_counts, card)
 
 
 def precision(hits: Hits, k: int) -> MetricTerms:

@@ -8,6 +8,12 @@ import scipy
 from xmcbench.errors import XMCBenchError
 
 
+def label_counts(targets: scipy.sparse.csr_array) -> np.ndarray:
+    """The number of training queries of each label, int64 [L], from the training targets [N, L] of ones."""
+    counts: np.ndarray = np.bincount(targets.indices, minlength=targets.shape[1])
+    return counts
+
+
 def inverse_propensity(targets: scipy.sparse.csr_array, a: float, b: float) -> np.ndarray:
     """The weight of each label, float64 [L], from the training targets [N, L] of ones: rare labels weigh more.
 
@@ -16,7 +22,6 @@ def inverse_propensity(targets: scipy.sparse.csr_array, a: float, b: float) -> n
     num_queries = targets.shape[0]
     if num_queries < 3:  # ln N < 1 inverts the model: rare labels would weigh less than 1
         raise XMCBenchError(f"propensities need at least 3 training queries, found {num_queries}")
-    counts = np.asarray(targets.sum(axis=0), dtype=np.float64).ravel()
     scale = (np.log(num_queries) - 1.0) * (b + 1.0) ** a
-    weights: np.ndarray = 1.0 + scale * (counts + b) ** -a
+    weights: np.ndarray = 1.0 + scale * (label_counts(targets) + b) ** -a
     return weights

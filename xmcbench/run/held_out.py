@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy
 
-from xmcbench.data import TrainingData
+from xmcbench.data import DatasetCard, TrainingData
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     Evaluator,
@@ -19,6 +19,7 @@ from xmcbench.evaluation import (
     inverse_propensity,
     score,
 )
+from xmcbench.evaluation.propensity import label_counts
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, held_out_rows
 from xmcbench.trial.trial import Selection
@@ -31,13 +32,16 @@ class HeldOutScorer:
     truth: scipy.sparse.csr_array  # [N, L]
     ignore: scipy.sparse.csr_array  # [N, L]
     weights: np.ndarray  # [L] inverse propensities
+    train_counts: np.ndarray  # [L]
+    card: DatasetCard
     metrics: list[str]
     evaluators: Mapping[str, Evaluator]
 
     def __call__(self, predictions: Predictions) -> dict[str, float]:
         check_predictions(predictions, *self.truth.shape)
         valid = drop_ignored(predictions, self.ignore, predictions.k)
-        return score(find_hits(valid, self.truth, self.weights), self.metrics, self.evaluators)
+        hits = find_hits(valid, self.truth, self.weights, self.train_counts, self.card)
+        return score(hits, self.metrics, self.evaluators)
 
 
 def hold_out(
@@ -55,5 +59,6 @@ def hold_out(
     held_out, remaining = held_out_rows(selection, seed, total)
     data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
     weights = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
-    scorer = HeldOutScorer(data.targets, data.ignore, weights, names, find_evaluators(names))
+    counts = label_counts(train.targets)
+    scorer = HeldOutScorer(data.targets, data.ignore, weights, counts, card, names, find_evaluators(names))
     return HeldOut(data.texts, scorer, selection.metric, selection.evaluations), train.rows(remaining), remaining

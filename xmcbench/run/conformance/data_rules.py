@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench.data import Dataset
+from xmcbench.data import Dataset, DatasetCard
 from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
@@ -115,7 +115,9 @@ class EvaluatorSubject:
         truth = (rng.random((12, 20)) < 0.2).astype(np.float32) * (0 if empty else 1)
         truth[[3, 7]] = 0
         order = np.arange(12) if order is None else order
-        return find_hits(Predictions(indices[order], scores[order]), sp.csr_array(truth[order]), np.linspace(1, 5, 20))
+        predictions, targets = Predictions(indices[order], scores[order]), sp.csr_array(truth[order])
+        card = DatasetCard(name="check", num_train=100, num_test=12, num_labels=20)
+        return find_hits(predictions, targets, np.linspace(5, 1, 20), np.arange(20), card)
 
 
 EVALUATOR_RULES: RuleSet[EvaluatorSubject] = RuleSet("An evaluator")
