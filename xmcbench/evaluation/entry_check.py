@@ -57,7 +57,7 @@ def _in_order(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> bool:
     if not indices.size or int(indices.min()) < 0 or int(indices.max()) >= num_labels:
         return False
     ordered = np.sort(indices, axis=1)
-    if bool((ordered[:, 1:] == ordered[:, :-1]).any()) or bool(np.isnan(scores[:, :1]).any()):
+    if bool((ordered[:, 1:] == ordered[:, :-1]).any()) or not bool((scores[:, :1] < np.inf).all()):
         return False
     return bool((scores[:, :-1] > scores[:, 1:]).all())
 
@@ -73,6 +73,7 @@ def _broken_rules(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> d
         "a pad (-1) before a label": pads[:, :-1] & ~pads[:, 1:],
         "a label twice": (ordered[:, :-1] == ordered[:, 1:]) & (ordered[:, 1:] >= 0),
         "a score that is NaN": np.isnan(scores),
+        "an infinite score": scores == np.inf,
         "scores that do not descend": after > before,
         "equal scores not ranked by ascending label": tied & (indices[:, :-1] > indices[:, 1:]),
     }
