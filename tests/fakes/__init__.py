@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -35,3 +37,17 @@ def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
     monkeypatch.setenv("XMCBENCH_PLUGINS", TRUSTED)
     registry.cache_clear()
+
+
+@contextmanager
+def sabotage(site: Path) -> Iterator[None]:
+    """The plugin that breaks its contracts, installed into `site` as xmcbench-mine."""
+    module = "xmcbench_sabotage"
+    (site / f"{module}.py").write_text(Path(__file__).with_name(f"{module}.py").read_text())
+    install(site, "xmcbench-mine", {"mine": module})
+    registry.cache_clear()
+    try:
+        yield
+    finally:
+        sys.modules.pop(module, None)
+        registry.cache_clear()

@@ -47,6 +47,10 @@ def register_teachers(register):
     register(Mine)
 """
 
+CONFIG = """    class Config(Method.Config):
+        budget: int = 3
+"""
+
 
 @pytest.fixture
 def site(bench: Bench) -> Iterator[Path]:
@@ -87,6 +91,13 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         (method().replace("(register)", "(register, extra)"), "hook 'register_methods'"),
         (method(name="fake-ok"), "method 'fake-ok' of zz-broken 1.0 is already registered by xmcbench-fakes 1.0"),
         (method().replace("register(Mine)", "register(Mine); register(Mine)"), "already registered by zz-broken 1.0"),
+        (method().replace("@hookimpl", ""), "register_methods lacks the decorator @hookimpl"),
+        ("x = 1", "it registers nothing, expected a function among register_methods"),
+        (method().replace('("none")', '("none", version="2")'), "Mine.info.version is '2', expected a whole number"),
+        (
+            method().replace("    def fit", CONFIG + "    def fit"),
+            "Mine.Config has the setting 'budget'",
+        ),
     ],
 )
 def test_a_broken_plugin_is_listed_with_its_reason_and_the_tool_goes_on(
@@ -131,6 +142,19 @@ def test_no_plugin_takes_the_name_of_a_built_in_method(site: Path, monkeypatch: 
     assert not hasattr(found.method("fake-ok").thing, "mine")
     assert [each.reason for each in found.broken] == [
         "method 'fake-ok' of aa-thief 1.0 is already registered by xmcbench-fakes 1.0"
+    ]
+
+
+def test_of_two_plugins_that_register_one_name_the_second_is_refused_and_both_are_named(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "aa-first,zz-second")
+    plugin(site, "aa_first", method())
+    plugin(site, "zz_second", method(), version="2.1")
+    found = Registry()
+    assert [each.origin.distribution for each in found.all("method")] == ["aa-first"]
+    assert [each.reason for each in found.broken] == [
+        "method 'mine' of zz-second 2.1 is already registered by aa-first 1.0"
     ]
 
 

@@ -1,10 +1,13 @@
-"""Methods that break the contract without failing: each trial ends as invalid or error, and says which rule."""
+"""Methods and evaluators that break the contract without failing: what the record of each trial says.
+
+`tests/run/conformance` has what `xmcbench check` finds, `tests/plugin_registry` what the registry refuses, and
+`tests/tracking` what becomes of a tracker that fails.
+"""
 
 from __future__ import annotations
 
-import sys
+import time
 from collections.abc import Iterator
-from textwrap import dedent
 
 import numpy as np
 import psutil
@@ -12,172 +15,124 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
-from xmcbench.plugins.registry import registry
 from xmcbench.run.repeated_predictions import differs
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 
-from fakes import install  # isort: skip
+from fakes import install_fakes, sabotage  # isort: skip
 
-PLUGIN = """
-    import json, os, random, subprocess, sys, time
-    from pathlib import Path
-    import numpy as np
-    from pydantic import Field
-    from xmcbench import Method, MethodInfo, Predictions, hookimpl, rank
-    from xmcbench_fakes import Ok
-
-    print("hello from the plugin")
-
-    class LoadRaises(Ok):
-        name = "load-raises"
-        def load(self, directory):
-            raise ValueError("no such format")
-
-    class LoadOther(Ok):
-        name = "load-other"
-        def load(self, directory):
-            super().load(directory)
-            self.popularity = self.popularity[::-1].copy()
-
-    class Global(Ok):
-        name = "global"
-        def fit(self, train, run):
-            super().fit(train, run)
-            self.popularity = np.random.rand(train.num_labels).astype(np.float32)
-
-    class Neighbours(Ok):
-        name = "neighbours"
-        def predict(self, texts, k):
-            return super().predict(texts, k) if len(texts) % 2 else Predictions(*(
-                part[:, ::1] for part in rank(*self._shifted(len(texts), k), k).__dict__.values()))
-        def _shifted(self, n, k):
-            scores = np.broadcast_to(self.popularity, (n, len(self.popularity)))
-            scores = scores + np.arange(n)[:, None] * (np.arange(len(self.popularity)) % 3)
-            return np.broadcast_to(np.arange(len(self.popularity), dtype=np.int32), scores.shape).copy(), scores
-
-    class Reader(Ok):
-        name = "reader"
-        def fit(self, train, run):
-            super().fit(train, run)
-            for path in sorted(run.cache.glob("datasets/*/test*")):
-                if path.is_file():
-                    path.read_bytes()
-
-    class QuietReader(Reader):
-        name = "quiet-reader"
-        def fit(self, train, run):
-            try:
-                super().fit(train, run)
-            except Exception:
-                pass
-
-    class Mutating(Ok):
-        name = "mutating"
-        class Config(Method.Config):
-            depths: list[int] = Field(default=[1])
-        def fit(self, train, run):
-            super().fit(train, run)
-            self.config.depths.append(2)
-
-    class Tuple(Ok):
-        name = "tuple"
-        def predict(self, texts, k):
-            found = super().predict(texts, k)
-            return found.indices, found.scores
-
-    class Runaway(Ok):
-        name = "runaway"
-        def fit(self, train, run):
-            child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-            (run.cache / "child").write_text(str(child.pid))
-            time.sleep(60)
-
-    class BadEvaluator:
-        name, summary = "Bad", "raises"
-        def compute(self, hits, k):
-            if not Path(os.environ["XMCBENCH_CACHE"], "mended").exists():
-                raise KeyError("gone")
-            return 0.5
-
-    @hookimpl
-    def register_methods(register):
-        for method in (LoadRaises, LoadOther, Global, Neighbours, Reader, QuietReader, Mutating, Tuple, Runaway):
-            register(method)
-
-    @hookimpl
-    def register_evaluators(register):
-        register(BadEvaluator())
-"""
+# By method: the status of its trial, and the start of the reason. "" is for a trial without a failure.
+ENDINGS = {
+    "load-raises": ("invalid", "the saved model cannot be used: ValueError: no such format in two lines"),
+    "load-other": ("invalid", "predictions differ from those of the saved model, loaded again: 'test 0' gets 0:"),
+    "saves-nothing": ("invalid", "the saved model cannot be used: FileNotFoundError: "),
+    "neighbours": ("invalid", "predictions depend on the other queries of the call or on their order: 'test"),
+    "counting": ("invalid", "predictions depend on the other queries of the call or on their order: 'test"),
+    "fake-order": ("invalid", "predictions depend on the other queries of the call or on their order"),
+    "reader": ("invalid", "the method opened "),
+    "quiet-reader": ("invalid", "the method opened "),
+    "mutating": ("invalid", "fit changed the method's settings"),
+    "replacing": ("invalid", "fit changed the method's settings"),
+    "tuples": ("invalid", "predict returned tuple, expected xmcbench.Predictions"),
+    "nothing": ("invalid", "predict returned NoneType, expected xmcbench.Predictions"),
+    "short": ("invalid", "predictions are of shape (39, 20), expected (queries, k) = (40, 20)"),
+    "narrow": ("invalid", "predictions are of shape (40, 3), expected (queries, k) = (40, 20)"),
+    "floats": ("invalid", "labels are of type float64, expected integers"),
+    "out-of-range": ("invalid", "the predictions of test query 15 hold a label outside 0..19: 27"),
+    "twice": ("invalid", "the predictions of test query 9 hold a label twice"),
+    "rising": ("invalid", "the predictions of test query 0 hold scores that do not descend"),
+    "half-nan": ("invalid", "the predictions of test query 0 hold a score that is NaN"),
+    "infinite": ("invalid", "the predictions of test query 0 hold an infinite score"),
+    "exits": ("error", "0"),
+    "vanishes": ("error", "the worker ended with code 0 and left no record"),
+    "interrupts": ("error", "killed by signal 2 (SIGINT)"),
+    "recursive": ("error", "maximum recursion depth exceeded"),
+    "spender": ("over_budget", ""),
+    "surroundings": ("ok", ""),
+    "thread": ("ok", ""),
+    "fake-ok": ("ok", ""),
+}
 
 
 @pytest.fixture
-def sabotage(bench: Bench) -> Iterator[Bench]:
-    """A bench with the plugin above installed."""
-    site = bench.root / "site"
-    (site / "xmcbench_mine.py").write_text(dedent(PLUGIN))
-    install(site, "xmcbench-mine", {"mine": "xmcbench_mine"})
-    registry.cache_clear()
-    yield bench
-    sys.modules.pop("xmcbench_mine", None)
+def saboteurs(bench: Bench) -> Iterator[Bench]:
+    """A bench with the plugin that breaks its contracts."""
+    with sabotage(bench.root / "site"):
+        yield bench
+
+
+@pytest.fixture(scope="module")
+def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
+    """The records of one run of all methods: none stops another, the last of them behaves."""
+    root = tmp_path_factory.mktemp("sabotage")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        (root / "site").mkdir()
+        install_fakes(root / "site", monkeypatch)
+        monkeypatch.setenv("XMCBENCH_CACHE", str(root / "cache"))
+        bench = Bench(root)
+        with sabotage(root / "site"):
+            start = time.monotonic()
+            records = bench.run(bench.suite({name: {"method": name} for name in ENDINGS}), cache=root / "cache")
+            records["fake-ok"].provenance["seconds of all"] = time.monotonic() - start
+    return records
+
+
+@pytest.mark.parametrize("method", ENDINGS)
+def test_what_the_record_says(endings: dict[str, Record], method: str) -> None:
+    record, (status, reason) = endings[method], ENDINGS[method]
+    assert record.status == status, record.failure
+    message = record.failure.message if record.failure else ""
+    assert message.startswith(reason)
+    assert bool(message) == bool(reason)
+    assert "\n" not in message
+
+
+def test_a_thread_that_a_method_leaves_behind_holds_nothing_up(endings: dict[str, Record]) -> None:
+    """It sleeps for ten minutes."""
+    assert endings["fake-ok"].provenance["seconds of all"] < 500
+
+
+def test_what_a_method_does_to_its_process_reaches_no_other_trial(endings: dict[str, Record]) -> None:
+    """`surroundings` ran before: it clears the environment, changes the folder, and patches the method `fake-ok`."""
+    assert list(ENDINGS).index("surroundings") < list(ENDINGS).index("fake-ok")
+    assert endings["fake-ok"].metrics["P@1"] > 0
 
 
 def ended(bench: Bench, method: str, **keys: object) -> Record:
     return bench.run(bench.suite({"it": {"method": method}}, **keys), cache=bench.root / "cache")["it"]
 
 
-@pytest.mark.parametrize(
-    ("method", "message"),
-    [
-        ("load-raises", "the saved model cannot be used: ValueError: no such format"),
-        ("load-other", "predictions differ from those of the saved model, loaded again: 'test 0' gets 0:"),
-        ("neighbours", "predictions depend on the other queries of the call or on their order: 'test"),
-        ("reader", "the method opened "),
-        ("quiet-reader", "the method opened "),
-        ("mutating", "fit changed the method's settings"),
-        ("tuple", "predict returned tuple, expected xmcbench.Predictions"),
-        ("fake-order", "predictions depend on the other queries of the call or on their order"),
-    ],
-)
-def test_a_broken_contract_is_invalid_and_named(sabotage: Bench, method: str, message: str) -> None:
-    record = ended(sabotage, method)
-    assert record.status == "invalid", record.failure
-    assert record.failure is not None
-    assert record.failure.message.startswith(message)
-    assert "\n" not in record.failure.message
+def test_global_generators_are_seeded(saboteurs: Bench) -> None:
+    first = ended(saboteurs, "global")
+    saboteurs.store.drop_record(first.key)
+    assert first.metrics == ended(saboteurs, "global").metrics
 
 
-def test_global_generators_are_seeded(sabotage: Bench) -> None:
-    first = ended(sabotage, "global")
-    sabotage.store.drop_record(first.key)
-    assert first.metrics == ended(sabotage, "global").metrics
-
-
-def test_a_child_in_a_session_of_its_own_does_not_outlive_a_timeout(sabotage: Bench) -> None:
-    assert ended(sabotage, "runaway", timeout=15).status == "timeout"
-    child = int((sabotage.root / "cache" / "child").read_text())
+def test_a_child_in_a_session_of_its_own_does_not_outlive_a_timeout(saboteurs: Bench) -> None:
+    assert ended(saboteurs, "runaway", timeout=15).status == "timeout"
+    child = int((saboteurs.root / "cache" / "child").read_text())
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
-def test_predictions_survive_an_evaluator_that_fails(sabotage: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    record = ended(sabotage, "fake-ok", metrics=["P@1", "Bad@1"])
+def test_predictions_survive_an_evaluator_that_fails(saboteurs: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    record = ended(saboteurs, "fake-ok", metrics=["P@1", "Bad@1"])
     assert record.status == "error"
     assert record.failure is not None
     assert record.failure.message == "the evaluator of Bad@1 failed: KeyError: 'gone'"
-    command = ["rescore", record.key, "--store", str(sabotage.store.root), "--data", str(sabotage.root / "data")]
+    command = ["rescore", record.key, "--store", str(saboteurs.store.root), "--data", str(saboteurs.root / "data")]
     with pytest.raises(SystemExit):
         main([*command, "--metrics", "Bad@1"])
     assert "the evaluator of Bad@1 failed" in capsys.readouterr().err.splitlines()[-1]
-    (sabotage.root / "cache" / "mended").write_text("")
+    (saboteurs.root / "cache" / "mended").write_text("")
     with pytest.raises(SystemExit):
         main([*command, "--metrics", "Bad@1"])
-    rescored = sabotage.store.record(record.key)
+    rescored = saboteurs.store.record(record.key)
     assert rescored is not None
     assert rescored.status == "ok"
     assert rescored.metrics["Bad@1"] == 0.5
 
 
-@pytest.mark.usefixtures("sabotage")
+@pytest.mark.usefixtures("saboteurs")
 def test_plugins_do_not_print_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["methods"])
@@ -186,26 +141,8 @@ def test_plugins_do_not_print_to_standard_output(capsys: pytest.CaptureFixture[s
     assert "hello from the plugin" in told.err
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ("def register_methods(register): ...", "register_methods lacks the decorator @hookimpl"),
-        ("x = 1", "it registers nothing, expected a function among register_methods"),
-    ],
-)
-def test_a_plugin_that_registers_nothing_is_broken(
-    bench: Bench, content: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    (bench.root / "site" / "mine.py").write_text(content)
-    install(bench.root / "site", "xmcbench-mine", {"mine": "mine"})
-    registry.cache_clear()
-    registry().all("method")
-    assert [broken.reason.startswith(reason) for broken in registry().broken] == [True]
-
-
-def test_a_record_says_how_the_contract_was_checked(sabotage: Bench) -> None:
-    record = ended(sabotage, "fake-ok")
+def test_a_record_says_how_the_contract_was_checked(saboteurs: Bench) -> None:
+    record = ended(saboteurs, "fake-ok")
     assert record.provenance["checks"] == {
         "test files": "audit hook",
         "network": "audit hook",

@@ -82,10 +82,10 @@ def _unscored(store: Store, record: Record) -> bool:
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
-    from xmcbench.evaluation import DEFAULT_METRICS, METRIC_VERSION, find_evaluators, truth_hash
+    from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.evaluation.stored import stored_predictions
-    from xmcbench.trial.record import Status
+    from xmcbench.trial.record import METRIC_VERSION, Status
 
     predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))

@@ -126,6 +126,9 @@ if __name__ == "__main__":
     adopt_orphans()
     if worker := serve(socket.socket(fileno=int(sys.argv[1]))):
         try:
-            sys.exit(worker())
+            code = worker()
         except XMCBenchError as error:
             sys.exit(str(error))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # a thread that the method left behind holds nothing up

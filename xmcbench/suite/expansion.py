@@ -16,12 +16,11 @@ from xmcbench.files.yaml_lines import KeyPath
 from xmcbench.plugins.registry import Registered, registry
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import Method
+from xmcbench.trial.method import NOT_SETTINGS, Method
 
 BUDGET = "budget."  # a sweep over `budget.steps` changes that limit
 NAMED = "budget"  # the axis of named budgets
 MAX_POINTS = 10_000  # of the sweep of one method
-NOT_SETTINGS = ("method", "budget")  # keys of a method in a suite file that its `Config` does not have
 
 
 @dataclass(frozen=True)

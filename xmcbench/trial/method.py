@@ -13,6 +13,8 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
 from xmcbench.trial.settings import Settings
 
+NOT_SETTINGS = frozenset({"method", "budget"})  # keys of a method in a suite file that its `Config` does not have
+
 
 @dataclass(frozen=True)
 class MethodInfo:
@@ -86,4 +88,8 @@ def check_plugin(thing: Any) -> None:
     check_subclass(thing, Method)
     if not isinstance(getattr(thing, "info", None), MethodInfo):
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
+    if type(thing.info.version) is not int:
+        raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
     check_config(thing, Method)
+    if taken := sorted(NOT_SETTINGS & thing.Config.model_fields.keys()):
+        raise TypeError(f"{thing.__name__}.Config has the setting {taken[0]!r}, which is a key of suite files")

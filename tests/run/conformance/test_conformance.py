@@ -6,11 +6,9 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
-from fakes import install
 from fakes.bench import Bench
 
 from xmcbench.cli import main
@@ -18,6 +16,8 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.run.conformance.rules import outcome
 from xmcbench.run.conformance.suite import find_kind, make_subject, read_settings, rules_of
+
+from fakes import sabotage  # isort: skip
 
 CHEAP = [("method", "popular"), ("evaluator", "nDCG"), ("sampler", "clustered"), ("tracker", "tensorboard")]
 TEACHER = {"name": "annotated"}
@@ -35,154 +35,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "untrained": {},
 }
 
-PLUGIN = """
-    import random
-    import numpy as np
-    from dataclasses import dataclass
-    from pydantic import Field
-    from xmcbench import Method, Predictions, Progress, Tracker, hookimpl, sampling, teachers, Teacher
-    from xmcbench_fakes import Ok
-
-    class Lists(Ok):
-        name = "lists"
-        class Config(Method.Config):
-            depths: list[int] = Field(default=[1])
-
-    class Tuples(Ok):
-        name = "tuples"
-        def predict(self, texts, k):
-            found = super().predict(texts, k)
-            return found.indices, found.scores
-
-    class Spender(Ok):
-        name = "spender"
-        def fit(self, train, run):
-            super().fit(train, run)
-            run.ledger.steps = 100
-
-    class Global(Ok):
-        name = "global"
-        def fit(self, train, run):
-            super().fit(train, run)
-            self.popularity = self.popularity + np.random.rand(train.num_labels).astype(np.float32)
-
-    class Hashing(Ok):
-        name = "hashing"
-        def fit(self, train, run):
-            super().fit(train, run)
-            self.popularity = np.array([hash(text) % 1000 for text in train.label_texts], np.float32)
-
-    class Counting(Ok):
-        name = "counting"
-        calls = 0
-        def predict(self, texts, k):
-            type(self).calls += 1
-            self.popularity = np.roll(self.popularity, self.calls)
-            return super().predict(texts, k)
-
-    class Forgetful(Ok):
-        name = "forgetful"
-        def load(self, directory):
-            super().load(directory)
-            self.popularity = self.popularity[::-1].copy()
-
-    class Pickling(Ok):
-        name = "pickling"
-        def save(self, directory):
-            super().save(directory)
-            (directory / "model.bin").write_bytes(b"\\x80\\x04K\\x01.")
-
-    class Resuming(Ok):
-        name = "resuming"
-        def fit(self, train, run):
-            run.report(Progress("train", 0.1))
-            seen = run.checkpoint / "seen"
-            resumed = seen.exists()
-            seen.write_text("")
-            run.report(Progress("train", 0.2))
-            super().fit(train, run)
-            if resumed:
-                self.popularity = -self.popularity
-
-    class Reader(Ok):
-        name = "reader"
-        def fit(self, train, run):
-            super().fit(train, run)
-            for path in sorted(run.cache.glob("datasets/*/test*")):
-                if path.is_file():
-                    path.read_bytes()
-
-    class Words(Ok):
-        name = "words"
-        def fit(self, train, run):
-            super().fit(train, run)
-            [text.split()[0] for text in train.texts]
-
-    class Pairs(Ok):
-        name = "pairs"
-        def fit(self, train, run):
-            super().fit(train, run)
-            np.partition(self.popularity, 1)
-
-    class Asked:
-        name, summary = "asked", "two"
-        def compute(self, hits, k):
-            return 2.0
-
-    class Half(Teacher):
-        name, summary = "half", "answers half of the pairs"
-        def ask(self, pairs):
-            n = len(pairs) // 2
-            zeros = np.zeros(n, np.int64)
-            yield teachers.Answers(np.arange(n), zeros.astype(np.int8), zeros.astype(np.float32), zeros, zeros)
-
-    class Single(Tracker):
-        name, summary = "single", "one trial at a time"
-        trial = None
-        def begin(self, trial):
-            assert self.trial is None, "already begun"
-            self.trial = trial
-        def end(self, trial, record):
-            self.trial = None
-
-    class Restless(sampling.Negatives):
-        def labels(self, query_ids, rng):
-            return np.random.randint(self.sampler.num_labels, size=3)
-
-    METHODS = (Lists, Tuples, Spender, Global, Hashing, Counting, Forgetful, Pickling, Resuming, Reader, Words, Pairs)
-
-    @hookimpl
-    def register_methods(register):
-        for method in METHODS:
-            register(method)
-
-    @hookimpl
-    def register_evaluators(register):
-        register(Asked())
-
-    @hookimpl
-    def register_teachers(register):
-        register(Half)
-
-    @hookimpl
-    def register_trackers(register):
-        register(Single)
-
-    @hookimpl
-    def register_samplers(register):
-        register(sampling.Recipe("restless", lambda: {"negatives": [Restless()]}))
-"""
-
 
 @pytest.fixture
 def plugin(bench: Bench) -> Iterator[Bench]:
-    """A bench with the plugin above installed."""
-    site = bench.root / "site"
-    (site / "xmcbench_mine.py").write_text(dedent(PLUGIN))
-    install(site, "xmcbench-mine", {"mine": "xmcbench_mine"})
-    registry.cache_clear()
-    yield bench
-    sys.modules.pop("xmcbench_mine", None)
+    """A bench with the plugin that breaks its contracts."""
+    with sabotage(bench.root / "site"):
+        yield bench
 
 
 def broken_rules(kind: str, name: str, folder: Path, settings: Mapping[str, Any] | None = None) -> dict[str, str]:
@@ -215,22 +73,26 @@ def test_every_other_built_in_plugin_keeps_its_contract(kind: str, tmp_path: Pat
 @pytest.mark.parametrize(
     ("kind", "name", "rule", "found"),
     [
-        ("method", "lists", "settings-are-immutable", "the setting depths is a list"),
+        ("method", "mutating", "settings-are-immutable", "the setting depths is a list"),
         ("method", "tuples", "predictions-are-ranked", "predict returned tuple"),
         ("method", "spender", "the-budget-is-kept", "charged {'steps': 100.0}, allowed {'steps': 3}"),
         ("method", "global", "no-global-generator-is-used", "fit draws from numpy.random"),
         ("method", "hashing", "another-process-trains-the-same", "queries differ between this process and another"),
         ("method", "counting", "predictions-repeat", "queries differ between the first call and the second"),
-        ("method", "forgetful", "the-loaded-model-predicts-the-same", "the fitted model and the loaded one"),
+        ("method", "load-other", "the-loaded-model-predicts-the-same", "the fitted model and the loaded one"),
         ("method", "pickling", "the-model-is-saved-without-pickle", "model.bin holds a pickle"),
         ("method", "resuming", "a-resumed-training-equals-an-unbroken-one", "the unbroken training and the resumed"),
         ("method", "reader", "no-test-file-is-read", "the method opened "),
-        ("method", "words", "odd-texts-are-handled", "IndexError: list index out of range (xmcbench_mine.py:"),
+        ("method", "words", "odd-texts-are-handled", "IndexError: list index out of range (xmcbench_sabotage.py:"),
         ("method", "pairs", "a-single-label-is-handled", "ValueError: kth(=1) out of bounds"),
-        ("evaluator", "asked", "values-are-fractions", "asked@1 is 2.0"),
+        ("evaluator", "Two", "values-are-fractions", "Two@1 is 2.0"),
+        ("evaluator", "Nan", "values-are-fractions", "Nan@1 is nan"),
+        ("evaluator", "Text", "values-are-fractions", "could not convert string to float: 'high'"),
+        ("evaluator", "Array", "values-are-fractions", "TypeError: only "),
         ("teacher", "half", "every-pair-is-answered-once", "expected each of 0..39 once"),
         ("tracker", "single", "trials-side-by-side-are-handled", "AssertionError: already begun"),
         ("sampler", "restless", "batches-are-a-pure-function", "is another when it is asked for"),
+        ("sampler", "unsorted", "pools-hold-labels-once", "the pool of batch 0 is not sorted, or has a label twice"),
     ],
 )
 def test_a_broken_rule_is_found(plugin: Bench, kind: str, name: str, rule: str, found: str) -> None:
@@ -245,12 +107,12 @@ def test_a_broken_rule_is_found(plugin: Bench, kind: str, name: str, rule: str, 
 
 def test_the_command_explains_what_is_broken(plugin: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
-        main(["check", "asked"])
+        main(["check", "Two"])
     assert left.value.code == 1
     lines = capsys.readouterr().out.splitlines()
     place = lines.index("BROKEN   values-are-fractions")
     assert [line.split(":")[0].strip() for line in lines[place + 1 : place + 5]] == ["found", "rule", "written", "mend"]
-    assert lines[-1] == "evaluator asked: 2 broken rules"
+    assert lines[-1] == "evaluator Two: 2 broken rules"
     assert plugin.root.exists()
 
 
@@ -267,7 +129,7 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
     plugin: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (plugin.root / "site" / "pandas.py").write_text("")
-    module = plugin.root / "site" / "xmcbench_mine.py"
+    module = plugin.root / "site" / "xmcbench_sabotage.py"
     module.write_text("import pandas\n" + module.read_text())
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
     with pytest.raises(SystemExit):
@@ -279,8 +141,8 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
 
 
 def test_pytest_checks_a_plugin(plugin: Bench) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--xmcbench-evaluator=asked", "-q"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--xmcbench-evaluator=Two", "-q"]
     done = subprocess.run(command, cwd=plugin.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
-    assert "found: asked@1 is 2.0" in done.stdout
+    assert "found: Two@1 is 2.0" in done.stdout
     assert "2 failed, 2 passed, 1 skipped" in done.stdout
