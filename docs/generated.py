@@ -194,6 +194,16 @@ def shared(kind: str) -> str:
     return settings({"dual-encoder": DualEncoder.Config, "encoder": EncoderConfig, "table": TableConfig}[kind])
 
 
+def published(part: str) -> str:
+    """Keys of a file of published results: of the file, of a table, of a row, or the facts that may stand anywhere."""
+    from xmcbench.reporting.published import PublishedFile, PublishedTable, RowFacts, TableRow
+
+    if part == "facts":
+        return settings(RowFacts)
+    config = {"file": PublishedFile, "table": PublishedTable, "row": TableRow}[part]
+    return settings({n: f for n, f in config.model_fields.items() if n not in RowFacts.model_fields})
+
+
 def settings(config: type[BaseModel] | dict[str, FieldInfo]) -> str:
     """A table of settings: name, type or choices, meaning, default."""
     fields = config if isinstance(config, dict) else config.model_fields
@@ -234,4 +244,5 @@ KINDS: dict[str, Callable[..., str]] = {
     "method": method,
     "teacher": teacher,
     "shared": shared,
+    "published": published,
 }

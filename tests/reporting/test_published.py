@@ -15,11 +15,7 @@ from xmcbench.data.catalog import WITHHELD
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.published import (
     SHIPPED,
-    PublishedFile,
     PublishedRow,
-    PublishedTable,
-    RowFacts,
-    TableRow,
     published_rows,
     read_published,
 )
@@ -307,17 +303,6 @@ def test_what_ships_is_installed_with_the_package() -> None:
     kept = {path.name for path in (ROOT / "leaderboard" / "published").iterdir()}
     assert kept == {path.name for path in installed if path.parent == SHIPPED}
     assert kept == {f"{paper}.yaml" for paper in ROWS}
-
-
-def test_the_documentation_explains_every_key() -> None:
-    models = (PublishedFile, PublishedTable, TableRow, RowFacts)
-    explained = {
-        name
-        for line in DOCS.splitlines()
-        if line.startswith("| `")
-        for name in re.findall(r"`(\w+)`", line.split("|")[1])
-    }
-    assert {name for model in models for name in model.model_fields} == explained - set(ROWS)
 
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:

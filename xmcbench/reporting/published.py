@@ -1,7 +1,7 @@
 """Results that papers print, and users' own in the same form: YAML files read into flat rows.
 
 A file holds the tables of one paper. A fact at the top of the file holds for all tables, a fact in a table for all its
-rows; the innermost fact wins. `docs/published.md` explains every key.
+rows; the innermost fact wins. The documentation prints the descriptions of the keys.
 """
 
 from __future__ import annotations
@@ -61,20 +61,23 @@ class RowFacts(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
 
-    dataset: str = Field("", min_length=1, description="a name that `xmcbench datasets` lists")
-    track: Literal["supervised", "zero-shot"] = Field("supervised", description="whether training saw true pairs")
-    protocol: str = Field("", description="how evaluation differs from the dataset's own test split")
-    method: str = Field("", min_length=1, description="the same name in every paper")
+    dataset: str = Field("", min_length=1, description="name of the dataset, one for each split; required")
+    track: Literal["supervised", "zero-shot"] = Field("supervised", description="zero-shot: trained on no true pair")
+    protocol: str = Field(
+        "",
+        description="how evaluation differs from others; such rows are compared among themselves",
+    )
+    method: str = Field("", min_length=1, description="the method's name, the same in every paper; required")
     variant: str = Field("", description="what distinguishes the row from the method's other rows in its table")
     as_printed: str = Field("", description="the paper's name of the row, where it differs")
     kind: Literal["encoder", "classifier", "both", ""] = Field(
-        "", description="what predicts; from `variant` if absent"
+        "", description="what predicts; if absent, from a `variant` encoder, classifier or encoder + classifier"
     )
-    role: Literal["main", "ablation", "cost"] = Field("main", description="the role of the row in its paper")
+    role: Literal["main", "ablation", "cost"] = Field("main", description="ablations and costs fold into the main row")
     quoted_from: Key | Literal[""] = Field(
-        "", description="the paper that measured the result, where it is another one"
+        "", description="the paper that measured the result; original: the method's own paper or repository"
     )
-    slip: dict[Metric, Slip] = Field({}, description="metrics that the paper misprints, and what is wrong with each")
+    slip: dict[Metric, Slip] = Field({}, description="metric: what is wrong with its value, which is not ranked")
     split: str = Field("", description="how the test split differs; such rows are shown unranked")
     label_text: bool | None = Field(None, description="whether label texts are read")
     classifier: bool | None = Field(None, description="whether prediction uses a weight vector for each label")
@@ -84,16 +87,16 @@ class RowFacts(BaseModel):
     dimension: int | None = Field(None, ge=1, description="dimension of the embeddings that are searched")
     loss: str | None = Field(None, description="the loss that is minimised")
     batch_size: int | None = Field(None, ge=1, description="queries per step")
-    negatives: str | None = Field(None, description="where negatives come from")
+    negatives: str | None = Field(None, description="as `in-batch`, `in-batch + 5 hard per query`, `all labels`")
     negative_pool: int | None = Field(None, ge=0, description="labels that a query is scored against in a step")
     epochs: int | None = Field(None, ge=0, description="passes over the training queries")
     hardware: Devices | None = Field(None, description="`4 x A100`; kinds are joined by ` + `")
-    training_hours: Cost | None = Field(None, description="wall clock")
-    inference_hours: Cost | None = Field(None, description="wall clock, for the test split")
+    training_hours: Cost | None = Field(None, description="wall clock of training")
+    inference_hours: Cost | None = Field(None, description="wall clock of predicting the test split")
     memory_gb: Cost | None = Field(None, description="peak memory of the largest device")
     batch_seconds: Cost | None = Field(None, description="wall clock of one step")
     epoch_hours: Cost | None = Field(None, description="wall clock of one epoch")
-    settings: dict[str, str | int | bool] = Field({}, description="anything else; added to those further out")
+    settings: dict[str, str | int | bool] = Field({}, description="anything else, as `{beta: 3}`; they add up")
     note: str = Field("", description="remarks on the row")
 
     @property
@@ -114,7 +117,7 @@ class TableRow(RowFacts):
     """A row as it stands in a file."""
 
     figures: list[Figure | None] = Field(
-        [], description="a cell of each of `metrics`, as printed; null where there is none"
+        [], description="a value for each of `metrics`, as printed; null where there is none"
     )
     intervals: list[Figure | None] = Field([], description="half widths of 95 % confidence intervals, likewise")
 
@@ -122,8 +125,8 @@ class TableRow(RowFacts):
 class PublishedTable(RowFacts):
     """A table as it stands in a file, or the part of one that is about one dataset."""
 
-    table: int | str = Field(description="its number, or another place")
-    metrics: list[Metric] = Field([], description="the columns of `figures`, each once")
+    table: int | str = Field(description="its number, or another place, as `Figure 3`")
+    metrics: list[Metric] = Field([], description="the columns of `figures`, as `P@1`, `nDCG@5`")
     unit: Literal["per cent", "fraction"] = Field("per cent", description="the unit that the values are printed in")
     rows: list[TableRow] = Field(min_length=1, description="a mapping each")
 
@@ -138,11 +141,11 @@ class PublishedTable(RowFacts):
 class PublishedFile(RowFacts):
     """A file."""
 
-    paper: Key = Field(description="a short name of the source")
-    citation: str = Field(min_length=1, description="who, what, where, when")
-    url: str = Field("", description="where to read it")
-    bibtex: str = Field("", description="its BibTeX entry, whose key is `paper`")
-    introduces: list[str] = Field([], description="the methods that the paper introduces")
+    paper: Key = Field(description="a short name: lower-case letters, digits, `.` and `-`")
+    citation: str = Field(min_length=1, description="authors, title, venue, year")
+    url: str = Field("", description="its address")
+    bibtex: str = Field("", description="its BibTeX entry, with `paper` as key; if absent, made from the citation")
+    introduces: list[str] = Field([], description="methods that the paper introduces: its rows of them come first")
     tables: list[PublishedTable] = Field(min_length=1, description="a mapping each")
 
 
