@@ -125,19 +125,19 @@ class VectorMethod(Model, Method):
         return nn.Module()
 
     def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
-        """The vectors that queries are scored with, from their embeddings."""
+        """The vectors [N, V] that queries are scored with, from their embeddings [N, D], on one device."""
         return embeddings_ND
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
-        """The vectors that the labels `label_ids` [S] of this worker are scored with, from their embeddings."""
+        """The vectors [S, V] that labels are scored with, from their embeddings [S, D] and ids [S] (numpy, int)."""
         return embeddings_SD
 
     def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
-        """The vectors of queries among which samplers search: by default those for scoring."""
+        """The vectors [N, V] of queries that samplers search with: by default those for scoring."""
         return self.query_vectors(embeddings_ND)
 
     def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
-        """The vectors of the labels `label_ids` [S] among which samplers search."""
+        """The vectors [S, V] of the labels `label_ids` [S] among which samplers search."""
         return self.label_vectors(embeddings_SD, label_ids)
 
     def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002

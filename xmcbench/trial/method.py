@@ -68,19 +68,19 @@ class Method(ABC):
 
     @abstractmethod
     def fit(self, train: TrainingData, run: Run) -> None:
-        """Learn from `train` within `run.budget`, and charge `run.ledger` for what is spent."""
+        """Learn from `train`, charging `run.ledger` for what is spent, until `run.budget` is reached."""
 
     @abstractmethod
     def predict(self, texts: Texts, k: int) -> Predictions:
-        """The `k` best labels of each text, best first, ties by lower label id."""
+        """The `k` best labels of each of N texts, arrays [N, k], best first, ties by lower label id."""
 
     @abstractmethod
     def save(self, directory: Path) -> None:
-        """Write everything that `predict` needs. No pickle."""
+        """Write everything that `predict` needs into an existing folder, as JSON, npz or safetensors, never pickle."""
 
     @abstractmethod
     def load(self, directory: Path) -> None:
-        """Read what `save` wrote, so that `predict` returns the same as before."""
+        """Read what `save` wrote into `directory`, so that `predict` returns the same as before."""
 
 
 def check_plugin(thing: Any) -> None:

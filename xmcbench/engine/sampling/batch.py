@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """`query_ids` [B] and `label_ids` [S] (sorted, each once), and which of the B x S pairs are true."""
+    """The ids of B queries and S labels of the pool (numpy, int; labels ascending, each once), and the true pairs."""
 
     query_ids: np.ndarray
     label_ids: np.ndarray

@@ -40,7 +40,7 @@ class Part:
         """Called before each epoch, with access to the embeddings of all queries and labels."""
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step, with the detached vectors of its queries and labels."""
+        """Called after each step, with the detached vectors [B, D] and [S, D] of its queries and labels."""
 
     def state(self) -> dict[str, Tensor]:
         """The state that depends on embeddings, which a resumed run cannot recompute."""
@@ -55,7 +55,7 @@ class Order(Part):
 
     @abstractmethod
     def arrange(self, epoch: int) -> np.ndarray:
-        """The sampler's `query_ids` in the order of this epoch: a function of seed, epoch and the last `refresh`."""
+        """The `query_ids` [N] in the order of this epoch: a function of seed, epoch and the last `refresh`."""
 
 
 class Shuffled(Order):
@@ -84,7 +84,7 @@ class Draw(Part):
             self.weights_L = inverse_propensity(sampler.train.targets, card.propensity_a, card.propensity_b)
 
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The drawn labels, query by query."""
+        """The drawn labels (numpy, int, [P]), query by query."""
         labels, counts = gather_rows(self.sampler.train.targets, query_ids)
         if self.count is None:
             return labels
@@ -109,10 +109,10 @@ class Negatives(Part):
 
     @abstractmethod
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Labels for the pool, in any order, repeats allowed. All random draws come from `rng`."""
+        """Labels for the pool (numpy, int, any length), in any order, repeats allowed. All draws come from `rng`."""
 
     def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:  # noqa: ARG002
-        """Labels to add to the pool of a batch before its loss is computed, chosen by the batch's vectors."""
+        """Labels (numpy, int) to add to the pool before the loss is computed, chosen by the batch's vectors (torch)."""
         return np.empty(0, np.int64)
 
 

@@ -58,7 +58,7 @@ def top_k(
     exclude: sp.csr_array | None = None,
     precision: Precision = "float32",
 ) -> Predictions:
-    """The `k` labels of highest inner product for each query; ties rank by lower label id. See `ExactIndex`."""
+    """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
     return ExactIndex(labels_LD, precision).top_k(queries_ND, k, exclude=exclude)
 
 

@@ -61,11 +61,13 @@ class TrainedMethod(DualEncoder):
 
     @abstractmethod
     def sampler(self, train: TrainingData, seed: int) -> Sampler:
-        """The sampler: which queries make a batch, and which labels they are scored against."""
+        """The plan of batches: which queries meet in a batch, and which labels they are scored against."""
 
     @abstractmethod
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
-        """The scalar loss of the embeddings of a batch's queries and pool. `batch.positives` is on their device.
+        """The scalar loss of the embeddings of a batch's queries [B, D] and of its label pool [S, D].
+
+        Both are torch tensors in float32, on the device of `batch.positives`, with a gradient to the encoder.
 
         With several workers the arguments are all queries of the batch and the labels that this worker holds, and the
         result is this worker's part of the loss; the losses of `xmcbench.losses` do so by themselves.
@@ -78,7 +80,7 @@ class TrainedMethod(DualEncoder):
         """
 
     def after_step(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step with the arguments of `loss`, detached: for state that no gradient trains."""
+        """Called after each step with the embeddings of `loss`, detached: for state that no gradient trains."""
 
     def index(self, labels: Tokens) -> None:
         """Compute what `predict` searches, with the current weights. `labels` are those that are trained on."""
