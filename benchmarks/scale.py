@@ -1,11 +1,13 @@
-"""How time and memory of the stages around training grow with the number of labels, on made catalogues.
+"""How CPU time and memory of the stages of a trial grow with the number of labels, on made catalogues.
 
 Each stage runs in a process of its own, so that its peak memory is its own. The exponent of a stage is the slope of log
-seconds over log labels between the smallest and the largest catalogue. Stages use prepared data of the stages before.
+CPU seconds over log labels between the smallest and the largest catalogue. Stages use what the stages before prepared.
+Trials take three steps with the encoder `nano`, and predict 2,000 test queries.
 
     python benchmarks/scale.py                                  # 13k and 130k labels: minutes
     python benchmarks/scale.py --labels 13k 130k 1300k          # the largest: about half an hour on two cores
     python benchmarks/scale.py --stages score --labels 130k     # one stage
+    python benchmarks/scale.py --figure scale.svg               # of benchmarks/results/scale.json, measures nothing
 """
 
 from __future__ import annotations
@@ -19,83 +21,156 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from report import report
 
 SCORED = 100  # labels per query
+BATCH = {"batch_size": 8192, "negatives_per_query": 10}
+METHODS: dict[str, dict[str, Any]] = {
+    "popular": {},
+    "tfidf-nn": {},
+    "dexml": {"negatives": "in-batch"},
+    "prime": {},
+    "ova": {},
+}
+Stage = Callable[[], object]  # what is measured, after its set-up
 
 
-def prepare(name: str, cache: Path) -> None:
+def prepare(name: str, cache: Path) -> Stage:
     """Make the data and write the prepared copy."""
-    from xmcbench.data import load
-
-    load(name, cache_dir=cache)
+    return partial(_load, name, cache)
 
 
-def open_copy(name: str, cache: Path) -> None:
+def open_copy(name: str, cache: Path) -> Stage:
     """Check and open the prepared copy."""
-    from xmcbench.data import load
-
-    load(name, cache_dir=cache)
+    return partial(_load, name, cache)
 
 
-def show(name: str, cache: Path) -> None:
+def show(name: str, cache: Path) -> Stage:
     """What `datasets show` does."""
-    from xmcbench.data.prepared import default_data_dir, find_source, load, prepared_directory
+    from xmcbench.data.prepared import default_data_dir, find_source, prepared_directory
     from xmcbench.data.prepared_copy import read_statistics
 
-    load(name, cache_dir=cache)
-    read_statistics(prepared_directory(find_source(name), default_data_dir(), cache))
+    def shown() -> None:
+        _load(name, cache)
+        read_statistics(prepared_directory(find_source(name), default_data_dir(), cache))
+
+    return shown
 
 
-def tokenizer(name: str, cache: Path) -> None:
-    """Train the tokenizer of `tiny`."""
-    from xmcbench.data import load
+def read_text(name: str, cache: Path) -> Stage:
+    """Read the training targets from sparse text, the format of the Extreme Classification Repository."""
+    from xmcbench.data.sparse_text import read_targets
+
+    targets, path = _load(name, cache).train.targets, cache / f"{name}.txt"
+    with path.open("w") as file:
+        file.write(f"{targets.shape[0]} {targets.shape[1]}\n")
+        for start, end in pairwise(targets.indptr):
+            file.write(" ".join(f"{label}:1" for label in targets.indices[start:end].tolist()) + "\n")
+    return partial(read_targets, path)
+
+
+def tokenizer(name: str, cache: Path) -> Stage:
+    """Train the tokenizer of `tiny` and `nano`."""
     from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
 
-    tiny_tokenizer(load(name, cache_dir=cache).train.texts, cache)
+    return partial(tiny_tokenizer, _load(name, cache).train.texts, cache)
 
 
-def tokenise(name: str, cache: Path) -> None:
+def tokenise(name: str, cache: Path) -> Stage:
     """Tokenise training queries and labels."""
-    from xmcbench.data import load
     from xmcbench.engine.encoders.prepared_tokens import prepare_tokens
 
-    prepare_tokens(load(name, cache_dir=cache), "tiny", cache, lambda *_: None)
+    return partial(prepare_tokens, _load(name, cache), "nano", cache, lambda *_: None)
 
 
-def open_tokens(name: str, cache: Path) -> None:
+def open_tokens(name: str, cache: Path) -> Stage:
     """Find the tokenizer and the tokens in the cache."""
-    tokenise(name, cache)
+    return tokenise(name, cache)
 
 
-def score(name: str, cache: Path) -> float:
+def batch(name: str, cache: Path) -> Stage:
+    """Ten batches of 8,192 queries with ten hard negatives each."""
+    from xmcbench import sampling
+
+    train = _load(name, cache).training_data()
+    nearest = sampling.Nearest(BATCH["negatives_per_query"])
+    shape = len(train.texts), 2 * BATCH["negatives_per_query"]
+    nearest.nearest_NK = np.random.default_rng(0).integers(train.num_labels, size=shape, dtype=np.int32)
+    sampler = sampling.Sampler(train, batch_size=BATCH["batch_size"], seed=0, negatives=[nearest])
+    return lambda: [sampler.batch(0, index) for index in range(min(10, len(train.texts) // BATCH["batch_size"]))]
+
+
+def trial(method: str, name: str, cache: Path) -> Stage:
+    """A trial of three steps: fit, predict, score and store."""
+    from xmcbench.run.runner import Runner, Settings
+
+    small, folder = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache))
+    _load(small, cache)
+    suite = {
+        "name": "scale", "datasets": [small], "budget": {"steps": 3},
+        "methods": {method: {"method": method, **METHODS[method], **NEURAL.get(method, {})}},
+    }  # fmt: skip
+    (folder / "suite.yaml").write_text(json.dumps(suite))
+    places = {"data": folder, "store": folder / "store", "cache": cache}
+    runner = Runner(Settings(suite=folder / "suite.yaml", debug=True, **places))
+
+    def run() -> None:
+        (record,) = runner.run(runner.plan(), Silent())
+        if record.failure:
+            raise SystemExit(f"{record.status}: {record.failure.message}")
+
+    return run
+
+
+def score(name: str, cache: Path) -> Stage:
     """Check made predictions of the test split, and compute all metrics with their intervals."""
-    import numpy as np
-
-    from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions
     from xmcbench.evaluation.builtin import EVALUATORS
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.trial.predictions import Predictions
 
-    dataset = load(name, cache_dir=cache)
+    dataset = _load(name, cache)
     queries, labels = dataset.test.targets.shape
     rng = np.random.default_rng(0)
     first, step = rng.integers(labels, size=(2, queries, 1))
     indices = ((first + (step % (labels // SCORED) + 1) * np.arange(SCORED)) % labels).astype(np.int32)
     predictions = Predictions(indices, np.tile(np.linspace(1, 0, SCORED, dtype=np.float32), (queries, 1)))
-    started = time.perf_counter()
-    check_predictions(predictions, queries, labels, dataset.ignore_test)
-    score_predictions(predictions, dataset, DEFAULT_METRICS, {each.name: each for each in EVALUATORS})
-    return time.perf_counter() - started
+
+    def scored() -> None:
+        check_predictions(predictions, queries, labels, dataset.ignore_test)
+        score_predictions(predictions, dataset, DEFAULT_METRICS, {each.name: each for each in EVALUATORS})
+
+    return scored
 
 
-STAGES: dict[str, Callable[[str, Path], float | None]] = {
-    stage.__name__: stage for stage in (prepare, open_copy, show, tokenizer, tokenise, open_tokens, score)
+def _load(name: str, cache: Path) -> Any:
+    from xmcbench.data import load
+
+    return load(name, cache_dir=cache)
+
+
+NEURAL = {method: {"encoder": "nano", "batch_size": 256} for method in ("dexml", "prime", "ova")}
+STAGES: dict[str, Callable[[str, Path], Stage]] = {
+    **{
+        stage.__name__: stage
+        for stage in (prepare, open_copy, show, read_text, tokenizer, tokenise, open_tokens, batch)
+    },
+    **{f"trial-{method}": partial(trial, method) for method in METHODS},
+    "score": score,
 }
+
+
+class Silent:
+    """A display that shows nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_: None
 
 
 def measure(stage: str, name: str, cache: Path) -> dict[str, Any]:
@@ -109,15 +184,30 @@ def measure(stage: str, name: str, cache: Path) -> dict[str, Any]:
 
 
 def run_stage(stage: str, name: str, cache: Path) -> None:
-    """In the process of a stage: run it and print what it took. A stage may return its seconds without set-up."""
+    """In the process of a stage: run it after its set-up, and print what it took."""
     import xmcbench.data
     import xmcbench.engine.encoders.prepared_tokens  # noqa: F401 (imports are no part of a stage)
 
+    work = STAGES[stage](name, cache)
     started, cpu = time.perf_counter(), time.process_time()
-    seconds = STAGES[stage](name, cache)
-    seconds = time.perf_counter() - started if seconds is None else seconds
+    work()
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"seconds": seconds, "cpu seconds": time.process_time() - cpu, "peak GiB": peak}))
+    print(json.dumps({"seconds": seconds, "cpu seconds": cpu, "peak GiB": peak}))
+
+
+def draw(rows: list[dict[str, Any]], path: Path) -> None:
+    """CPU seconds and peak memory of each stage over the number of labels."""
+    from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below
+
+    with drawing(path, PAGE, 3.6, panels=2) as panels:
+        for axes, column in zip(panels, ("cpu seconds", "peak GiB"), strict=True):
+            for number, stage in enumerate(dict.fromkeys(row["stage"] for row in rows)):
+                same = sorted((_size(row["labels"]), row[column]) for row in rows if row["stage"] == stage)
+                colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % 7]
+                axes.plot(*zip(*same, strict=True), marker=marker, markersize=3, color=colour, label=stage)
+            axes.set(xscale="log", yscale="log", xlabel="labels", ylabel=column)
+        legend_below(panels[0], columns=5)
 
 
 def main() -> None:
@@ -126,10 +216,14 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--cache", type=Path, help="keep prepared data here [default: a folder that is removed]")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--figure", type=Path, help="draw <out>/scale.json into this file, and measure nothing")
     parser.add_argument("--run", choices=list(STAGES), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         run_stage(args.run, args.labels[0], args.cache)
+        return
+    if args.figure:
+        draw(json.loads((args.out / "scale.json").read_text())["rows"], args.figure)
         return
     with tempfile.TemporaryDirectory() as scratch:
         cache = args.cache or Path(scratch)
@@ -147,7 +241,8 @@ def main() -> None:
 
 
 def _exponent(first: dict[str, Any], last: dict[str, Any]) -> float:
-    return math.log(last["seconds"] / first["seconds"]) / math.log(_size(last["labels"]) / _size(first["labels"]))
+    growth = math.log(_size(last["labels"]) / _size(first["labels"]))
+    return math.log(last["cpu seconds"] / first["cpu seconds"]) / growth
 
 
 def _size(labels: str) -> float:
