@@ -75,6 +75,11 @@ def test_listings_import_no_framework(arguments: list[str], tmp_path: Path, monk
     assert not found & (HEAVY | {"scipy.sparse", "tokenizers"})
 
 
+def test_a_method_that_is_named_after_its_plugin_imports_no_other_plugin() -> None:
+    found = imported_by("from xmcbench.plugins.registry import registry; registry().method('tfidf-nn')")
+    assert {name for name in found if name.startswith("xmcbench_")} == {"xmcbench_tfidf"}
+
+
 def test_every_public_name_of_methods_costs_no_framework() -> None:
     """What a declaration needs: base classes, settings, losses and samplers by name."""
     names = "DualEncoder, EmbeddingMethod, EncoderConfig, TableConfig, TeacherConfig, losses, sampling, search"

@@ -135,8 +135,8 @@ class Registry:
 
     def _find(self, kind: str, name: str) -> Registered:
         self._load_home(kind)
-        if (known := self._get(kind, name)) is None and kind == "method":  # most have the name of their plugin
-            self._load_plugins(lambda point: _is_built_in(point) and point.name == name)
+        if (known := self._get(kind, name)) is None and kind == "method":  # most are named after their plugin
+            self._load_plugins(lambda point: _is_built_in(point) and f"{name}-".startswith(f"{point.name}-"))
             known = self._get(kind, name)
             if known is None:
                 self._load_plugins(_is_built_in)
