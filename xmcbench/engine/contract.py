@@ -39,6 +39,7 @@ class VectorMethod(Model, Method):
         "transformers.modeling_layers",
         "transformers.modeling_utils",
         "transformers.models.auto.modeling_auto",
+        "xmcbench.engine.assembly",
     )
     encodes_labels: ClassVar[bool] = True
     """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
