@@ -92,7 +92,8 @@ def _command(path: str, function: Callable[..., None]) -> str:
 
 def _parameter(name: str, default: Any, kind: Any, info: Any) -> tuple[str, str, str]:
     meaning = info.help or ""
-    if get_origin(kind) is list or list in map(get_origin, get_args(kind)):
+    several = get_origin(kind) is list or list in map(get_origin, get_args(kind))
+    if several and "several times" not in meaning:
         meaning += " May be given several times."
     if info.envvar:
         meaning += f" Environment variable: `{info.envvar}`."
