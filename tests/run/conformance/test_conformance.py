@@ -130,7 +130,7 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
 ) -> None:
     (plugin.root / "site" / "pandas.py").write_text("")
     module = plugin.root / "site" / "xmcbench_sabotage.py"
-    module.write_text("import pandas\n" + module.read_text())
+    module.write_text(module.read_text() + "\nimport pandas\n")
     monkeypatch.delitem(sys.modules, "pandas", raising=False)
     with pytest.raises(SystemExit):
         main(["methods"])
