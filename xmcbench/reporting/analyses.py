@@ -19,7 +19,10 @@ from xmcbench.trial.store import Store
 def analyses(
     store: Store, records: Iterable[Record], data: Path, k: int = 5, on_problem: Callable[[str], None] = lambda _: None
 ) -> dict[str, Analysis]:
-    """The analysis of each record with available predictions and dataset, by key. Problems go to `on_problem`."""
+    """The analysis of each record with available predictions and dataset, by key. Problems go to `on_problem`.
+
+    Trials whose predictions are not in the store, as of large submissions, are one problem together.
+    """
     by_dataset: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         if record.metrics:
@@ -32,7 +35,10 @@ def analyses(
             on_problem(str(problem))
             continue
         bins = partitions(dataset)
-        for record in some:
+        there = [record for record in some if store.has_predictions(record.key)]
+        if missing := len(some) - len(there):
+            on_problem(f"{name}: no analysis of {missing} trials, whose predictions are not in {store.root}")
+        for record in there:
             try:
                 analyses[record.key] = analyse(stored_predictions(store, record, dataset), dataset, bins, k)
             except XMCBenchError as problem:

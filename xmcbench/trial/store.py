@@ -124,6 +124,10 @@ class Store:
         )
         self.write_result(key, PREDICTIONS, content.getvalue())
 
+    def has_predictions(self, key: str) -> bool:
+        """Whether the predictions of a trial are in the store."""
+        return (self.directory(key) / PREDICTIONS).exists()
+
     def predictions(self, key: str, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
         """The predictions of a trial, and the hash of the test targets that they were made for.
 
@@ -169,7 +173,7 @@ class Store:
 
     def _check(self, path: Path) -> None:
         """Raise `DamagedFolder` where the manifest lists another content. Release 0.1.0 wrote no manifest."""
-        if (path.parent / MANIFEST).exists():
+        if path.exists() and (path.parent / MANIFEST).exists():
             check_manifest(path.parent, [path.name])
 
     @contextmanager

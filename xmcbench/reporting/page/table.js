@@ -94,7 +94,7 @@ function bodyCell(group, row, column, info, leading) {
   if (row.slips[column]) cell.append(...sign("†", `misprint: ${row.slips[column]}`));
   cell.append(...row.claims.filter((claim) => claim.metric === column).map(claimLink));
   const interval = row.intervals[column];
-  if (interval) cell.append(element("span", { class: "interval", title: "95 % interval over test queries" }, `${interval[0]}–${interval[1]}`));
+  if (interval) cell.append(element("br"), element("span", { class: "interval", title: "95 % interval over test queries" }, `${interval[0]}–${interval[1]}`));
   return cell;
 }
 
