@@ -58,7 +58,7 @@ def _odd(folder: Path) -> None:
 
 def _one_label(folder: Path) -> None:
     """One label for all queries."""
-    texts = _words(12, 4)
+    texts = [f"query {word}" for word in _words(12, 4)]
     rows = [Row(text, ["0"], "made") for text in texts]
     _write(folder, rows[:8], rows[8:], {"0": "the only label"})
 
