@@ -242,16 +242,15 @@ class Attempt:
             fresh = None if _device_peak() else self._fresh
             self.checks["saved model"] = "forked process" if fresh else "same process"
             if fresh:
-                fresh.ask(model, sample.texts, sample.predictions.k)
-                sample.check_order(method)  # while the forked process loads the model
-                sample.check_saved(fresh.answer())
+                with closing(fresh), tempfile.TemporaryDirectory(prefix="xmcbench-") as folder:
+                    fresh.ask(model, sample.texts, sample.predictions.k, Path(folder))
+                    sample.check_order(method)  # while the forked process loads the model
+                    sample.check_saved(fresh.answer())
             else:
                 sample.check_order(method)
                 loaded = build_method(self.job.trial)
                 load_model(loaded, model)
                 sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
-        if self._fresh:
-            self._fresh.close()
 
     @contextmanager
     def _guarded(self, stage: str) -> Iterator[None]:

@@ -11,7 +11,6 @@ import os
 import select
 import signal
 import sys
-import tempfile
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,8 +30,6 @@ class FreshProcess:
     """A forked process that waits, then loads one model and predicts with it. It ends when this process ends."""
 
     def __init__(self, build: Callable[[], Method]) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="xmcbench-")
-        self._result = Path(self._folder.name) / "result.npz"
         question, self._question = os.pipe()
         self._answer, answer = os.pipe()
         sys.stdout.flush()
@@ -45,10 +42,11 @@ class FreshProcess:
         os.close(question)
         os.close(answer)
 
-    def ask(self, model: Path, texts: list[str], k: int) -> None:
-        """Have the model in the folder `model` predict; the answer is fetched by `answer`."""
+    def ask(self, model: Path, texts: list[str], k: int, folder: Path) -> None:
+        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `folder`."""
+        self._result = folder / "result.npz"
         task = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
-        path = self._result.with_name("task.json")
+        path = folder / "task.json"
         path.write_text(json.dumps(task))
         os.write(self._question, f"{path}\n".encode())
 
@@ -79,7 +77,6 @@ class FreshProcess:
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
-        self._folder.cleanup()
 
 
 def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
