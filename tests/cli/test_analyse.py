@@ -74,6 +74,6 @@ def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
     found = analyses(ran.store, records, ran.root / "data", on_problem=told.append)
     assert [record.trial.label for record in records if record.key in found] == ["rare"]
     (line,) = told
-    assert "predictions.npz" in line
+    assert "1 trials, whose predictions are not in" in line
     with pytest.raises(XMCBenchError):
         ran.store.predictions(ok.key)

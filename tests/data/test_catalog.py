@@ -48,7 +48,7 @@ def test_the_documentation_tells_of_every_dataset_and_card_field() -> None:
     text = DOCS.read_text(encoding="utf-8")
     things = [registered.thing for registered in Registry(installed=()).all("dataset")]
     assert any(isinstance(thing, Family) for thing in things)
-    for name in [*(thing.name for thing in things), *Draft.model_fields, "content_hash"]:
+    for name in [*(thing.name for thing in things), *Draft.model_fields.keys() - {"name"}, "content_hash"]:
         assert f"`{name}`" in text, name
     for card in CARDS:
         row = next(line for line in text.splitlines() if line.startswith(f"| `{card.name}` |"))

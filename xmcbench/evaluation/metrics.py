@@ -52,7 +52,7 @@ class Hits:
     queries: np.ndarray  # [H] row of each hit, ascending
     ranks: np.ndarray  # [H] position of each hit among its row's predictions, 0 for the best
     labels: np.ndarray  # [H]
-    train_counts: np.ndarray | None = None  # int64 [L] training queries of each label; None without a dataset
+    train_counts: np.ndarray | None = None  # float64 [L] training queries of each label; None without a dataset
     card: DatasetCard | None = None  # of the dataset; None without one
     _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
 

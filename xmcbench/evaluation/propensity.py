@@ -9,8 +9,8 @@ from xmcbench.errors import XMCBenchError
 
 
 def label_counts(targets: scipy.sparse.csr_array) -> np.ndarray:
-    """The number of training queries of each label, int64 [L], from the training targets [N, L] of ones."""
-    counts: np.ndarray = np.bincount(targets.indices, minlength=targets.shape[1])
+    """The sum of each column of the training targets [N, L], float64 [L]: of ones, the queries that have the label."""
+    counts: np.ndarray = np.bincount(targets.indices, targets.data, minlength=targets.shape[1])
     return counts
 
 
