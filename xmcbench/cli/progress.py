@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -32,38 +31,15 @@ def display() -> Iterator[Display]:
         yield Bars(bars)
 
 
-class TimeLeft:
-    """How long the rest of a run takes if its trials take as long as those that have ended.
-
-    >>> left = TimeLeft(clock=iter([0.0, 90.0]).__next__)
-    >>> left.after(0, 3), left.after(1, 3)
-    ('', ', about 3 min left')
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._start = clock, -1.0
-
-    def after(self, ended: int, total: int) -> str:
-        """The estimate when `ended` of `total` trials have ended, as text; empty at the start."""
-        now = self._clock()
-        if ended == 0 or self._start < 0:
-            self._start = now
-            return ""
-        minutes = (now - self._start) / ended * (total - ended) / 60
-        return f", about {minutes / 60:.1f} h left" if minutes > 90 else f", about {max(1, round(minutes))} min left"
-
-
 class Lines:
     """Prints a line when a trial starts, at each tenth of a stage, and when it ends."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, int]] = {}  # stage and tenth printed last, by key of running trial
-        self._left = TimeLeft()
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
-        left = self._left.after(number - 1 - len(self._last), total)
         self._last[planned.trial.key] = ("", -1)
-        print(f"[{number}/{total}] {_name(planned)}: {planned.action}{left}", flush=True)
+        print(f"[{number}/{total}] {_name(planned)}: {planned.action}", flush=True)
 
     def wait(self, planned: PlannedTrial) -> None:
         print(f"  {_name(planned)}: waiting for another run that holds it", flush=True)
@@ -90,12 +66,10 @@ class Bars:
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
         self._tasks: dict[str, tuple[TaskID, str]] = {}  # of running trials, by key
-        self._left = TimeLeft()
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         name = f"[{number}/{total}] {_name(planned)}"
-        left = self._left.after(number - 1 - len(self._tasks), total)
-        task = self._bars.add_task(f"{name}{left}", total=1.0, note=str(planned.action))
+        task = self._bars.add_task(name, total=1.0, note=str(planned.action))
         self._tasks[planned.trial.key] = task, name
 
     def wait(self, planned: PlannedTrial) -> None:
