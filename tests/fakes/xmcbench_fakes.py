@@ -164,6 +164,13 @@ class Tidy(Ok):
         (run.checkpoint.parent / "found.json").write_text(json.dumps(found))
 
 
+class Importer(Ok):
+    """Imports a framework, which its process then holds in memory."""
+
+    name = "fake-importer"
+    late_imports = ("torch",)
+
+
 class Meets(Ok):
     """Ends when it meets another trial of the run, which needs both to run at once."""
 
@@ -359,7 +366,7 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 METHODS = (
     Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
-    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller, Meets
+    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller, Meets, Importer
 )  # fmt: skip
 
 

@@ -52,6 +52,12 @@ def test_trials_share_a_server_until_one_is_killed(bench: Bench) -> None:
     assert len({*servers, found_by(bench, more[0])["server"]}) >= 2
 
 
+def test_the_memory_of_a_trial_does_not_depend_on_what_others_import(bench: Bench) -> None:
+    first, heavy, last = bench.run(bench.suite(["fake-ok", "fake-importer", "fake-tidy"])).values()
+    assert heavy.spent["peak_bytes"] > 1.5 * first.spent["peak_bytes"]
+    assert last.spent["peak_bytes"] < 1.2 * first.spent["peak_bytes"]
+
+
 def test_the_loss_of_the_server_ends_one_trial_and_no_other(bench: Bench) -> None:
     records = bench.run(bench.suite(["fake-server-killer", "fake-ok"]))
     failure = records["server-killer"].failure

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Self
 
+from xmcbench.plugins.registry import registry
 from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.worker_processes import WorkerGroup, WorkerServer
 from xmcbench.suite.resources import Needs
@@ -17,16 +18,18 @@ POLL_SECONDS = 0.1
 class LocalExecutor:
     """Runs trials in subprocesses of this machine: one at a time because costs are compared, or `parallel` at once.
 
-    One server, which has the frameworks loaded, forks the workers of all trials; after a trial that was killed, a new
-    one is started. If a worker dies or a trial takes too long, the record is written here. An interrupt ends the
-    workers and leaves no record, so that the next run resumes the trial.
+    Servers, which have the frameworks loaded, fork the workers. Methods that import the same share a server, so that a
+    trial's memory does not depend on which trials ran before it. After a trial that was killed, servers start anew.
+
+    If a worker dies or a trial takes too long, the record is written here. An interrupt ends the workers and leaves no
+    record, so that the next run resumes the trial.
     """
 
     def __init__(self, parallel: int = 1) -> None:
         self._parallel = parallel
         self._running: list[tuple[RunningTrial, WorkerGroup]] = []
-        self._server: WorkerServer | None = None
-        self._killed = False  # the server may have adopted what a killed worker left behind
+        self._servers: dict[tuple[str, ...], WorkerServer] = {}  # by the modules that the methods import late
+        self._killed = False  # a server may have adopted what a killed worker left behind
 
     def __enter__(self) -> Self:
         return self
@@ -34,7 +37,7 @@ class LocalExecutor:
     def __exit__(self, *problem: object) -> None:
         for _, group in self._running:
             group.end()
-        self._end_server()
+        self._end_servers()
 
     def check(self, needs: Needs) -> None: ...
 
@@ -45,11 +48,14 @@ class LocalExecutor:
     def start(self, task: Task) -> None:
         directory = Store(task.job.store).directory(task.job.trial.key)
         log = directory / "log.txt"
-        workers = task.needs.workers
+        workers, imports = task.needs.workers, registry().method(task.job.trial.method).thing.late_imports
         try:
             with log.open("ab") as output:
-                self._server = self._server or WorkerServer(output.fileno())
-                group = WorkerGroup(self._server, directory, workers, max(workers, self._parallel), output.fileno())
+                if imports not in self._servers:
+                    self._servers[imports] = WorkerServer(output.fileno())
+                group = WorkerGroup(
+                    self._servers[imports], directory, workers, max(workers, self._parallel), output.fileno()
+                )
         except OSError as problem:
             raise StoreError(f"{log}: cannot write: {problem.strerror}") from problem
         self._running.append((RunningTrial(task), group))
@@ -58,7 +64,7 @@ class LocalExecutor:
         patience = POLL_SECONDS / max(1, len(self._running))
         records = [self._outcome(running, group, patience) for running, group in list(self._running)]
         if self._killed and not self._running:
-            self._end_server()
+            self._end_servers()
         return [record for record in records if record is not None]
 
     def _outcome(self, running: RunningTrial, group: WorkerGroup, patience: float) -> Record | None:
@@ -73,10 +79,10 @@ class LocalExecutor:
         self._killed |= code is None or code < 0
         return running.outcome(running.timed_out if code is None else lambda: _death(code))
 
-    def _end_server(self) -> None:
-        if self._server:
-            self._server.end()
-        self._server, self._killed = None, False
+    def _end_servers(self) -> None:
+        for server in self._servers.values():
+            server.end()
+        self._servers, self._killed = {}, False
 
 
 def _death(code: int) -> Death:
