@@ -11,7 +11,7 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_metrics
 from xmcbench.evaluation.metrics import Hits, find_hits
-from xmcbench.evaluation.propensity import inverse_propensity, label_counts
+from xmcbench.evaluation.propensity import label_counts, weights_of_counts
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
 
@@ -73,8 +73,9 @@ def _split(metric: str, where: str) -> tuple[str, int]:
 def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     """The hits of checked `predictions` for the dataset's test split, with card, training counts and propensities."""
     card = dataset.card
-    weights = inverse_propensity(dataset.train.targets, card.propensity_a, card.propensity_b)
-    return find_hits(predictions, dataset.test.targets, weights, label_counts(dataset.train.targets), card)
+    counts = label_counts(dataset.train.targets)
+    weights = weights_of_counts(counts, dataset.train.targets.shape[0], card.propensity_a, card.propensity_b)
+    return find_hits(predictions, dataset.test.targets, weights, counts, card)
 
 
 @contextmanager

@@ -16,10 +16,9 @@ from xmcbench.evaluation import (
     drop_ignored,
     find_evaluators,
     find_hits,
-    inverse_propensity,
     score,
 )
-from xmcbench.evaluation.propensity import label_counts
+from xmcbench.evaluation.propensity import label_counts, weights_of_counts
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, held_out_rows
 from xmcbench.trial.trial import Selection
@@ -58,7 +57,7 @@ def hold_out(
         )
     held_out, remaining = held_out_rows(selection, seed, total)
     data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
-    weights = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
     counts = label_counts(train.targets)
+    weights = weights_of_counts(counts, total, card.propensity_a, card.propensity_b)
     scorer = HeldOutScorer(data.targets, data.ignore, weights, counts, card, names, find_evaluators(names))
     return HeldOut(data.texts, scorer, selection.metric, selection.evaluations), train.rows(remaining), remaining

@@ -131,11 +131,11 @@ class WorkerGroup:
     """
 
     def __init__(self, server: WorkerServer, directory: Path, size: int, side_by_side: int, log: int) -> None:
+        (directory / MEETING).unlink(missing_ok=True)
         self._rest = b""
         self._log = directory / "log.txt"
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
-        (directory / MEETING).unlink(missing_ok=True)
         descriptors = log, events, parent
         self._workers = [server.fork(directory, rank, size, side_by_side, descriptors) for rank in range(size)]
         os.close(events)
@@ -177,18 +177,3 @@ class WorkerGroup:
         os.close(self._events)
         os.close(self._alive)
         redact_file(self._log)  # also what children of a worker printed
-
-
-def _worker(arguments: tuple[Path, int, int, int, int], log: Any, marked: dict[str, str]) -> subprocess.Popen[bytes]:
-    """Start a worker with these arguments of `start_worker`."""
-    _, events, parent, _, size = arguments
-    shared = {} if size == 1 else {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // size))}
-    return subprocess.Popen(
-        [sys.executable, "-P", "-m", "xmcbench.run.start_worker", *map(str, arguments)],
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        pass_fds=(events, parent),
-        env=WORKER_ENVIRONMENT | shared | os.environ | marked,
-        start_new_session=True,
-    )
