@@ -17,6 +17,7 @@ from xmcbench_external import PythonProgram
 
 METHODS = [each.thing for each in Registry().all("method") if issubclass(each.thing, PythonProgram)]
 IDS = [method.name for method in METHODS]
+SMALL = {"pecos-xrtransformer": {"encoder": "nano", "steps": 20, "max_query_length": 16}}
 INSTALLED = "XMCBENCH_TEST_ENVIRONMENTS"  # a cache in which `xmcbench environment` made or named environments
 
 
@@ -47,7 +48,8 @@ def test_it_finds_the_labels_of_what_it_was_trained_on(
     if not os.environ.get(INSTALLED):
         pytest.skip(f"needs ${INSTALLED}, a cache with the environments of outside methods")
     monkeypatch.setenv("XMCBENCH_CACHE", os.environ[INSTALLED])
-    data, fitted = toy_data(), method(method.Config())
+    config = method.Config(**SMALL.get(method.name, {}))
+    data, fitted = toy_data(), method(config)
     assert fitted.skip(data.card) is None
     given = make_run(tmp_path, {"device_seconds": 300})
     given.checkpoint.mkdir(parents=True)
@@ -57,6 +59,6 @@ def test_it_finds_the_labels_of_what_it_was_trained_on(
     hits = [data.targets[[query]].indices.tolist().count(best.indices[query, 0]) for query in labelled]
     assert np.mean(hits) > 0.5  # by chance 0.06
     fitted.save(tmp_path / "saved")
-    loaded = method(method.Config())
+    loaded = method(config)
     loaded.load(tmp_path / "saved")
     assert (loaded.predict(data.texts, 5).indices == best.indices).all()
