@@ -102,6 +102,8 @@ def test_a_name_of_several_trials_is_told_with_all_of_them(bench: Bench, ask: As
     )
     for record in records:
         assert ask(record.key, "--text", "a")[0] == 0
+    assert ask("fake-20/ok", "--text", "a", "--seed", "1")[0] == 0
+    assert refused(ask("ok", "--text", "a", "--seed", "5")) == "error: --seed 5: found trials with the seeds 0, 1\n"
 
 
 def test_the_leaderboards_own_names_tell_trials_of_one_label_apart(bench: Bench, ask: Ask) -> None:

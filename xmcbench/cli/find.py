@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from xmcbench.trial.store import Store
 
 
-def find_trial(store: Store, name: str) -> Record:
-    """The finished trial with predictions that `name` means.
+def find_trial(store: Store, name: str, seed: int | None = None) -> Record:
+    """The finished trial with predictions that `name` and, if given, `seed` mean.
 
     A name is a key or the start of one, a label as in the suite or the leaderboard, or `dataset/label`. Raises
     XMCBenchError if no trial or several match; the message lists them.
@@ -20,7 +20,7 @@ def find_trial(store: Store, name: str) -> Record:
     from xmcbench.trial.record import SCORED
 
     records = _records(store)
-    candidates = _candidates(records, name)
+    candidates = _with_seed(_candidates(records, name), seed)
     matches = [record for record in candidates if record.status in SCORED]
     if not matches and candidates:
         raise XMCBenchError(f"{described(candidates[0])} ended as {candidates[0].status}: it has no model")
@@ -49,10 +49,10 @@ def find_trials(store: Store, name: str) -> list[Record]:
     return matches or [find_trial(store, name)]
 
 
-def find_record(store: Store, name: str) -> Record:
-    """The trial that `name` means, with any status. Names are as in `find_trial`."""
+def find_record(store: Store, name: str, seed: int | None = None) -> Record:
+    """The trial that `name` and `seed` mean, with any status. Both are as in `find_trial`."""
     records = _records(store)
-    return _only(_candidates(records, name), records.values(), name, store)
+    return _only(_with_seed(_candidates(records, name), seed), records.values(), name, store)
 
 
 def described(record: Record) -> str:
@@ -77,6 +77,17 @@ def _candidates(records: dict[str, Record], name: str) -> list[Record]:
         return [records[name]]
     names = _names(records)
     return [record for key, record in records.items() if name in names[key] or (name and key.startswith(name))]
+
+
+def _with_seed(candidates: list[Record], seed: int | None) -> list[Record]:
+    """The candidates of one seed, or all without one. Raises XMCBenchError if no candidate has it."""
+    from xmcbench.errors import XMCBenchError
+
+    matches = [record for record in candidates if seed in (None, record.trial.seed)]
+    if candidates and not matches:
+        seeds = ", ".join(str(each) for each in sorted({record.trial.seed for record in candidates}))
+        raise XMCBenchError(f"--seed {seed}: found trials with the seeds {seeds}")
+    return matches
 
 
 def _only(matches: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:

@@ -10,6 +10,7 @@ import typer
 RUN = typer.Argument(metavar="RUN", help="A trial: its key or the start of it, or dataset/label.")
 
 RunName = Annotated[str, RUN]
+Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
 SuitePath = Annotated[Path, typer.Argument(help="The suite file.", show_default=False)]
 Only = Annotated[str, typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches.")]
 Sets = Annotated[

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from xmcbench.cli.options import DataDir, RunName, StoreDir
+from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
@@ -25,6 +25,7 @@ def predict(
     ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Labels per text.")] = 10,
     format: Annotated[Literal["table", "json"], typer.Option(help="json has full precision.")] = "table",
+    seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
@@ -38,7 +39,7 @@ def predict(
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     place = Store(store)
-    record = find_trial(place, run)
+    record = find_trial(place, run, seed)
     labels = _label_texts(record, data)
     predictions = load_saved_model(place, record).predict(texts, min(k, len(labels)))
     rankings = zip(texts, _answers(predictions, labels), strict=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from xmcbench.cli.options import RunName, StoreDir
+from xmcbench.cli.options import RunName, Seed, StoreDir
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
@@ -20,6 +20,7 @@ def show(
         Literal["text", "json", "suite"],
         typer.Option(help="json: the record; suite: a suite file that reproduces the trial."),
     ] = "text",
+    seed: Seed = None,
     store: StoreDir = Path("results"),
 ) -> None:
     """Show a record and how to reproduce it."""
@@ -27,7 +28,7 @@ def show(
     from xmcbench.trial.store import Store
 
     place = Store(store)
-    record = find_record(place, run)
+    record = find_record(place, run, seed)
     if format == "json":
         typer.echo(record.model_dump_json(indent=1))
     elif format == "suite":
