@@ -141,16 +141,16 @@ class Charging:
             scoring_flops=self._over_workers(scoring_flops)[0],
         )
 
-    def step(self, cost: StepCost) -> None:
-        """Charge one optimiser step."""
+    def step(self, cost: StepCost, times: int = 1) -> None:
+        """Charge so many optimiser steps of this cost."""
         ledger = self.ledger
-        ledger.steps += 1
-        ledger.queries += cost.queries
-        ledger.pool_labels += cost.pool_labels
-        ledger.pool_positives += cost.pool_positives
-        ledger.encoder_tokens += cost.encoder_tokens
-        ledger.encoder_flops += cost.encoder_flops
-        ledger.scoring_flops += cost.scoring_flops
+        ledger.steps += times
+        ledger.queries += times * cost.queries
+        ledger.pool_labels += times * cost.pool_labels
+        ledger.pool_positives += times * cost.pool_positives
+        ledger.encoder_tokens += times * cost.encoder_tokens
+        ledger.encoder_flops += times * cost.encoder_flops
+        ledger.scoring_flops += times * cost.scoring_flops
 
     def _over_workers(self, *counts: int) -> list[int]:
         total: list[int] = self.workers.sum(torch.tensor(counts, device=default_device())).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.training.loop import Loop
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
-from xmcbench.trial.budget import Ledger
+from xmcbench.trial.budget import Budget, Ledger
 
 OFTEN = {"refresh_start": 1, "refresh_every": 1}
 CLUSTERS = {"cluster_size": 4, "cluster_start": 1, "cluster_every": 1}
@@ -104,3 +106,32 @@ def test_a_module_of_a_method_counts(small_encoder: str, data: TrainingData, tmp
     method.fit(data, make_run(tmp_path / "run", {"steps": 1}))
     assert encoder.parameters + probe.module_parameters == method.num_parameters
     assert (probe.asks_queries, probe.asks_labels) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["dexml in-batch", "dexml hard", "dexml cache", "ngame"])
+@pytest.mark.parametrize("budget", [{"encoder_tokens": 6000}, {"steps": 11, "epochs": 7}, {"flops": 1e10}])
+def test_steps_counted_at_once_are_counted_like_single_ones(
+    name: str, budget: dict[str, Any], small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: Any
+) -> None:
+    method = built(name, small_encoder, **METHODS[name], batch_size=4)
+    at_once = on_paper(method, data, tmp_path, budget)
+    monkeypatch.setattr("xmcbench.engine.planning.dry_run.CountingLoop", Loop)
+    singly = on_paper(method, data, tmp_path, budget)
+    for name in ("steps", "epochs", "queries", "pool_labels", "pool_positives", "encoder_tokens", "flops"):
+        assert at_once.spent(name) == pytest.approx(singly.spent(name), rel=1e-12)
+    assert at_once.stage_seconds == pytest.approx(singly.stage_seconds)
+    assert at_once.largest_step == pytest.approx(singly.largest_step)
+
+
+def test_refreshes_of_a_large_dataset_are_repeated(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method = built("dexml", small_encoder, negatives="hard", shortlist=8, **OFTEN)
+    work, encoder = workload(method, data, tmp_path)
+    part = replace(work, num_queries=2 * work.num_queries)
+    probe = observe(method, part, encoder.dimension)
+    by_epochs = [
+        dry_run(method, part, probe, Charging(Ledger(), encoder.flops), Budget(epochs=epochs), 0).ledger.encoder_tokens
+        for epochs in (2, 3, 4, 8)
+    ]
+    two, three, four, eight = by_epochs
+    assert four - three == three - two > 0  # refreshes before epochs 2 and 3: the second is looked at no more
+    assert eight - four == 4 * (four - three)

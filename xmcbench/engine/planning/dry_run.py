@@ -10,6 +10,7 @@ Legend: N training queries, L labels, B queries of a batch, S labels of its pool
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,7 +33,7 @@ from xmcbench.trial.run import derive_seed
 EXACT_PAIRS = 2e8  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
 DRAWN = 16  # random neighbours per query
 BATCHES, OF_LARGE, OF_ADDING = 24, 4, 2  # drawn per epoch: in general, of a large dataset, where the sampler adds
-SETTLED = 2  # refreshes of a large dataset after which batches are assumed to cost what they did
+SETTLED = 2  # refreshes of a large dataset after which batches and refreshes are assumed to cost what they did
 KNOWN_LIMITS = {"epochs", "steps", "encoder_tokens", "flops", "device_seconds"}
 
 
@@ -46,6 +47,14 @@ class StandIns(Embeddings):
         self.require(needs_queries=True, needs_labels=True, scoring_flops=2 * len(queries_ND) * labels_LD.numel())
         flops.current().flops += 2 * len(queries_ND) * labels_LD.numel()
         return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
+
+
+class LooksError(Exception):
+    """A sampler looks at embeddings."""
+
+
+def _looks(*_args: object, **_options: object) -> NoReturn:
+    raise LooksError
 
 
 @dataclass(frozen=True)
@@ -65,9 +74,33 @@ def dry_run(
         raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
     steps = CountedSteps(method, work, probe, charging, seed)
     steps.begin()
-    Loop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
+    CountingLoop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
     assert steps.largest is not None
     return DryRun(charging.ledger, steps.largest, steps.sampler)
+
+
+class CountingLoop(Loop):
+    """The training loop; steps of an epoch that cost the same are charged at once."""
+
+    def step(self, before: float) -> Metrics:
+        ledger, names = self.charging.ledger, self.budget.spending()
+        spent = {name: ledger.spent(name) for name in names}
+        metrics = super().step(before)
+        if self.position.index and (more := self._more(spent)) > 0:
+            with ledger.stage("train"):
+                self.charging.step(self.steps.gradients(self.position), more)
+            self.advance(more)
+        return metrics
+
+    def _more(self, spent: dict[str, float]) -> int:
+        """How many more steps like the last one surely fit into epoch and budget; `spent` is from before that step."""
+        ledger, position = self.charging.ledger, self.position
+        fits = [self.steps.num_batches(position.epoch) - 1 - position.index]
+        for name, limit in self.budget.spending().items():
+            cost = ledger.spent(name) - spent[name]
+            if cost > 0:
+                fits.append(int((limit - ledger.spent(name)) / cost) - 1)
+        return min(fits)
 
 
 class CountedSteps:
@@ -78,7 +111,8 @@ class CountedSteps:
         self.sampler = method.sampler(work.train, derive_seed(seed, "sampler"))
         self.largest: Batch | None = None
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
-        self._refreshes = 0
+        self._changes = 0  # of the batches, by refreshes or by what the sampler added
+        self._refresh_cost: dict[str, int] = {}  # of the last refresh, by name in the ledger
         self._most_tokens = 0
         self._last: StepCost | None = None  # of an epoch: its last batch may be smaller
         self._mean: StepCost | None = None  # of the other batches
@@ -94,10 +128,13 @@ class CountedSteps:
         return round(self.sampler.num_batches(epoch) / self.work.share)
 
     def refresh(self, epoch: int) -> None:
+        work, charging, ledger = self.work, self.charging, self.charging.ledger
+        if work.share < 1 and self._changes >= SETTLED:
+            self._repeat_refresh(epoch)
+            return
         if epoch and self.sampler.watches:
             self._observe_everything()
-        work, charging, ledger = self.work, self.charging, self.charging.ledger
-        spent = ledger.flops
+        before = {name: getattr(ledger, name) for name in ("encoder_tokens", "encoder_flops", "scoring_flops")}
         labels = lambda: work.labels_LD  # noqa: E731
         label_lengths_L = work.label_lengths_L if self.method.encodes_labels else work.label_lengths_L[:0]
         embeddings = StandIns(
@@ -108,11 +145,23 @@ class CountedSteps:
         with ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
             self.sampler.refresh(epoch, embeddings)
             charging.scoring(int(scored.flops * self._scale / work.share))
-        refreshed = ledger.flops > spent
-        self._refreshes += refreshed
-        moved = (refreshed or self.sampler.adds) and (work.share == 1 or self._refreshes <= SETTLED)
-        if self._last is None or moved:
+        cost = {name: getattr(ledger, name) - count for name, count in before.items()}
+        refreshed = any(cost.values())
+        if refreshed:
+            self._refresh_cost = cost
+        if self._last is None or refreshed or self.sampler.adds:
             self._draw(epoch)
+        self._changes += refreshed or self.sampler.adds
+
+    def _repeat_refresh(self, epoch: int) -> None:
+        """Charge the cost of the last refresh if the sampler would look at embeddings again."""
+        ledger = self.charging.ledger
+        try:
+            self.sampler.refresh(epoch, Embeddings(_looks, _looks, stage=_looks, require=_looks))
+        except LooksError:
+            with ledger.stage("mine"):
+                for name, count in self._refresh_cost.items():
+                    setattr(ledger, name, getattr(ledger, name) + count)
 
     def gradients(self, position: Position) -> StepCost:
         last = position.index + 1 == self.num_batches(position.epoch)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,13 @@ from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.errors import XMCBenchError
 
 # Encoders whose architecture is the default of their family in transformers: used where the hub cannot be reached.
-KNOWN = {"distilbert-base-uncased": "distilbert", "bert-base-uncased": "bert", "roberta-base": "roberta"}
-FEW, MORE = 4, 12  # texts of the two micro-batches
+KNOWN = {
+    "distilbert-base-uncased": "distilbert",
+    "sentence-transformers/msmarco-distilbert-base-v4": "distilbert",
+    "bert-base-uncased": "bert",
+    "roberta-base": "roberta",
+}
+FEW, MORE = 1, 3  # texts of the two micro-batches
 
 
 @dataclass(frozen=True)
@@ -73,10 +79,15 @@ class _NoTokenizer:
 
 
 def _random(config: EncoderConfig, vocabulary: int) -> Encoder:
+    no_tokenizer: Any = _NoTokenizer()
+    return Encoder(config, _transformer(config.name, config.hidden_dropout, vocabulary), no_tokenizer)
+
+
+@lru_cache(maxsize=1)  # pooling and normalisation differ between the methods of a suite, transformers rarely
+def _transformer(name: str, hidden_dropout: float | None, vocabulary: int) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
-        no_tokenizer: Any = _NoTokenizer()
-        settings = _architecture(config, vocabulary)
-        return Encoder(config, Encoder.transformer_of(settings), no_tokenizer)
+        settings = _architecture(EncoderConfig(name=name, hidden_dropout=hidden_dropout), vocabulary)
+        return Encoder.transformer_of(settings)
 
 
 def _architecture(config: EncoderConfig, vocabulary: int) -> Any:

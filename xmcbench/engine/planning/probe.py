@@ -20,10 +20,10 @@ from xmcbench.engine.encoders.embedding import evaluating
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
-from xmcbench.engine.workers import ALONE, Workers
+from xmcbench.engine.workers import ALONE
 
 FEW_QUERIES, FEW_LABELS = 48, 160
-ROWS = 512  # of a table, about so many are made to see what a row takes
+GROUPS = 512  # of labels, whose rows of a table are made to see what a row takes
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,15 @@ class Probe:
     asks_labels: int
     module_parameters: int  # of the method's own modules, label tables aside
     tables: dict[str, Table]
+
+
+class _FirstGroups(Shard):
+    """The part of a worker that holds the first groups only: their rows lie in few of the blocks that are drawn."""
+
+    def __init__(self, num_labels: int, groups_L: np.ndarray | None) -> None:
+        super().__init__(num_labels, ALONE, groups_L)
+        self.mine_L = self.groups_L < GROUPS
+        self.label_ids = np.flatnonzero(self.mine_L)
 
 
 class _NoEncoder(nn.Module):
@@ -118,14 +127,13 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
 
 
 def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:
-    """The label tables at full size, from those of one of so many workers that it holds few rows."""
+    """The label tables at full size, from those of a few groups of labels."""
     total = work.train.num_labels
-    workers = Workers(0, max(1, total // ROWS))
     full = type(method)(method.config)
     full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
     full.modules, full.shard = nn.Module(), Shard(total, ALONE)
     groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
-    full.shard = Shard(total, workers, groups_L)
+    full.shard = _FirstGroups(total, groups_L)
     full.modules = full.build_modules(work.train)
     count = total if groups_L is None else int(np.max(groups_L)) + 1
     tables = {}

@@ -21,8 +21,8 @@ from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
-from xmcbench.engine.planning.probe import observe
-from xmcbench.engine.planning.workload import LARGE, Lengths, Workload
+from xmcbench.engine.planning.probe import Probe, observe
+from xmcbench.engine.planning.workload import LARGE, SAMPLE, Lengths, Workload
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.build import build_method
@@ -69,23 +69,27 @@ class TrialPlan:
 
 
 class Planner:
-    """Plans trials; what it learns of an encoder on a dataset is cached."""
+    """Plans trials. Datasets, encoders and probes are cached, since many trials of a suite have the same."""
 
     def __init__(self, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
         self.data, self.cache, self.lengths, self.machine = data, cache, lengths, machine
         self._cached: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
+        self._probes: dict[tuple[str, ...], Probe] = {}
 
     def plan(self, trial: Trial) -> TrialPlan:
         """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
         method = build_method(trial)
         if not isinstance(method, EmbeddingMethod):
             raise XMCBenchError("trains no encoder of its own: it cannot be planned")
-        work, encoder, notes = self._workload(trial, method)
+        key = self._key(trial, method)
+        if key not in self._cached:
+            self._cached[key] = self._examine(trial, method)
+        work, encoder, notes = self._cached[key]
         machine, precision = self.machine, method.config.precision
         # The clock of a dry run follows from the operations counted so far.
         ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision))
         try:
-            probe = observe(method, work, encoder.dimension)
+            probe = self._probe(method, work, encoder, key)
             run = dry_run(method, work, probe, Charging(ledger, encoder.flops), trial.budget, trial.seed)
         except XMCBenchError:
             raise
@@ -112,10 +116,10 @@ class Planner:
             notes=notes,
         )
 
-    def _workload(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
-        """The dataset and the encoder of a trial, and notes on what was assumed of them."""
+    def _key(self, trial: Trial, method: EmbeddingMethod) -> tuple[str, ...]:
+        """All that the dataset and the encoder of a trial depend on."""
         settings = method.config
-        key = (
+        return (
             trial.dataset,
             str(trial.seed if trial.selection else ""),
             trial.selection.model_dump_json() if trial.selection else "",
@@ -124,11 +128,16 @@ class Planner:
             str((settings.max_query_length, settings.max_label_length)),
             str(type(method).training_data is not EmbeddingMethod.training_data and settings.model_dump_json()),
         )
-        if key not in self._cached:
-            self._cached[key] = self._examine(trial, method)
-        return self._cached[key]
+
+    def _probe(self, method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, key: tuple[str, ...]) -> Probe:
+        settings = method.config.model_dump_json(exclude={"batch_size"})  # a probe has a batch of its own
+        key = (*key, method.name, settings)
+        if key not in self._probes:
+            self._probes[key] = observe(method, work, encoder.dimension)
+        return self._probes[key]
 
     def _examine(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
+        """The dataset and the encoder of a trial, and notes on what was assumed of them."""
         settings, notes = method.config, []
         vocabulary: dict[str, int] = {}
         source = find_source(trial.dataset, self.data)
@@ -161,7 +170,7 @@ class Planner:
         label_length = settings.max_label_length or train.card.max_label_length
         total = len(train.texts)
         if total > LARGE:
-            train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:LARGE]))
+            train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:SAMPLE]))
         queries = tokenizer.tokens(train.texts, query_length, self.cache)
         labels = tokenizer.tokens(train.label_texts, label_length, self.cache)
         return Workload.of(train, queries, labels, num_test, total)

@@ -10,6 +10,7 @@ Legend: N training queries, L labels, T test queries, D dimensions of stand-in v
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 import scipy.sparse as sp
@@ -24,7 +25,8 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.trial.run import derive_seed
 
 STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
-LARGE = 200_000  # texts: a dataset with more queries is represented by a sample of so many
+LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
+SAMPLE = 50_000  # queries of the sample
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Workload:
         """The share of the dataset's training queries that are here; the others are taken to be like them."""
         return len(self.query_lengths_N) / self.num_queries
 
-    @property
+    @cached_property
     def all_query_lengths_N(self) -> np.ndarray:
         """The lengths of all training queries of the dataset: those here, repeated."""
         return np.resize(self.query_lengths_N, self.num_queries)
@@ -77,7 +79,7 @@ class Workload:
     def assumed(cls, card: DatasetCard, lengths: Lengths, seed: int = 0) -> Workload:
         """The workload of a dataset of which only the card is known."""
         rng = np.random.default_rng(derive_seed(seed, "assumed"))
-        rows, columns = min(card.num_train, LARGE), card.num_labels
+        rows, columns = (SAMPLE if card.num_train > LARGE else card.num_train), card.num_labels
         width = min(lengths.labels_per_query, columns)
         ids = np.sort(rng.integers(0, columns, (rows, width), dtype=np.int32), axis=1)
         indptr = np.arange(0, rows * width + 1, width, dtype=np.int64)

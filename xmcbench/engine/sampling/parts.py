@@ -152,7 +152,7 @@ class Nearest(Negatives):
         if epoch < self.start or (epoch - self.start) % self.every:
             return
         train = self.sampler.train
-        known = (train.targets + train.ignore).tocsr()
+        known = (train.targets + train.ignore).tocsr() if train.ignore.nnz else train.targets
         self.nearest_NK = embeddings.nearest(min(self.shortlist, train.num_labels), known)
 
     def state(self) -> dict[str, Tensor]:

@@ -60,16 +60,19 @@ class Loop:
 
     def run(self) -> None:
         """Spend the budget."""
-        steps, position, ledger = self.steps, self.position, self.charging.ledger
         while (before := self.spent()) < 1:
-            if position.index == 0 and not self._refreshed(position.epoch):
+            if self.position.index == 0 and not self._refreshed(self.position.epoch):
                 return
-            with ledger.between_checks(self.budget), ledger.stage("train"):
-                self.charging.step(steps.gradients(position))
-                self._advance()
-                # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
-                metrics = steps.update((before + min(1.0, self.spent())) / 2)
-            self.after_step(metrics)
+            self.after_step(self.step(before))
+
+    def step(self, before: float) -> Metrics:
+        """Take a step, `before` of the budget being spent."""
+        ledger = self.charging.ledger
+        with ledger.between_checks(self.budget), ledger.stage("train"):
+            self.charging.step(self.steps.gradients(self.position))
+            self.advance()
+            # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
+            return self.steps.update((before + min(1.0, self.spent())) / 2)
 
     def _refreshed(self, epoch: int) -> bool:
         """Refresh the sampler; whether training continues. Raises PassTooLargeError if no step was taken yet."""
@@ -85,9 +88,10 @@ class Loop:
         """The fraction of the budget that is spent, by the clock of worker 0."""
         return from_worker_0(self.charging.ledger.fraction(self.budget), self.charging.workers)
 
-    def _advance(self) -> None:
+    def advance(self, steps: int = 1) -> None:
+        """Move the position over so many steps of its epoch."""
         position, batches = self.position, self.steps.num_batches(self.position.epoch)
-        position.index += 1
+        position.index += steps
         self.charging.ledger.epochs = position.epoch + position.index / batches
         if position.index == batches:
             position.epoch, position.index = position.epoch + 1, 0
