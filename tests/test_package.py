@@ -126,7 +126,7 @@ def test_pinned_versions_are_allowed_ones() -> None:
 
 
 def test_what_ci_installs_is_pinned() -> None:
-    (command,) = (line for line in CI if line.startswith("pip install -c constraints.txt"))
+    (command,) = (line for line in CI if line.startswith("uv pip install -c constraints.txt"))
     extras = re.findall(r"\w+", command.partition("[")[2])
     lines = [*PROJECT["dependencies"], *(line for extra in extras for line in PROJECT["optional-dependencies"][extra])]
     assert {canonicalize_name(Requirement(line).name) for line in lines} <= set(pins())
@@ -142,7 +142,7 @@ def test_built_in_methods_come_through_the_entry_points() -> None:
 
 
 def test_the_readme_says_what_ci_runs() -> None:
-    installs = [line for line in CI if line.startswith("pip install")]
+    installs = [line.removeprefix("uv ") for line in CI if "pip install" in line and line != "pip install uv"]
     tests = " && ".join([*installs, CI[-1]])
     blocks = re.findall(r"```sh\n(.*?)\n```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     assert CI[-1].startswith("pytest")
