@@ -60,7 +60,7 @@ def test_a_tuned_suite_is_tuned_first_and_its_tables_wait_for_that(
 ) -> None:
     suite = bench.suite(["fake-ok", "fake-rare"], **KEYS | {"tune": TUNE})
     assert call("tables", suite, *places) == 2
-    assert "sample-0 on fake-20 was not run: `xmcbench run` tunes the suite" in capsys.readouterr().err
+    assert "on fake-20 was not tuned to the end: `xmcbench run` does it" in capsys.readouterr().err
     shown = told(capsys, "run", suite, *places)
     assert shown.startswith("tuned first: 2 samples per method, random search, scheduler none")
     assert "fake-20/ok[width=1]/sample-1 seed 0: run" in shown

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from fakes.bench import Bench
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.run.plan import Action
-from xmcbench.run.tuned_trials import note_chosen, run_samples, stored_samples, tuned_trials
+from xmcbench.run.tuned_trials import in_order, note_chosen, run_samples, stored_samples, tuned_trials
 from xmcbench.run.tuning import Chosen, choose
 from xmcbench.suite.tuning import Range, Tune
 from xmcbench.trial.budget import Budget
@@ -48,7 +50,8 @@ def base(**changes: Any) -> Trial:
 
 def tuned(carry: Any = None, **settings: Any) -> Chosen:
     tune = Tune.model_validate({"space": {"a": SPACE}, "num_samples": 9} | settings)
-    return choose(base(), tune, "a", dict, carry or Hill())
+    with TemporaryDirectory() as folder:
+        return choose(base(), tune, "a", dict, in_order(carry or Hill()), Path(folder) / "journal.json")
 
 
 def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
@@ -103,6 +106,7 @@ def test_failed_samples_are_never_chosen_and_none_at_all_is_an_error() -> None:
         tuned(none)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(1, 12), st.sampled_from(["random", "optuna"]))
 def test_samples_are_within_the_space_and_differ(seed: int, count: int, searcher: Any) -> None:
     space = {"a": Range(low=1, high=9), "b": Range(low=0.5, high=2.0), "c": Range(low=1, high=1000, log=True), "d": [5]}
@@ -113,7 +117,7 @@ def test_samples_are_within_the_space_and_differ(seed: int, count: int, searcher
         curve = [{"fraction": 1.0, "nDCG@5": 0.5}]
         return [record().model_copy(update={"key": t.key, "trial": t, "curve": curve}) for t in trials]
 
-    choose(base(), Tune(space={"a": space}, num_samples=count, seed=seed, searcher=searcher), "a", dict, quality)
+    tuned(quality, space={"a": space}, num_samples=count, seed=seed, searcher=searcher)
     assert len({str(one) for one in asked}) == count
     for one in asked:
         assert one["a"] in range(1, 10)
@@ -152,7 +156,7 @@ def test_a_suite_is_tuned_its_records_say_how_and_a_rerun_runs_nothing(bench: Be
 
 def test_what_was_not_tuned_yet_is_an_error(bench: Bench) -> None:
     runner = bench.runner(bench.suite(["fake-ok", "fake-rare"], **KEYS))
-    with pytest.raises(XMCBenchError, match="ok/sample-0 on fake-20 was not run"):
+    with pytest.raises(XMCBenchError, match="ok on fake-20 was not tuned to the end"):
         tuned_trials(runner, stored_samples(runner))
 
 

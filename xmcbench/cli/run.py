@@ -13,9 +13,11 @@ import typer
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
 
 if TYPE_CHECKING:
+    from xmcbench.run.display import Display
     from xmcbench.run.executor import Executor
     from xmcbench.run.plan import PlannedTrial
     from xmcbench.run.runner import Runner
+    from xmcbench.run.tuning import RunSearch
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -126,18 +128,31 @@ def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tr
     """Tune if the suite asks for it, and run the plan; its records."""
     from xmcbench.cli.progress import display
     from xmcbench.run.tracked import tracked
-    from xmcbench.run.tuned_trials import note_chosen, run_samples, tuned_trials
+    from xmcbench.run.tuned_trials import note_chosen, tuned_trials
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
             if runner.suite.tune:
-                plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, events)))
+                plan = runner.plan_trials(tuned_trials(runner, _run_search(runner, events)))
             records = runner.run(plan, events)
             note_chosen(runner, records)
             return records
     except KeyboardInterrupt:
         typer.echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _run_search(runner: Runner, display: Display) -> RunSearch:
+    """How the samples of a tuning are run: on Ray Tune where trials run on Ray."""
+    from xmcbench.run.tuned_trials import run_samples
+
+    if runner.settings.executor is None:
+        return run_samples(runner, display)
+    from xmcbench.run.ray import RayExecutor
+    from xmcbench.run.ray_tune import on_tune
+
+    assert isinstance(runner.settings.executor, RayExecutor)
+    return on_tune(runner.settings.executor, runner, display)
 
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:

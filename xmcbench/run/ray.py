@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -54,7 +55,7 @@ class RayExecutor:
 
     def __init__(self, address: str = LOCAL, storage: str | None = None) -> None:
         self._address = address
-        self._storage = storage  # a URL that workers and driver reach, if they share no store
+        self.storage = storage  # a URL that workers and driver reach, if they share no store
         self._running: dict[str, _RayTrial] = {}  # by key
 
     def __enter__(self) -> Self:
@@ -67,7 +68,7 @@ class RayExecutor:
         # On the node of this process: losing a node that only trains must not end the task of a trial.
         strategies = import_extra("ray.util.scheduling_strategies", "ray", PURPOSE)
         here = strategies.NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
-        self._mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
+        self.mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
         return self
 
@@ -79,7 +80,7 @@ class RayExecutor:
         for trial in self._running.values():
             self._ray.cancel(trial.reference, force=True)
         self._running.clear()
-        self._ray.kill(self._mailbox)
+        self._ray.kill(self.mailbox)
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
@@ -91,14 +92,13 @@ class RayExecutor:
         return self._fitting(needs, self._free()) == self._fitting(needs, self._total)
 
     def start(self, task: Task) -> None:
-        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-        job = task.job.model_dump_json()
-        reference = self._train.remote(job, asdict(task.needs), self._storage, environment, self._mailbox)
+        job, needs = task.job.model_dump_json(), asdict(task.needs)
+        reference = self._train.remote(job, needs, self.storage, self.environment(), self.mailbox)
         self._running[task.job.trial.key] = _RayTrial(RunningTrial(task), reference)
 
     def finished(self) -> list[Record]:
         done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
-        for key, event in self._ray.get(self._mailbox.take.remote()):
+        for key, event in self.events():
             if key in self._running:
                 self._running[key].running.receive(event)
         records = []
@@ -114,6 +114,22 @@ class RayExecutor:
             del self._running[key]
             shutil.rmtree(running.directory / FOLDER, ignore_errors=True)
         return records
+
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """What workers have sent since the last call, with the names under which they sent it."""
+        events: list[tuple[str, dict[str, Any]]] = self._ray.get(self.mailbox.take.remote())
+        return events
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that are passed to workers."""
+        return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+
+    def capacity(self, needs: Needs) -> int:
+        """The number of trials of one worker that the whole cluster has room for."""
+        return self._fitting(replace(needs, workers=sys.maxsize), self._total)
+
+    def kill(self, actor: Any) -> None:
+        self._ray.kill(actor)
 
     def _references(self) -> list[Any]:
         return [trial.reference for trial in self._running.values()]
@@ -159,7 +175,7 @@ class RayExecutor:
 
     def _download(self, running: RunningTrial, reference: Any) -> None:
         """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
-        if self._storage is None:
+        if self.storage is None:
             return
         try:
             checkpoint = self._ray.get(reference)

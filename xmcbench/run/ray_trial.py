@@ -1,7 +1,9 @@
-"""The code that runs in a Ray cluster: one task per trial, which starts its workers through Ray Train."""
+"""The code that runs in a Ray cluster: one task per trial, which starts its workers through Ray Train, and the samples
+of a tuning, which are trials of Ray Tune."""
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sys
@@ -14,12 +16,14 @@ from xmcbench.files.secrets import redact_output
 from xmcbench.plugins.extras import import_extra
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
+from xmcbench.run.tuning import quality
 from xmcbench.run.worker import as_event, run_and_record
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store, StoreError
 
 PURPOSE = "--executor ray"
 RESTARTS = 3  # of a trial whose workers died; it continues from its checkpoint each time
+WORST = -1.0  # the quality of a sample that has none; metrics are not negative
 FOLDER = "ray"  # in a trial's directory while it runs: files of Ray Train
 # By default Ray Train polls its workers every two seconds and captures what they print.
 TRAIN_SETTINGS = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
@@ -104,26 +108,59 @@ class RayStorage:
             latest.to_directory(self._folder)
 
 
+def run_sample(config: dict[str, Any]) -> None:
+    """Run a sample of a tuning as a trial of Ray Tune: the trials of its budgets, one after another.
+
+    Reports after each of them; Tune ends this process where the sample is not to go on. Trials that the store has are
+    not run again, but for failures that are tried again: `again` has the ends of their records.
+    """
+    os.environ.update(config["environment"])
+    ray, mailbox, name = _ray("ray"), config["mailbox"], config["name"]
+    for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
+        job = Job.model_validate_json(content)
+        store, key = Store(job.store), job.trial.key
+        actor = ray.get_runtime_context().current_actor
+        ray.get(mailbox.put.remote(name, {"rung": rung, "actor": actor}))
+        with store.lock(key):
+            record = store.record(key)
+            if record is None or record.ended == again:
+                store.drop_record(key)
+                store.write_json(key, "trial.json", job)
+                record = _attempt(Attempt(job, own_thread=True), name, mailbox)
+        assert record is not None, "the only worker is worker 0"
+        value = quality(record, config["metric"])
+        known = math.isfinite(value)
+        _ray("ray.tune").report(
+            {"rung": rung, "resource": config["growth"] ** rung, "quality": value if known else WORST}
+        )
+        if not known:
+            return
+
+
 def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record | None:
     """Run a worker's part of a trial. A failure is sent to the driver, and raised."""
-    ray, context = _ray("ray"), _ray("ray.train").get_context()
-    store, key = Store(job.store), job.trial.key
-    if store.record(key):  # the trial failed, and this group was started in place of the failed one
+    context, key = _ray("ray.train").get_context(), job.trial.key
+    if Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
         return None
-    _redirect_output(store.directory(key) / "log.txt")
-    redact_output()
     rank = WorkerRank(context.get_world_rank(), context.get_world_size())
-    attempt = Attempt(job, worker=rank, exchange=exchange, own_thread=True)
-    attempt.watch = lambda progress: mailbox.put.remote(key, as_event(progress))
-    try:
-        record = run_and_record(attempt)
-    except (OSError, StoreError) as problem:
-        ray.get(mailbox.put.remote(key, {"disk": str(problem)}))
-        raise
+    record = _attempt(Attempt(job, worker=rank, exchange=exchange, own_thread=True), key, mailbox)
     if record is not None and record.failure:
-        ray.get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
+        _ray("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
         raise TrialFailedError(record.failure.message)
     return record
+
+
+def _attempt(attempt: Attempt, name: str, mailbox: Any) -> Record | None:
+    """Run a worker's part of a trial, whose progress and disk faults are sent under `name`."""
+    job = attempt.job
+    _redirect_output(Store(job.store).directory(job.trial.key) / "log.txt")
+    redact_output()
+    attempt.watch = lambda progress: mailbox.put.remote(name, as_event(progress))
+    try:
+        return run_and_record(attempt)
+    except (OSError, StoreError) as problem:
+        _ray("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
+        raise
 
 
 def _report(folder: Path | None) -> None:

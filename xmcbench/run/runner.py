@@ -97,9 +97,9 @@ class Runner:
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
         executor = self.settings.executor or local
-        schedule = Schedule(self.store, executor, display, self._needs, partial(self._task, display))
+        schedule = Schedule(self.store, executor, display, self.needs, partial(self._task, display))
         finished = schedule.run(todo)
-        records = (finished.get(planned.trial.key) or self._outcome(planned) for planned in plan)
+        records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
         return [
             record.model_copy(update={"trial": planned.trial}) for planned, record in zip(plan, records, strict=True)
         ]
@@ -139,24 +139,24 @@ class Runner:
             return None
         from xmcbench.engine.planning.trials import predicted_too_large  # imports torch
 
-        settings, workers = self.settings, self._needs(trial).workers
+        settings, workers = self.settings, self.needs(trial).workers
         return predicted_too_large(trial, settings.data, settings.cache, workers)
 
-    def _outcome(self, planned: PlannedTrial) -> Record:
+    def outcome(self, planned: PlannedTrial) -> Record:
         """The record of a trial that is not run."""
         status, kind = OUTCOMES.get(planned.action, (None, ""))
         if status and (planned.record is None or planned.record.status is not status):
             from xmcbench.run.attempt import Attempt
 
             failure = Failure(type=kind, message=planned.reason)
-            record = Attempt(self._job(planned.trial)).record(status, failure=failure)
+            record = Attempt(self.job(planned.trial)).record(status, failure=failure)
             self.store.write_record(record)
             return record
         known = planned.record or self.store.record(planned.trial.key)
         assert known is not None, "a trial that is not run has a record by now"
         return known
 
-    def _needs(self, trial: Trial) -> Needs:
+    def needs(self, trial: Trial) -> Needs:
         """The resources of a trial; a method that does not support several workers has one."""
         needs = self.suite.resources.of(trial, self.settings.share)
         return needs if registry().method(trial.method).thing.many_workers else needs.single_worker
@@ -165,12 +165,12 @@ class Runner:
         """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
         from xmcbench.run.running_trial import Task
 
-        job = self._job(planned.trial)
+        job = self.job(planned.trial)
         self.store.drop_record(planned.trial.key)
         self.store.write_json(planned.trial.key, "trial.json", job)
-        return Task(job, self._needs(planned.trial), self.suite.timeout, partial(display.progress, planned))
+        return Task(job, self.needs(planned.trial), self.suite.timeout, partial(display.progress, planned))
 
-    def _job(self, trial: Trial) -> Job:
+    def job(self, trial: Trial) -> Job:
         from xmcbench.run.job import Job
 
         return Job(

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.run.display import Display
 from xmcbench.run.runner import Runner
-from xmcbench.run.tuning import Resolve, RunTrials, choose
+from xmcbench.run.tuning import Resolve, RunSearch, Search, choose, quality
+from xmcbench.run.tuning_journal import journal_path
 from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 
+RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 
-def tuned_trials(runner: Runner, run_trials: RunTrials) -> list[Trial]:
+
+def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
     """The suite's trials with chosen settings. Each method is tuned once per dataset, for all its seeds.
 
     How the settings were chosen is noted in `runner.chosen`, from which the records are made.
@@ -30,7 +33,8 @@ def tuned_trials(runner: Runner, run_trials: RunTrials) -> list[Trial]:
             trials.append(trial)
             continue
         if place not in tuned:
-            chosen = choose(trial, suite.tune, entry, _resolver(trial), run_trials)
+            journal = journal_path(runner.store.root, trial, suite.tune, entry)
+            chosen = choose(trial, suite.tune, entry, _resolver(trial), run, journal)
             tuned[place] = chosen.best.record.trial.config, chosen.as_dict()
         config, how = tuned[place]
         trials.append(trial.changed(config=config))
@@ -49,22 +53,43 @@ def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
             runner.store.write_record(noted)
 
 
-def run_samples(runner: Runner, display: Display) -> RunTrials:
+def run_samples(runner: Runner, display: Display) -> RunSearch:
     """Runs the samples that are not in the store yet."""
-    return lambda trials: runner.run(runner.plan_trials(trials), display)
+    return in_order(lambda trials: runner.run(runner.plan_trials(trials), display))
 
 
-def stored_samples(runner: Runner) -> RunTrials:
+def in_order(run_trials: RunTrials) -> RunSearch:
+    """Runs sample after sample. Random ones without halving depend on no result: they may run side by side."""
+
+    def run(search: Search) -> None:
+        if search.tune.searcher == "random" and search.tune.scheduler == "none":
+            samples = [search.propose() for _ in range(search.tune.num_samples)]
+            records = run_trials([search.trial(sample, 0) for sample in samples])
+            for sample, record in zip(samples, records, strict=True):
+                search.end(sample, [record])
+            return
+        for _ in range(search.tune.num_samples):
+            sample = search.propose()
+            rungs: list[Record] = []
+            for rung in range(search.rungs):
+                rungs += run_trials([search.trial(sample, rung)])
+                if not search.report(sample, rung, quality(rungs[-1], search.metric)):
+                    break
+            search.end(sample, rungs)
+
+    return run
+
+
+def stored_samples(runner: Runner) -> RunSearch:
     """Takes samples from the store. Raises XMCBenchError if one is missing."""
 
-    def look_up(trials: Sequence[Trial]) -> list[Record]:
-        records = []
-        for trial in trials:
-            record = runner.store.record(trial.key)
-            if record is None:
-                raise XMCBenchError(f"{trial.label} on {trial.dataset} was not run: `xmcbench run` tunes the suite")
-            records.append(record)
-        return records
+    def look_up(search: Search) -> None:
+        samples = search.journal.samples
+        records = {key: runner.store.record(key) for sample in samples for key in sample.trials}
+        if not search.journal.ended(search.tune.num_samples) or None in records.values():
+            base = search.base
+            raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
+        search.records = {key: record for key, record in records.items() if record is not None}
 
     return look_up
 

@@ -1,4 +1,5 @@
-"""Chooses the settings of a method by short trials. Optuna proposes samples and decides which of them continue.
+"""Chooses the settings of a method by short trials. Optuna proposes samples, and its pruner or Ray Tune's scheduler
+decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
 quality is that of its best evaluation on held-out training queries. With successive halving (Li et al., 2020) a sample
@@ -10,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
+from xmcbench.run.tuning_journal import Noted, read_journal
 from xmcbench.suite.tuning import Range, Tune
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import derive_seed
@@ -21,8 +24,8 @@ from xmcbench.trial.trial import Trial
 
 COSTS = ("encoder_tokens", "flops", "device_seconds", "steps", "teacher_calls")
 ATTEMPTS = 100  # at a sample that differs from all before it; a small space may hold no other
-RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]  # a configuration with its defaults filled in
+RunSearch = Callable[["Search"], None]  # runs all samples of a search
 
 
 @dataclass(frozen=True)
@@ -65,88 +68,120 @@ class Chosen:
         }
 
 
-def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run_trials: RunTrials) -> Chosen:
-    """Tune the trial `base` of the method that the suite calls `entry`.
+def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch, journal: Path) -> Chosen:
+    """Tune the trial `base` of the method that the suite calls `entry`; `run` runs the samples.
 
     Raises XMCBenchError if no sample has a metric to choose by.
     """
-    assert base.selection is not None
-    metric = tune.metric or base.selection.metric
-    search = _Search(base, tune, metric, entry, resolve, run_trials)
+    search = Search(base, tune, entry, resolve, journal)
+    run(search)
     samples = search.samples()
     scored = [sample for sample in samples if math.isfinite(sample.quality)]
     if not scored:
-        raise XMCBenchError(f"tune: no sample of {base.label} on {base.dataset} has {metric} on held-out queries")
+        raise XMCBenchError(
+            f"tune: no sample of {base.label} on {base.dataset} has {search.metric} on held-out queries"
+        )
     # Qualities are compared among the samples with the largest budget.
     best = max(scored, key=lambda sample: (_size(sample), sample.quality, -sample.number))
-    return Chosen(best, tuple(samples), tuple(search.records.values()), tune, metric)
+    return Chosen(best, tuple(samples), tuple(search.records.values()), tune, search.metric)
 
 
-class _Search:
-    """The samples of one method on one dataset."""
+@dataclass(frozen=True)
+class Proposal:
+    """A sample that Optuna proposed."""
 
-    def __init__(self, base: Trial, tune: Tune, metric: str, entry: str, resolve: Resolve, run: RunTrials) -> None:
-        self._base, self._tune, self._metric, self._resolve, self._run = base, tune, metric, resolve, run
+    number: int
+    settings: dict[str, Any]
+    asked: Any  # Optuna's trial
+
+
+class Search:
+    """The samples of one method on one dataset: Optuna proposes them, and is told how they ended."""
+
+    def __init__(self, base: Trial, tune: Tune, entry: str, resolve: Resolve, journal: Path) -> None:
+        assert base.selection is not None
+        self.base, self.tune = base, tune
+        self.metric = tune.metric or base.selection.metric
+        self.records: dict[str, Record] = {}  # of the trials of all samples that ended, by key
+        self._resolve, self._path, self.journal = resolve, journal, read_journal(journal)
         self._budget = tune.budget or base.budget  # the largest that a sample gets
         self._space = tune.space[entry]
         self._optuna = import_extra("optuna", "tune", "the key 'tune' of a suite")
         self._study = _study(self._optuna, tune, derive_seed(tune.seed, entry, base.dataset) % 2**32)
         self._proposed: list[dict[str, Any]] = []
-        self.records: dict[str, Record] = {}  # of the trials of all samples, by key
+
+    @property
+    def rungs(self) -> int:
+        """The number of budgets that a sample gets, one after another, while it is among the best."""
+        most = int(math.log(self.tune.num_samples, self.tune.reduction) + 1e-9)
+        return most + 1 if self.tune.scheduler == "halving" else 1
+
+    def propose(self) -> Proposal:
+        """The next sample. It differs from those before as long as the space has others."""
+        number = len(self._proposed)
+        asked, settings = self._ask()
+        if number < len(self.journal.samples):  # of a tuning that was killed
+            if settings != (noted := self.journal.samples[number].settings):
+                self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+                self._study.enqueue_trial({name: _drawn(self._space[name], value) for name, value in noted.items()})
+                asked, settings = self._study.ask(self._distributions), noted
+        else:
+            self.journal.samples.append(Noted(settings=settings))
+            self.journal.write(self._path)
+        self._proposed.append(settings)
+        return Proposal(number, settings, asked)
+
+    def trial(self, sample: Proposal, rung: int) -> Trial:
+        """A sample's trial with the budget of a rung; the last rung has the whole budget."""
+        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
+        limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
+        return self.base.changed(
+            label=f"{self.base.label}/sample-{sample.number}",
+            config=self._resolve({**self.base.config, **sample.settings}),
+            budget=self._budget.model_copy(update=limits),
+        )
+
+    def report(self, sample: Proposal, rung: int, value: float) -> bool:
+        """Tell Optuna the quality of a sample after a rung; whether its pruner lets the sample go on."""
+        sample.asked.report(value, self.tune.reduction**rung)
+        return math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune()
+
+    def end(self, sample: Proposal, records: Sequence[Record]) -> None:
+        """Tell Optuna and the journal how a sample ended: the records of its rungs."""
+        state, value = self._optuna.trial.TrialState, quality(records[-1], self.metric)
+        if not math.isfinite(value):
+            self._study.tell(sample.asked, state=state.FAIL)
+        elif len(records) < self.rungs:
+            self._study.tell(sample.asked, state=state.PRUNED)
+        else:
+            self._study.tell(sample.asked, value)
+        self.records |= {record.key: record for record in records}
+        self.journal.samples[sample.number].trials = [record.key for record in records]
+        self.journal.write(self._path)
 
     def samples(self) -> list[Sample]:
-        """Run all samples. Random ones without halving depend on no result: they may run side by side."""
-        numbers = range(self._tune.num_samples)
-        if self._tune.searcher == "random" and self._tune.scheduler == "none":
-            return self._train({number: self._propose()[1] for number in numbers}, 1.0)
-        return [self._sample(number) for number in numbers]
+        """The samples that ended, each with the record of its largest budget."""
+        last = [(number, noted, self.records[noted.trials[-1]]) for number, noted in enumerate(self.journal.samples)]
+        return [Sample(number, noted.settings, record, quality(record, self.metric)) for number, noted, record in last]
 
-    def _propose(self) -> tuple[Any, dict[str, Any]]:
-        """Optuna's next trial and its settings, which differ from those before as long as the space has others."""
-        distributions = {name: _distribution(self._optuna, values) for name, values in self._space.items()}
+    def _ask(self) -> tuple[Any, dict[str, Any]]:
         for attempt in range(1, ATTEMPTS + 1):
-            trial = self._study.ask(distributions)
-            settings = {name: _setting(values, trial.params[name]) for name, values in self._space.items()}
+            asked = self._study.ask(self._distributions)
+            settings = {name: _setting(values, asked.params[name]) for name, values in self._space.items()}
             if settings not in self._proposed or attempt == ATTEMPTS:
                 break
-            self._study.tell(trial, state=self._optuna.trial.TrialState.FAIL)
-        self._proposed.append(settings)
-        return trial, settings
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        return asked, settings
 
-    def _sample(self, number: int) -> Sample:
-        """Run a sample with growing budgets until Optuna's pruner stops it, and tell the searcher its quality."""
-        trial, settings = self._propose()
-        factor, state = self._tune.reduction, self._optuna.trial.TrialState
-        last = int(math.log(self._tune.num_samples, factor) + 1e-9) if self._tune.scheduler == "halving" else 0
-        for rung in range(last + 1):
-            (sample,) = self._train({number: settings}, float(factor) ** (rung - last))
-            trial.report(sample.quality, factor**rung)
-            if not math.isfinite(sample.quality):
-                self._study.tell(trial, state=state.FAIL)
-                return sample
-            if rung < last and trial.should_prune():
-                self._study.tell(trial, state=state.PRUNED)
-                return sample
-        self._study.tell(trial, sample.quality)
-        return sample
+    @property
+    def _distributions(self) -> dict[str, Any]:
+        return {name: _distribution(self._optuna, values) for name, values in self._space.items()}
 
-    def _train(self, samples: dict[int, dict[str, Any]], share: float) -> list[Sample]:
-        """Run samples, given by number, with a share of the budget."""
-        limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
-        trials = [
-            self._base.changed(
-                label=f"{self._base.label}/sample-{number}",
-                config=self._resolve({**self._base.config, **settings}),
-                budget=self._budget.model_copy(update=limits),
-            )
-            for number, settings in samples.items()
-        ]
-        records = self._run(trials)
-        self.records |= {record.key: record for record in records}
-        return [
-            Sample(number, settings, record, _quality(record, self._metric))
-            for (number, settings), record in zip(samples.items(), records, strict=True)
-        ]
+
+def quality(record: Record, metric: str) -> float:
+    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty."""
+    values = [point[metric] for point in record.curve if metric in point]
+    return max(values) if values and record.status in SCORED else math.nan
 
 
 def _study(optuna: Any, tune: Tune, seed: int) -> Any:
@@ -173,10 +208,9 @@ def _setting(values: Range | list[Any], drawn: Any) -> Any:
     return drawn if values.whole else min(max(float(f"{drawn:.3g}"), values.low), values.high)
 
 
-def _quality(record: Record, metric: str) -> float:
-    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty."""
-    values = [point[metric] for point in record.curve if metric in point]
-    return max(values) if values and record.status in SCORED else math.nan
+def _drawn(values: Range | list[Any], setting: Any) -> Any:
+    """What Optuna draws for a setting: the reverse of `_setting`."""
+    return values.index(setting) if isinstance(values, list) else setting
 
 
 def _size(sample: Sample) -> float:
