@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from engine.search import least_seconds, products, vectors
+from search import least_seconds, products, vectors
 from report import report
 from sklearn.cluster import BisectingKMeans, MiniBatchKMeans
 from torch import Tensor

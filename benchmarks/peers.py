@@ -1,0 +1,190 @@
+"""What users wait for, beside a peer or a limit, in one run and one table. `docs/performance.md` keeps the results.
+
+Each row comes from another benchmark, which measures both sides in turns in one process, or from commands timed here.
+A row whose peer is not installed is left out, and the last lines say so. Run it with nothing beside it.
+
+    pip install -e '.[bench,cpu,minilm]'
+    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR                  # DIR: a dataset of short texts
+    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --only 'command*' 'trial*'
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from report import report
+
+HERE = Path(__file__).parent
+QUICKSTART = HERE.parent / "suites" / "quickstart.yaml"
+XMCBENCH = Path(sysconfig.get_path("scripts")) / "xmcbench"
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """A measured value, and that of the peer or limit which it is to be compared with."""
+
+    value: float
+    unit: str
+    peer: float | None = None
+    peer_name: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: what is measured, what is wanted of it, and how."""
+
+    what: str
+    wanted: str
+    measure: Callable[[Path, Path], Result]  # of a dataset, and of a folder for results
+
+
+def benchmark(script: str, *arguments: str) -> Callable[[Path], Rows]:
+    """Runs another benchmark; its rows."""
+
+    def run(out: Path) -> Rows:
+        command = [sys.executable, str(HERE / f"{script}.py"), *arguments, "--out", str(out)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise RuntimeError(ended.stderr.strip().splitlines()[-1])
+        rows: Rows = json.loads((out / f"{script}.json").read_text())["rows"]
+        return rows
+
+    return run
+
+
+def command(*arguments: str, repeats: int = 3) -> float:
+    """The least wall-clock seconds of `xmcbench` with these arguments."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        subprocess.run([XMCBENCH, *arguments], capture_output=True, check=True)
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def against_help(*arguments: str) -> Callable[[Path, Path], Result]:
+    def measure(_: Path, out: Path) -> Result:
+        store = ["--store", str(out / "nowhere")] if arguments[0] == "run" else []
+        return Result(command(*arguments, *store), "s", command("--help"), "--help")
+
+    return measure
+
+
+def cached_run(_: Path, out: Path) -> Result:
+    run = ["run", str(QUICKSTART), "--only", "tfidf-*", "--store", str(out / "cached")]
+    command(*run, repeats=1)
+    return Result(command(*run), "s", command("--help"), "--help")
+
+
+def quickstart(_: Path, out: Path) -> Result:
+    return Result(command("run", str(QUICKSTART), "--store", str(out / "quickstart"), repeats=1), "s")
+
+
+def trial_overhead(_: Path, out: Path) -> Result:
+    rows = {row["what"]: row["value"] for row in benchmark("trials", "--trials", "200")(out)}
+    return Result(rows["overhead per trial"], "s", 0.0, f"{rows['trials']:.0f} trials in a row")
+
+
+@cache
+def steps(data: Path, out: Path) -> Rows:
+    settings = ["--encoder", "tiny", "--batch", "512", "--precision", "float32"]
+    return benchmark("step", "--data", str(data), *settings)(out)
+
+
+def step(texts: str) -> Callable[[Path, Path], Result]:
+    def measure(data: Path, out: Path) -> Result:
+        (row,) = (row for row in steps(data, out) if row["texts"] == texts)
+        return Result(row["xmcbench texts/s"], "texts/s", row["s-t texts/s"], "sentence-transformers")
+
+    return measure
+
+
+def all_labels(activation_gib: str) -> Callable[[Path, Path], Result]:
+    def measure(_: Path, out: Path) -> Result:
+        sizes = ["--labels", "16384", "--batch", "512", "--threads", "2", "--activation-gib", activation_gib]
+        (row,) = benchmark("scaling", *sizes, "--precision", "float32")(out)
+        return Result(row["s/step"], "s", row["MiB of worker 0"], "its MiB")
+
+    return measure
+
+
+def metrics(_: Path, out: Path) -> Result:
+    rows = benchmark("metrics", "--queries", "100000", "--labels", "131072")(out)
+    seconds = {row["case"]: row["seconds"] for row in rows}
+    return Result(seconds["all figures"], "s", seconds["all figures, peer"], "plain numpy")
+
+
+def search(dimension: int) -> Callable[[Path, Path], Result]:
+    def measure(_: Path, out: Path) -> Result:
+        rows = benchmark("search", "--dimensions", str(dimension), "--graph-labels", "0")(out)
+        seconds = {row["case"]: row["search s"] for row in rows}
+        return Result(seconds["exact float32"], "s", seconds["products float32"], "the matrix products")
+
+    return measure
+
+
+def clustering(_: Path, out: Path) -> Result:
+    rows = benchmark("mining", "--queries", "20000", "--labels", "4096", "--repeats", "1")(out)
+    mine, peer = (next(row for row in rows if row["case"] == name) for name in ("balanced 2-means", "BisectingKMeans"))
+    return Result(mine["seconds"], "s", peer["seconds"], "scikit-learn's BisectingKMeans")
+
+
+ROWS = [
+    Row("command: methods", "under 2 x --help", against_help("methods")),
+    Row("command: datasets", "under 2 x --help", against_help("datasets")),
+    Row("command: run quickstart --dry-run", "under 2 x --help", against_help("run", str(QUICKSTART), "--dry-run")),
+    Row("command: a run of which all is cached", "under 1.5 s", cached_run),
+    Row("command: quickstart", "under 90 s", quickstart),
+    Row("trial: seconds beside its own work", "under 1 s", trial_overhead),
+    Row("step on short titles, float32", "2.5 x", step("titles")),
+    Row("step on texts of 16 tokens, float32", "2.5 x", step("16 tokens")),
+    Row("step with 16,384 labels, all embedded twice", "half of 18.3 s, 2.8 GB", all_labels("0")),
+    Row("step with 16,384 labels, 4 GiB of activations", "half of 18.3 s", all_labels("4")),
+    Row("metrics, 100k x 131k", "0.25 s", metrics),
+    Row("search, exact, D = 384", "1.15 x", search(384)),
+    Row("search, exact, D = 768", "1.15 x", search(768)),
+    Row("clustering, 20k x 384", "met", clustering),
+]
+
+
+def measured(rows: list[Row], data: Path, out: Path) -> Iterator[dict[str, Any]]:
+    """The rows of the table; one that fails says why in place of its values."""
+    for row in rows:
+        print(f"{row.what} ...", file=sys.stderr, flush=True)
+        try:
+            found = row.measure(data, out)
+        except (RuntimeError, subprocess.CalledProcessError) as problem:
+            yield {"what": row.what, "wanted": row.wanted, "peer": f"not measured: {problem}"}
+            continue
+        ratio = found.value / found.peer if found.peer else None
+        yield {"what": row.what, "value": found.value, "unit": found.unit, "peer": found.peer_name,
+               "of the peer": found.peer, "ratio": ratio, "wanted": row.wanted}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
+    parser.add_argument("--only", nargs="+", default=["*"], help="rows, as patterns")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    asked = parser.parse_args()
+    rows = [row for row in ROWS if any(fnmatch(row.what, pattern) for pattern in asked.only)]
+    with tempfile.TemporaryDirectory() as scratch:
+        table = list(measured(rows, asked.data, Path(scratch)))
+    report("peers", table, asked.out)
+
+
+if __name__ == "__main__":
+    main()
