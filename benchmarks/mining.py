@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from search import least_seconds, products, vectors
 from report import report
+from search import least_seconds, products, vectors
 from sklearn.cluster import BisectingKMeans, MiniBatchKMeans
 from torch import Tensor
 from torch.nn.functional import normalize
