@@ -34,7 +34,7 @@ THREE = {
 def sample_workers() -> list[int]:
     """The processes that run samples."""
     children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "ray::run_sample" in command_line(child.pid)]
+    return [child.pid for child in children if "ray::ImplicitFunc" in command_line(child.pid)]
 
 
 def test_three_methods_of_16_samples_get_the_settings_that_they_get_without_ray(ray_bench: Bench) -> None:

@@ -1,0 +1,164 @@
+"""Trained results of DEXML's public code and of ours: the same data, initial weights and settings, several seeds.
+
+The code is a clone of github.com/nilesh2797/DEXML, which stays where it is. Data are exported in its layout. Both start
+from the same small DistilBERT with random weights, and both are scored by xmcbench. The interval of the difference is
+Welch's, over seeds. What ended is kept in `--out`: a run that was interrupted goes on.
+
+    pip install accelerate matplotlib pandas
+    python benchmarks/parity.py --code DIR                 # an hour on two cores
+    python benchmarks/parity.py --code DIR --seeds 2 --only in-batch
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import yaml
+from report import report
+from scipy import stats
+
+from xmcbench.cli.progress import display
+from xmcbench.data import load
+from xmcbench.data.dataset import Dataset
+from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
+from xmcbench.evaluation.builtin import EVALUATORS
+from xmcbench.evaluation.evaluator import score
+from xmcbench.evaluation.metrics import find_hits
+from xmcbench.evaluation.ranking import rank
+from xmcbench.run.display import Display
+from xmcbench.run.runner import Runner, Settings
+
+NAME, MADE = "parity", "catalog-1k-test-4k"
+WIDTH, LENGTH, EPOCHS, BATCH, RATE = 128, 32, 8, 128, 1e-3
+METRICS = ["P@1", "P@5", "R@100"]
+# The settings of either side by case. In the public code, shortlists that are made after epochs 2, 4 and 6 serve the
+# epochs after them.
+OURS: dict[str, dict[str, Any]] = {
+    "in-batch": {"negatives": "in-batch"},
+    "hard": {"negatives": "hard", "refresh_start": 3, "refresh_every": 2, "shortlist": 100},
+    "all": {"negatives": "all"},
+}
+THEIRS = {
+    "in-batch": {"net": "dist-de-hnm", "neg_type": "in-batch", "eval_interval": EPOCHS},
+    "hard": {"net": "dist-de-hnm", "neg_type": "shorty", "hard_neg_start": 2, "hard_neg_topk": 100, "eval_interval": 2},
+    "all": {"net": "dist-de-all", "neg_type": "none", "eval_interval": EPOCHS},
+}
+
+
+def make_encoder(texts: Sequence[str], place: Path) -> None:
+    """Save a DistilBERT of two layers with random weights, and the tokenizer of `nano`."""
+    import torch
+    from transformers import DistilBertConfig, DistilBertModel
+
+    tokenizer = tiny_tokenizer(texts, place.parent / "cache")
+    torch.manual_seed(0)
+    config = DistilBertConfig(
+        vocab_size=len(tokenizer), dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=4 * WIDTH, dropout=0.0,
+        max_position_embeddings=LENGTH, attention_dropout=0.0, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    DistilBertModel(config).save_pretrained(place)
+    tokenizer.save_pretrained(place)
+
+
+def export(place: Path, cache: Path) -> None:
+    """Write made data in the layout of the public code, which is one of ours. Queries without labels are left out."""
+    dataset = load(MADE, place, cache)
+    (place / "raw").mkdir(parents=True, exist_ok=True)
+    write_texts(place / "raw" / "Y.txt", dataset.label_texts)
+    for name, split in (("trn", dataset.train), ("tst", dataset.test)):
+        labelled = np.flatnonzero(np.diff(split.targets.indptr))
+        write_texts(place / "raw" / f"{name}_X.txt", [split.texts[query] for query in labelled])
+        sp.save_npz(place / f"Y.{name}.npz", sp.csr_matrix(split.targets[labelled]))
+
+
+def write_texts(path: Path, texts: Sequence[str]) -> None:
+    path.write_text("".join(" ".join(text.split()) + "\n" for text in texts))
+
+
+def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> dict[str, float]:
+    """The metrics of the public code's last epoch."""
+    target = out / f"{case}-{seed}.npz"
+    if not target.exists():
+        settings = THEIRS[case] | {
+            "dataset": NAME, "tf": str(out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "bsz": BATCH,
+            "gc_bsz": 1000, "lr": RATE, "num_epochs": EPOCHS, "amp_encode": False, "data_tokenization": "online",
+            "expname": f"{case}-{seed}", "save": False,
+        }  # fmt: skip
+        config = out / f"{case}-{seed}.yaml"
+        config.write_text(yaml.safe_dump({"__dependency__": "configs/dual-encoder.yaml"} | settings))
+        driver = Path(__file__).with_name("parity_dexml.py").absolute()
+        command = [sys.executable, driver, str(seed), str(WIDTH), target, config]
+        ended = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
+        if ended.returncode:
+            raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
+    scores = sp.load_npz(target).tocsr()
+    shape = (scores.shape[0], 100)
+    best = rank(scores.indices.reshape(shape).astype(np.int32), scores.data.reshape(shape).astype(np.float32), 100)
+    hits = find_hits(best, dataset.test.targets, np.ones(scores.shape[1]))
+    return score(hits, METRICS, {evaluator.name: evaluator for evaluator in EVALUATORS})
+
+
+def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, list[dict[str, float]]]:
+    """The metrics of our trials, by case."""
+    suite = out / "suite.yaml"
+    methods = {case: {"method": "dexml", "positives": "one", **OURS[case]} for case in cases}
+    settings = {"batch_size": BATCH, "learning_rate": RATE, "max_query_length": LENGTH, "max_label_length": LENGTH}
+    content = {
+        "name": "parity", "datasets": [NAME], "seeds": list(range(seeds)), "budget": {"epochs": EPOCHS},
+        "encoder": {"name": str(out / "encoder"), "pooling": "mean"}, "methods": methods, "settings": settings,
+        "metrics": METRICS,
+    }  # fmt: skip
+    suite.write_text(yaml.safe_dump(content))
+    runner = Runner(Settings(suite=suite, data=data, store=out / "store"))
+    records = runner.run(runner.plan(), display)
+    return {case: [dict(record.metrics) for record in records if record.trial.label == case] for case in cases}
+
+
+def compared(case: str, metric: str, mine: list[float], its: list[float]) -> dict[str, Any]:
+    """A row of the table, in per cent."""
+    interval = stats.ttest_ind(mine, its, equal_var=False).confidence_interval(0.95)
+    return {
+        "case": case, "metric": metric, "seeds": len(mine),
+        "ours": 100 * np.mean(mine), "sd": 100 * np.std(mine, ddof=1),
+        "theirs": 100 * np.mean(its), "their sd": 100 * np.std(its, ddof=1),
+        "difference": 100 * (np.mean(mine) - np.mean(its)), "from": 100 * interval.low, "to": 100 * interval.high,
+    }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
+    parser.add_argument("--only", nargs="+", default=list(OURS), choices=list(OURS))
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/parity"))
+    asked = parser.parse_args()
+    out = asked.out.absolute()
+    data = asked.code / "Datasets"
+    export(data / NAME, out / "cache")
+    dataset = load(NAME, data, out / "cache")
+    if not (out / "encoder").exists():
+        make_encoder(dataset.train.texts, out / "encoder")
+    with display() as shown:
+        mine = ours(asked.only, asked.seeds, data, out, shown)
+    rows = []
+    for case in asked.only:
+        its = []
+        for seed in range(asked.seeds):
+            its.append(theirs(case, seed, dataset, asked.code, out))
+            print(f"{case}, their seed {seed}: {its[-1]}", flush=True)
+        rows += [
+            compared(case, name, *([metrics[name] for metrics in side] for side in (mine[case], its)))
+            for name in METRICS
+        ]
+    report("parity", rows, asked.out)
+
+
+if __name__ == "__main__":
+    main()
