@@ -1,0 +1,77 @@
+"""A tuning that was killed: its journal lists the samples, and the next run goes on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.run.tuned_trials import in_order
+from xmcbench.run.tuning import Chosen, choose
+from xmcbench.run.tuning_journal import Journal, Noted, journal_path, read_journal
+from xmcbench.suite.tuning import Tune
+from xmcbench.trial.record import Record
+from xmcbench.trial.trial import Trial
+
+from .test_tuning import SPACE, Hill, base
+
+SETTINGS: dict[str, Any] = {"space": {"a": SPACE}, "num_samples": 9, "scheduler": "halving", "searcher": "optuna"}
+
+
+def tuned(journal: Path, carry: Any) -> Chosen:
+    return choose(base(), Tune.model_validate(SETTINGS), "a", dict, in_order(carry), journal)
+
+
+class Killed(Hill):
+    """Trials of which only so many end."""
+
+    def __init__(self, ends: int) -> None:
+        super().__init__()
+        self.ends = ends
+
+    def __call__(self, trials: Sequence[Trial]) -> list[Record]:
+        if len(self.trials) == self.ends:
+            raise KeyboardInterrupt
+        return super().__call__(trials)
+
+
+@pytest.mark.parametrize("ends", [0, 1, 5, 11])
+def test_a_tuning_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path: Path, ends: int) -> None:
+    unbroken, again = Hill(), Hill()
+    wanted = tuned(tmp_path / "unbroken.json", unbroken)
+    with pytest.raises(KeyboardInterrupt):
+        tuned(tmp_path / "killed.json", Killed(ends))
+    assert not read_journal(tmp_path / "killed.json").ended(9)
+    found = tuned(tmp_path / "killed.json", again)
+    assert found.as_dict() == wanted.as_dict()
+    assert [trial.key for trial in again.trials] == [trial.key for trial in unbroken.trials]
+    assert (tmp_path / "killed.json").read_bytes() == (tmp_path / "unbroken.json").read_bytes()
+    assert read_journal(tmp_path / "killed.json").ended(9)
+
+
+def test_samples_of_the_journal_come_before_new_ones(tmp_path: Path) -> None:
+    """Samples that run side by side end in any order, so that a searcher would not propose the same ones again."""
+    path, hill = tmp_path / "journal.json", Hill()
+    noted = [{"rate": rate, "width": width} for rate, width in ((0.25, 4), (0.75, 1), (0.02, 2))]
+    Journal(samples=[Noted(settings=settings) for settings in noted]).write(path)
+    tuned(path, hill)
+    settings = list(dict.fromkeys((trial.config["rate"], trial.config["width"]) for trial in hill.trials))
+    assert settings[:3] == [(one["rate"], one["width"]) for one in noted]
+    assert len(set(settings)) == 9
+
+
+def test_a_damaged_journal_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    path.write_text('{"samples": [{"set')
+    with pytest.raises(XMCBenchError, match=r"journal\.json: not the journal of a tuning; delete it"):
+        tuned(path, Hill())
+
+
+def test_what_the_samples_depend_on_changes_the_journal(tmp_path: Path) -> None:
+    tune = Tune.model_validate(SETTINGS)
+    other = tune.model_copy(update={"seed": 1})
+    places = {journal_path(tmp_path, base(), one, entry) for one in (tune, other) for entry in ("a", "b")}
+    assert len(places) == 4
