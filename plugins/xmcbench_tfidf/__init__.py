@@ -1,6 +1,6 @@
 """Baselines that match words: labels of the nearest training queries, and labels with texts similar to the query.
 
-Legend: C queries of a chunk, N training queries, L labels, V words.
+Legend: C queries of a chunk, N training queries, L labels, M = N + L texts, V words.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,13 @@ from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
 from xmcbench_tfidf.bm25 import BM25LabelMatch
-from xmcbench_tfidf.matching import answers, best
+from xmcbench_tfidf.matching import answers, best, nearest
 
 
 class TfidfMethod(Method):
-    """TF-IDF over training queries and label texts; a subclass computes the scores."""
+    """TF-IDF over training queries and label texts."""
 
-    late_imports = ("sklearn.feature_extraction.text",)
+    late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
 
     def fit(self, train: TrainingData, run: Run) -> None:
         from sklearn.feature_extraction.text import TfidfVectorizer
@@ -30,21 +31,21 @@ class TfidfMethod(Method):
         with run.ledger.stage("train"):
             self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
             try:
-                self.words.fit([*train.texts, *train.label_texts])
+                words_MV = scipy.sparse.csr_array(self.words.fit_transform(chain(train.texts, train.label_texts)))
             except ValueError as problem:
                 raise XMCBenchError(f"{train.card.name}: TF-IDF finds no word in the texts") from problem
-            self.matrices = self.index(train)
+            self.matrices = self.index(train, words_MV)
 
     @abstractmethod
-    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
-        """The matrices that `scores` multiplies queries with."""
+    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+        """The matrices that predictions need, of the rows of all texts: training queries, then labels."""
 
     @abstractmethod
-    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-        """Sparse scores [C, L] of a chunk of queries."""
+    def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
+        """The k best labels of a chunk of queries."""
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        return answers(texts, k, lambda chunk: self.scores(scipy.sparse.csr_array(self.words.transform(chunk))))
+        return answers(texts, lambda chunk: self.best_labels(scipy.sparse.csr_array(self.words.transform(chunk)), k))
 
     def save(self, directory: Path) -> None:
         (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
@@ -73,19 +74,16 @@ class NearestNeighbours(TfidfMethod):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
         power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
-    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
-        words_NV = scipy.sparse.csr_array(self.words.transform(list(train.texts)))
-        return {"queries": words_NV.T.tocsr(), "targets": train.targets}
+    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+        return {"queries": words_MV[: len(train.texts)].T.tocsr(), "targets": train.targets}
 
-    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-        similar_CN = (words_CV @ self.matrices["queries"]).tocsr()
-        nearest = best(similar_CN, self.config.neighbours)
-        votes = np.where(nearest.indices >= 0, nearest.scores, 0.0) ** self.config.power
-        rows = np.repeat(np.arange(len(nearest)), nearest.k)
-        votes_CN = scipy.sparse.csr_array(
-            (votes.ravel(), (rows, nearest.indices.clip(0).ravel())), shape=similar_CN.shape
-        )
-        return (votes_CN @ self.matrices["targets"]).tocsr()
+    def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
+        neighbours = nearest(words_CV, self.matrices["queries"], self.config.neighbours)
+        votes = np.where(neighbours.indices >= 0, neighbours.scores, 0.0) ** self.config.power
+        rows = np.repeat(np.arange(len(neighbours)), neighbours.k)
+        shape = len(neighbours), self.matrices["queries"].shape[1]
+        votes_CN = scipy.sparse.csr_array((votes.ravel(), (rows, neighbours.indices.clip(0).ravel())), shape=shape)
+        return best((votes_CN @ self.matrices["targets"]).tocsr(), k)
 
 
 class LabelMatch(TfidfMethod):
@@ -94,11 +92,11 @@ class LabelMatch(TfidfMethod):
     name = "tfidf-label"
     info = MethodInfo(summary="labels whose text matches the query by TF-IDF", needs=("label texts",))
 
-    def index(self, train: TrainingData) -> dict[str, scipy.sparse.csr_array]:
-        return {"labels": scipy.sparse.csr_array(self.words.transform(list(train.label_texts))).T.tocsr()}
+    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+        return {"labels": words_MV[len(train.texts) :].T.tocsr()}
 
-    def scores(self, words_CV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
-        return (words_CV @ self.matrices["labels"]).tocsr()
+    def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
+        return nearest(words_CV, self.matrices["labels"], k)
 
 
 @hookimpl

@@ -17,7 +17,7 @@ import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError
-from xmcbench_tfidf.matching import answers
+from xmcbench_tfidf.matching import answers, nearest
 
 
 class BM25LabelMatch(Method):
@@ -25,7 +25,7 @@ class BM25LabelMatch(Method):
 
     name = "bm25-label"
     info = MethodInfo(summary="labels whose text matches the query by BM25", needs=("label texts",))
-    late_imports = ("sklearn.feature_extraction.text",)
+    late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
 
     class Config(Method.Config):
         k1: float = Field(1.2, ge=0, description="how slowly a word that is repeated in a label saturates")
@@ -39,7 +39,7 @@ class BM25LabelMatch(Method):
         with run.ledger.stage("train"):
             self.words = CountVectorizer(dtype=np.float32)
             try:
-                counts_LV = scipy.sparse.csr_array(self.words.fit_transform(list(train.label_texts)))
+                counts_LV = scipy.sparse.csr_array(self.words.fit_transform(train.label_texts))
             except ValueError as problem:
                 raise XMCBenchError(f"{train.card.name}: BM25 finds no word in the label texts") from problem
             self.labels_VL = self._weighed(counts_LV).T.tocsr()
@@ -57,7 +57,7 @@ class BM25LabelMatch(Method):
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         return answers(
-            texts, k, lambda chunk: (scipy.sparse.csr_array(self.words.transform(chunk)) @ self.labels_VL).tocsr()
+            texts, lambda chunk: nearest(scipy.sparse.csr_array(self.words.transform(chunk)), self.labels_VL, k)
         )
 
     def save(self, directory: Path) -> None:

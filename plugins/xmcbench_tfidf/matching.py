@@ -1,6 +1,6 @@
-"""Top-k predictions from sparse scores, a chunk of queries at a time.
+"""The best products of sparse rows, a chunk of queries at a time.
 
-Legend: C queries of a chunk, L labels.
+Legend: C queries of a chunk, N columns, V words.
 """
 
 from __future__ import annotations
@@ -13,21 +13,41 @@ import scipy
 from xmcbench import Predictions, Texts, rank
 
 CHUNK = 1024  # queries scored at once
+SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
 
 
-def answers(texts: Texts, k: int, scores: Callable[[list[str]], scipy.sparse.csr_array]) -> Predictions:
-    """The k best labels of each text, whose `scores` [C, L] are made of a chunk of texts."""
-    chunks = (list(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK))
-    parts = [best(scores(chunk), k) for chunk in chunks]
+def answers(texts: Texts, predict: Callable[[list[str]], Predictions]) -> Predictions:
+    """Predictions for all texts by `predict`, which takes a chunk of them."""
+    parts = [predict(list(texts[start : start + CHUNK])) for start in range(0, len(texts), CHUNK)]
     return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
 
 
-def best(scores_CL: scipy.sparse.csr_array, k: int) -> Predictions:
+def nearest(words_CV: scipy.sparse.csr_array, others_VN: scipy.sparse.csr_array, k: int) -> Predictions:
+    """The k columns with the highest positive product with each row, ties by lower id; -1 pads.
+
+    Only the best products of a row are stored, not those with every text that shares a word.
+    """
+    from sparse_dot_topn import sp_matmul_topn
+
+    as_matrix = scipy.sparse.csr_matrix  # the type that sparse_dot_topn takes; nothing is copied
+    kept = min(k + SPARE, others_VN.shape[1])
+    top_CN = sp_matmul_topn(as_matrix(words_CV), as_matrix(others_VN), kept, threshold=0.0, sort=True)
+    found = best(scipy.sparse.csr_array(top_CN), k)
+    ends = top_CN.indptr[1:]
+    full = np.flatnonzero((np.diff(top_CN.indptr) == kept) & (kept > k))
+    tied = full[top_CN.data[ends[full] - 1] == found.scores[full, k - 1]]
+    if len(tied):
+        exact = best((words_CV[tied] @ others_VN).tocsr(), k)
+        found.indices[tied], found.scores[tied] = exact.indices, exact.scores
+    return found
+
+
+def best(scores_CN: scipy.sparse.csr_array, k: int) -> Predictions:
     """The k highest stored positive scores of each row; -1 pads a row that has fewer."""
-    scores_CL.eliminate_zeros()
-    counts = np.diff(scores_CL.indptr)
+    scores_CN.eliminate_zeros()
+    counts = np.diff(scores_CN.indptr)
     indices = np.full((len(counts), max(k, int(counts.max(initial=0)))), -1, np.int32)
     scores = np.full(indices.shape, -np.inf, np.float32)
     stored = np.arange(indices.shape[1]) < counts[:, None]
-    indices[stored], scores[stored] = scores_CL.indices, scores_CL.data
+    indices[stored], scores[stored] = scores_CN.indices, scores_CN.data
     return rank(indices, scores, k)

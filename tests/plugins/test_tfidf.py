@@ -109,6 +109,15 @@ def test_matching_label_texts_needs_no_annotation(kind: type[Method], tmp_path: 
     assert np.array_equal(found.scores, wanted.scores)
 
 
+@pytest.mark.parametrize("kind", [LabelMatch, BM25LabelMatch])
+def test_of_many_equal_labels_the_first_are_predicted(kind: type[Method], tmp_path: Path) -> None:
+    same = [number for number in range(LABELS) if number % 8]
+    texts = [DATA.label_texts[0] if number in same else text for number, text in enumerate(DATA.label_texts)]
+    found = fitted(kind, tmp_path, replace(DATA, label_texts=texts)).predict([DATA.label_texts[0]], 5)
+    assert len(same) > 5 + matching.SPARE
+    assert found.indices.tolist() == [[0, *same[:4]]]
+
+
 @pytest.mark.parametrize("kind", METHODS)
 def test_chunks_change_nothing(kind: type[Method], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = fitted(kind, tmp_path)
