@@ -2,7 +2,8 @@
 
 Each stage runs in a process of its own, so that its peak memory is its own. The exponent of a stage is the slope of log
 CPU seconds over log labels between the smallest and the largest catalogue. Stages use what the stages before prepared.
-Trials take three steps with the encoder `nano`, and predict 2,000 test queries.
+Trials take three steps with the encoder `nano`, and predict 2,000 test queries. Rows are added to those
+that are already in <out>/scale.json.
 
     python benchmarks/scale.py                                  # 13k and 130k labels: minutes
     python benchmarks/scale.py --labels 13k 130k 1300k          # the largest: about half an hour on two cores
@@ -31,12 +32,18 @@ from report import report
 
 SCORED = 100  # labels per query
 BATCH = {"batch_size": 8192, "negatives_per_query": 10}
+NANO = {"encoder": "nano", "batch_size": 256}
 METHODS: dict[str, dict[str, Any]] = {
-    "popular": {},
-    "tfidf-nn": {},
-    "dexml": {"negatives": "in-batch"},
-    "prime": {},
-    "ova": {},
+    "popular": {"method": "popular"},
+    "tfidf-nn": {"method": "tfidf-nn"},
+    "tfidf-label": {"method": "tfidf-label"},
+    "untrained": {"method": "untrained", "encoder": "nano"},
+    "dexml": {"method": "dexml", "negatives": "in-batch", **NANO},
+    "dexml-cache": {"method": "dexml", "negatives": "embedding-cache", **NANO},
+    "ngame": {"method": "ngame", **NANO},
+    "unidec": {"method": "unidec", **NANO},
+    "prime": {"method": "prime", **NANO},
+    "ova": {"method": "ova", **NANO},
 }
 Stage = Callable[[], object]  # what is measured, after its set-up
 
@@ -114,7 +121,7 @@ def trial(method: str, name: str, cache: Path) -> Stage:
     _load(small, cache)
     suite = {
         "name": "scale", "datasets": [small], "budget": {"steps": 3},
-        "methods": {method: {"method": method, **METHODS[method], **NEURAL.get(method, {})}},
+        "methods": {method: METHODS[method]},
     }  # fmt: skip
     (folder / "suite.yaml").write_text(json.dumps(suite))
     places = {"data": folder, "store": folder / "store", "cache": cache}
@@ -155,7 +162,6 @@ def _load(name: str, cache: Path) -> Any:
     return load(name, cache_dir=cache)
 
 
-NEURAL = {method: {"encoder": "nano", "batch_size": 256} for method in ("dexml", "prime", "ova")}
 STAGES: dict[str, Callable[[str, Path], Stage]] = {
     **{
         stage.__name__: stage
@@ -225,19 +231,24 @@ def main() -> None:
     if args.figure:
         draw(json.loads((args.out / "scale.json").read_text())["rows"], args.figure)
         return
+    path = args.out / "scale.json"
+    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
     with tempfile.TemporaryDirectory() as scratch:
-        cache = args.cache or Path(scratch)
-        rows = [
-            {"stage": stage, "labels": labels} | measure(stage, f"catalog-{labels}", cache)
-            for labels in args.labels
-            for stage in STAGES
-            if stage in args.stages
-        ]
+        for labels in args.labels:
+            for stage in (stage for stage in STAGES if stage in args.stages):
+                row = {"stage": stage, "labels": labels}
+                row |= measure(stage, f"catalog-{labels}", args.cache or Path(scratch))
+                rows = [other for other in rows if (other["stage"], other["labels"]) != (stage, labels)] + [row]
+                rows.sort(key=lambda row: (list(STAGES).index(row["stage"]), _size(row["labels"])))
+                _add_exponents(rows)
+                report("scale", rows, args.out)
+
+
+def _add_exponents(rows: list[dict[str, Any]]) -> None:
+    """To the last row of each stage that was measured at several sizes."""
     for row in rows:
         same = [other for other in rows if other["stage"] == row["stage"]]
-        if row is same[-1] and len(same) > 1:
-            row["exponent"] = _exponent(same[0], row)
-    report("scale", rows, args.out)
+        row["exponent"] = _exponent(same[0], row) if row is same[-1] and len(same) > 1 else None
 
 
 def _exponent(first: dict[str, Any], last: dict[str, Any]) -> float:

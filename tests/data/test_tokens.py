@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import tokens as tokens_module
 from xmcbench.data.tokens import GROUP_SHARE, Tokens, micro_batches, text_hash
+from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory
 
 TEXTS = ["one two", "", "drei vier fünf sechs", "x", "\x00 y"] * 3
@@ -109,6 +110,17 @@ def test_offsets_of_cached_tokens_fit_the_ids(tmp_path: Path, offsets: list[int]
     np.save(tmp_path / "offsets.npy", np.array(offsets))
     with pytest.raises(ValueError, match="offsets"):
         Tokens.open(tmp_path, 3)
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError("452639 requested and 194528 written")  # what numpy says
+
+    monkeypatch.setattr(np, "save", full)
+    with pytest.raises(XMCBenchError, match=r"a token cache cannot be written \(452639 requested .*bytes of its disk"):
+        Tokens.cached(["a"], lambda texts: [[1] for _ in texts], "x", tmp_path)
+    monkeypatch.undo()
+    assert len(Tokens.cached(["a"], lambda texts: [[1] for _ in texts], "x", tmp_path)) == 1
 
 
 def test_a_folder_that_fails_half_way_is_not_there(tmp_path: Path) -> None:

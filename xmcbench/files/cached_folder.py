@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from filelock import FileLock
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory
 from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
 
@@ -24,6 +25,8 @@ def open_or_make(directory: Path, open: Callable[[Path], T], write: Callable[[Pa
     `write` writes the files of the folder into the folder that it receives. `open` raises ValueError, OSError or
     EOFError where the files do not belong together; it is called after their digests are checked. `name` names the
     folder for people. One process at a time makes a folder, and the others wait for it.
+
+    Raises XMCBenchError where files cannot be written.
     """
     if directory.is_dir():
         with suppress(DamagedFolder):  # another process may be making it again: look once more under the lock
@@ -39,8 +42,12 @@ def open_or_make(directory: Path, open: Callable[[Path], T], write: Callable[[Pa
         for partial in directory.parent.glob(f".{directory.name}.*"):  # what a killed process left
             shutil.rmtree(partial, ignore_errors=True)
         with atomic_directory(directory) as made:
-            write(made)
-            write_manifest(made)
+            try:
+                write(made)
+                write_manifest(made)
+            except OSError as error:
+                reason = f"{error.strerror or error}; {shutil.disk_usage(made).free:,} bytes of its disk are free"
+                raise XMCBenchError(f"{directory}: {name} cannot be written ({reason})") from error
         return _checked(directory, open)
 
 
