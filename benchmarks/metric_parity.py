@@ -1,12 +1,12 @@
-"""Metrics of the same predictions by xmcbench, PECOS and napkinXC, each in an environment of its own.
+"""Metrics of the same predictions by xmcbench, PECOS, napkinXC and pyxclib, each in an environment of its own.
 
 Random predictions and truth, written as CSR matrices; every other program reads them with its own Python. Equal metrics
 agree to 1e-6. With `--ties` four labels each share a score: programs that order them otherwise differ, and agree again
 where each is given scores without ties, in the order of xmcbench (the columns "in order").
 
-    python benchmarks/metric_parity.py --pecos PYTHON --napkinxc PYTHON [--ties]
+    python benchmarks/metric_parity.py --pecos PYTHON --napkinxc PYTHON --pyxclib PYTHON [--ties]
 
-The environments: `pip install 'numpy<2' libpecos`, and `pip install napkinxc`.
+The environments: `pip install 'numpy<2' libpecos`; `pip install napkinxc`; pyxclib as in plugins/xmcbench_pyxclib.
 """
 
 from __future__ import annotations
@@ -53,7 +53,16 @@ for name, compute in weighted.items():
     values |= {f"{name}@{k}": compute(true, predicted, inverse, k, normalize=True)[-1] for k in KS}
 print(json.dumps(values))
 """
-PROGRAMS = {"pecos": PECOS, "napkinxc": NAPKINXC}
+PYXCLIB = """
+from xclib.evaluation import xc_metrics as measures
+inverse = measures.compute_inv_propesity(train, A=0.55, B=1.5)
+plain = {"P": measures.precision, "R": measures.recall, "nDCG": measures.ndcg}
+weighted = {"PSP": measures.psprecision, "PSnDCG": measures.psndcg}
+found = {name: compute(predicted, true, k=max(KS)) for name, compute in plain.items()}
+found |= {name: compute(predicted, true, inverse, k=max(KS)) for name, compute in weighted.items()}
+print(json.dumps({f"{name}@{k}": float(column[k - 1]) for name, column in found.items() for k in KS}))
+"""
+PROGRAMS = {"pecos": PECOS, "napkinxc": NAPKINXC, "pyxclib": PYXCLIB}
 
 
 def make(num_queries: int, num_labels: int, ties: bool, empty: bool) -> dict[str, sp.csr_matrix]:

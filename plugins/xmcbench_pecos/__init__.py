@@ -79,18 +79,17 @@ class XRTransformer(Pecos):
     config: Config
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        """Export the encoder in the layout of transformers, then run the program."""
+        """Export the encoder in the layout of transformers, uncharged as in every method, then run the program."""
         from xmcbench.engine.encoders.encoder import Encoder
 
-        with run.ledger.stage("train"):
-            encoder = Encoder.build(self.config.encoder, train.texts, run.seed, run.cache)
-            found = encoder.transformer.config.model_type
-            if found not in TRANSFORMERS:
-                raise XMCBenchError(
-                    f"{self.name}: encoder {self.config.encoder.name!r} is of type {found}, "
-                    f"expected one that PECOS knows: {', '.join(TRANSFORMERS)}"
-                )
-            encoder.save(run.checkpoint / "program" / "encoder")
+        encoder = Encoder.build(self.config.encoder, train.texts, run.seed, run.cache)
+        found = encoder.transformer.config.model_type
+        if found not in TRANSFORMERS:
+            raise XMCBenchError(
+                f"{self.name}: encoder {self.config.encoder.name!r} is of type {found}, "
+                f"expected one that PECOS knows: {', '.join(TRANSFORMERS)}"
+            )
+        encoder.save(run.checkpoint / "program" / "encoder")
         super().fit(train, run)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,14 @@ def test_what_does_not_fit_is_one_line(bench: Bench, predictions: Path, capsys: 
     code, _, error = run(bench, capsys, "score", predictions, "--dataset", "fake-30")
     assert code == 2
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.skipif(find_spec("xclib") is not None, reason="pyxclib is installed")
+def test_a_check_without_a_second_program_says_how_to_get_one(
+    bench: Bench, predictions: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, text, error = run(bench, capsys, "score", predictions, "--dataset", "fake-20", "--metrics", "P@1", "--check")
+    assert (code, text) == (2, "")
+    assert error == (
+        "error: --check: nothing computes P@1 a second time; docs/metrics.md says how to install pyxclib\n"
+    )

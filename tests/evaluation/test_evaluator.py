@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse as sp
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
-from xmcbench.errors import UnknownNameError
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation import (
     DEFAULT_METRICS,
     Hits,
@@ -134,3 +134,18 @@ def test_an_evaluator_knows_training_counts_and_the_card() -> None:
     assert score(hits, ["TailR@1"], {"TailR": TailRecall()}) == {"TailR@1": 1.0}
     missed = dataset_hits(rank(np.array([[0], [1], [1], [0]]), np.zeros((4, 1)), 1), dataset)
     assert score(missed, ["TailR@1"], {"TailR": TailRecall()}) == {"TailR@1": 0.0}
+
+
+@dataclass(frozen=True)
+class Again(Found):
+    name: str = "again"
+    repeats: str = "P"
+
+
+def test_a_metric_that_two_programs_compute_must_agree() -> None:
+    dataset = made_dataset()
+    hits = dataset_hits(rank(np.arange(4)[:, None], np.ones((4, 1), np.float32), 4), dataset)
+    names = ["P@1", "again@1"]
+    assert score(hits, names, BUILT_IN | {"again": Again(figure=1 - 1e-7)})["again@1"] < 1
+    with pytest.raises(XMCBenchError, match=re.escape("again@1 is 0.9, P@1 is 1.0, expected them equal")):
+        score(hits, names, BUILT_IN | {"again": Again(figure=0.9)})

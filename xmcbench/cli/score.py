@@ -23,6 +23,9 @@ def score(
         str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the name of the file).")
     ] = None,
     metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compute the metrics a second time with pyxclib; a difference is an error.")
+    ] = False,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Store a record here: imported, budget unknown.")
     ] = None,
@@ -35,6 +38,8 @@ def score(
     from xmcbench.trial.store import Store
 
     names = [metric.strip() for metric in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
+    if check:
+        names += _repeated(names)
     evaluators = find_evaluators(names, "--metrics")
     loaded = load(dataset, data_dir=data)
     imported = import_predictions(predictions, loaded, names, evaluators)
@@ -47,6 +52,19 @@ def score(
         place = Store(store)
         record = imported.store(place, loaded, label, sys.argv)
         typer.echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
+
+
+def _repeated(names: list[str]) -> list[str]:
+    """The metrics that compute `names` a second time. Raises XMCBenchError where none does."""
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.evaluation.evaluator import repeated_metrics
+
+    repeated = repeated_metrics(names)
+    if not repeated:
+        raise XMCBenchError(
+            f"--check: nothing computes {', '.join(names)} a second time; docs/metrics.md says how to install pyxclib"
+        )
+    return repeated
 
 
 def _table(scores: Scores) -> str:

@@ -20,6 +20,8 @@ DEFAULT_METRICS = (
     *(f"R@{k}" for k in (1, 3, 5, 10, 100)),
 )
 
+AGREEMENT = 1e-6  # between a metric and the same metric by other code
+
 # What papers on learning without annotations report (LMTX Section 2.6).
 ZERO_SHOT_METRICS = (*(f"P@{k}" for k in (1, 3, 5)), *(f"R@{k}" for k in (1, 3, 5, 10, 100)))
 
@@ -29,6 +31,9 @@ class Evaluator(Protocol):
 
     An evaluator whose metric is a ratio of two sums over queries may also have a method `terms(hits, k)` that returns
     `MetricTerms`, the terms of each query. Its metrics then get confidence intervals.
+
+    An evaluator that computes the metric of another one by other code names that one in an attribute `repeats`. Where
+    both are scored they must agree to `AGREEMENT`.
     """
 
     @property
@@ -70,6 +75,13 @@ def _split(metric: str, where: str) -> tuple[str, int]:
     return parts[1], int(parts[2])
 
 
+def repeated_metrics(metrics: Sequence[str]) -> list[str]:
+    """The metrics by which registered evaluators compute some of `metrics` a second time."""
+    repeats = {getattr(each.thing, "repeats", None): each.name for each in registry().all("evaluator")}
+    parts = [_split(metric, "") for metric in metrics]
+    return [f"{repeats[name]}@{k}" for name, k in parts if name in repeats]
+
+
 def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     """The hits of checked `predictions` for the dataset's test split, with card, training counts and propensities."""
     card = dataset.card
@@ -105,4 +117,8 @@ def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator
         with named_failure(metric):
             values[metric] = float(evaluator.compute(hits, k))
     check_metrics(values)
+    for metric, (evaluator, k) in parsed.items():
+        other = f"{getattr(evaluator, 'repeats', evaluator.name)}@{k}"
+        if other in values and abs(values[metric] - values[other]) > AGREEMENT:
+            raise XMCBenchError(f"{metric} is {values[metric]}, {other} is {values[other]}, expected them equal")
     return values
