@@ -23,7 +23,7 @@ Texts = Sequence[str]
 class Facts(BaseModel):
     """The facts of a dataset that metrics need besides the data. Nothing is guessed from a dataset's name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str
     propensity_a: float = Field(default=0.55, allow_inf_nan=False, description="A of the propensity model")

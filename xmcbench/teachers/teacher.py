@@ -69,7 +69,7 @@ class Teacher(ABC):
     class Config(BaseModel):
         """Settings of a teacher: immutable, and an unknown key is an error. A bare name means `{name: ...}`."""
 
-        model_config = ConfigDict(frozen=True, extra="forbid")
+        model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
         not_in_identity: ClassVar[frozenset[str]] = frozenset({"name", "prompt"})
         """Settings that `identity` leaves out: those that change no answer, and name and prompt, which are stored
         separately."""

@@ -56,7 +56,7 @@ class Budget(BaseModel):
     `peak_bytes` is not used up by training: a trial that needs more memory ends with the status `too_large`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     epochs: float | None = Field(None, gt=0, description="passes over the training queries")
     steps: int | None = Field(None, gt=0, description="optimiser steps")

@@ -35,7 +35,7 @@ Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # a sum of fractions 
 class Failure(BaseModel):
     """Why a trial has no score."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     type: str  # exception class, or the signal that ended the process
     message: str
@@ -46,7 +46,7 @@ class Failure(BaseModel):
 class Record(BaseModel):
     """One trial's outcome. Floats are stored as computed; rounding is for display."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: int = SCHEMA_VERSION
     key: str

@@ -12,7 +12,7 @@ Precision = Literal["float32", "bf16"]
 class EncoderConfig(BaseModel):
     """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, or a Hugging Face id or path")
     pooling: Literal["mean", "cls"] = Field(

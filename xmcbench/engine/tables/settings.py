@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 class TableConfig(BaseModel):
     """The optimiser and the storage of a table of label vectors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     optimizer: Literal["adam", "sgd", "none"] = Field("adam", description="none: the method itself writes the rows")
     learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule, which is that of the encoder")
