@@ -8,7 +8,17 @@ from typing import Literal
 
 from pydantic import Field
 
-from xmcbench import EncoderConfig, Environment, Method, MethodInfo, Run, TrainingData, XMCBenchError, hookimpl
+from xmcbench import (
+    EncoderConfig,
+    Environment,
+    Method,
+    MethodInfo,
+    Run,
+    TrainingData,
+    XMCBenchError,
+    encoders,
+    hookimpl,
+)
 from xmcbench_external import PythonProgram
 
 LIBPECOS = "libpecos==1.2.8"
@@ -39,7 +49,7 @@ class XRLinear(Pecos):
         citation="Yu et al., 2022: PECOS: Prediction for Enormous and Correlated Output Spaces",
         needs=("libpecos",),
     )
-    program = Path(__file__).with_name("xr_linear.py")
+    program = Path(__file__).with_name("xr_linear_program.py")
     # XR-Linear needs no other dependencies of libpecos.
     environment = Environment("pecos", NUMERICS, no_dependencies=(LIBPECOS,))
 
@@ -55,7 +65,7 @@ class XRTransformer(Pecos):
         "Classification",
         needs=("libpecos",),
     )
-    program = Path(__file__).with_name("xr_transformer.py")
+    program = Path(__file__).with_name("xr_transformer_program.py")
     # PECOS imports names that transformers 4.49 and later no longer have.
     environment = Environment(
         "pecos-transformers", (*NUMERICS, "torch>=2.3", "transformers>=4.40,<4.49"), no_dependencies=(LIBPECOS,)
@@ -80,9 +90,7 @@ class XRTransformer(Pecos):
 
     def fit(self, train: TrainingData, run: Run) -> None:
         """Export the encoder in the layout of transformers, uncharged as in every method, then run the program."""
-        from xmcbench.engine.encoders.encoder import Encoder
-
-        encoder = Encoder.build(self.config.encoder, train.texts, run.seed, run.cache)
+        encoder = encoders.Encoder.build(self.config.encoder, train.texts, run.seed, run.cache)
         found = encoder.transformer.config.model_type
         if found not in TRANSFORMERS:
             raise XMCBenchError(

@@ -166,7 +166,7 @@ class Registry:
             self._register(kind, self._homes[kind], Origin(OWN, own_version()))
 
     def _load_all(self, kind: str) -> None:
-        """Import the plugins that may register things of one kind. The built-in ones register methods and evaluators."""
+        """Import the plugins that may register things of one kind: the built-in ones methods and evaluators only."""
         if kind in ("method", "evaluator"):
             self._load_plugins(_is_built_in)
         self._load_plugins(lambda point: not _is_built_in(point))

@@ -1,0 +1,5 @@
+"""Text encoders: any transformers model, its tokenizer and settings."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
