@@ -13,7 +13,7 @@ import scipy.sparse
 from xmcbench import hookimpl
 
 if TYPE_CHECKING:
-    from xmcbench.evaluation import Evaluator, Hits
+    from xmcbench import evaluation
 
 PLAIN = {"P": "precision", "nDCG": "ndcg", "R": "recall"}
 WEIGHTED = {"PSP": "psprecision", "PSnDCG": "psndcg"}  # these also take the inverse propensities
@@ -33,7 +33,7 @@ class PyXCLib:
     def summary(self) -> str:
         return f"{self.repeats} by the code of pyxclib"
 
-    def compute(self, hits: Hits, k: int) -> float:
+    def compute(self, hits: evaluation.Hits, k: int) -> float:
         from xclib.evaluation import xc_metrics
 
         labels = hits.predictions.indices[:, :k]
@@ -46,7 +46,7 @@ class PyXCLib:
 
 
 @hookimpl
-def register_evaluators(register: Callable[[Evaluator], None]) -> None:
+def register_evaluators(register: Callable[[evaluation.Evaluator], None]) -> None:
     if find_spec("xclib") is not None:
         for metric in PLAIN | WEIGHTED:
             register(PyXCLib(metric))
