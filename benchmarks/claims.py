@@ -9,6 +9,7 @@ seen with 80 % power.
     python benchmarks/claims.py --data DIRECTORY --run    # trains first what the store lacks: hours on two cores
     python benchmarks/claims.py --store leaderboard/measured --only 'PRIME*'
     python benchmarks/claims.py --write leaderboard/claims.yaml    # also the states that the leaderboard shows
+    python benchmarks/claims.py --store leaderboard/measured --markdown docs/claims.md    # also the table there
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 from report import report
+from tabulate import tabulate
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -42,6 +44,8 @@ from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
+MARKS = ("<!-- table of claims.py -->", "<!-- end of the table -->")
+COLUMNS = ("claim", "paper", "measured", "seeds", "queries", "verdict")
 VERDICTS = ("holds", "does not hold", "not decided", "not run")
 
 
@@ -256,6 +260,17 @@ def update(path: Path, claims: list[dict[str, Any]], outcomes: dict[str, Outcome
     write_claims(known.values(), path)
 
 
+def write_table(rows: list[dict[str, Any]], path: Path) -> None:
+    """Replace the table between the marks in a Markdown file by the claims whose trials are there."""
+    table = [{name: cells[name] for name in COLUMNS} for cells in rows if not cells["verdict"].startswith("not run")]
+    before, _, rest = path.read_text(encoding="utf-8").partition(MARKS[0])
+    _, mark, after = rest.partition(MARKS[1])
+    if not mark:
+        raise XMCBenchError(f"{path}: expected a table between {MARKS[0]} and {MARKS[1]}")
+    text = tabulate(table, headers="keys", tablefmt="pipe", disable_numparse=True)
+    path.write_text(f"{before}{MARKS[0]}\n{text}\n{mark}{after}", encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", type=Path, default=Path("results"))
@@ -264,6 +279,7 @@ def main() -> None:
     parser.add_argument("--run", action="store_true", help="train what is missing first")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--write", type=Path, metavar="FILE", help="also write the leaderboard's claims")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     options = parser.parse_args()
     claims = [c for c in yaml.safe_load((HERE / "claims.yaml").read_text()) if fnmatch(c["claim"], options.only)]
     trials, published = Trials(options.store, options.data), published_rows()
@@ -280,6 +296,8 @@ def main() -> None:
             rows.append(row(claim, outcome, published))
         except XMCBenchError as problem:
             problems.append(f"{claim['claim']}: {problem}")
+    if options.markdown:
+        write_table(rows, options.markdown)
     if options.write:
         update(options.write, claims, outcomes)
     verdicts = Counter(outcome.verdict for outcome in outcomes.values())

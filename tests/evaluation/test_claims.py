@@ -104,3 +104,20 @@ def test_trials_of_older_code_count_and_are_marked(
     found = outcome(claims, root)
     assert found.verdict == "holds"
     assert found.text.endswith(f"(method {version}, now {version + 1})")
+
+
+def test_the_documented_table_shows_the_claims_of_accepted_trials() -> None:
+    """`claims.py` writes both from the accepted results, with `--write` and `--markdown`."""
+    root = BENCHMARKS.parent
+    text = (root / "docs" / "claims.md").read_text(encoding="utf-8")
+    table = text.partition("<!-- table of claims.py -->")[2].partition("<!-- end of the table -->")[0]
+    rows = {line.split("|")[1].strip(): line for line in table.splitlines()[3:]}
+    accepted = {path.name for path in (root / "leaderboard" / "measured" / "trials").iterdir()}
+    found = yaml.safe_load((root / "leaderboard" / "claims.yaml").read_text(encoding="utf-8"))["claims"]
+    measured = [claim for claim in found if claim.get("trials", {}).get("better_keys")]
+    assert {claim["claim"] for claim in measured} == rows.keys()
+    for claim in measured:
+        trials = claim["trials"]
+        assert {*trials["better_keys"], *trials["than_keys"]} <= accepted
+        low, high = trials["interval"]
+        assert f"{trials['difference']} ({low} to {high})" in rows[claim["claim"]]
