@@ -18,9 +18,12 @@ from processes import MAIN, command_line
 
 from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.ray import RayExecutor
+from xmcbench.run.ray_tune import on_tune
+from xmcbench.run.tuned_trials import run_samples, tuned_trials
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import Progress
+from xmcbench.trial.trial import Trial
 
 CPUS = 2  # of each node
 NODE = {"num_cpus": CPUS, "object_store_memory": 80 * 2**20}
@@ -93,3 +96,22 @@ def start(bench: Bench, suite: Path, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )  # fmt: skip
+
+
+TUNE = {"space": {"ok": {"strength": {"low": 0.5, "high": 2.0}}}, "num_samples": 4, "budget": {"steps": 2}}
+KEYS: dict[str, Any] = {"selection": {"queries": 5, "metric": "P@1"}, "tune": TUNE}
+
+
+def tuned_on_ray(bench: Bench, suite: Path, heard: Heard | None = None, **share: Any) -> list[Trial]:
+    executor = RayExecutor()
+    runner = bench.runner(suite, executor=executor, share=Share(**share))
+    return tuned_trials(runner, on_tune(executor, runner, heard or bench.heard))
+
+
+def tuned_here(bench: Bench, suite: Path) -> list[Trial]:
+    runner = bench.runner(suite, store=bench.root / "alone", debug=True)
+    return tuned_trials(runner, run_samples(runner, Heard()))
+
+
+def ended(bench: Bench) -> list[Record]:
+    return sorted(bench.store.records(), key=lambda record: record.trial.label)

@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: over two workers, with a worker that is killed, with two drivers."""
+"""Trials on a Ray cluster: over two workers, with two drivers, and as samples of a tuning on Ray Tune."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import sys
 from typing import Any
 
 import pytest
-from fakes.bench import Bench
-from processes import until
+from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.run.ray import RayExecutor, _RayTrial
 from xmcbench.run.running_trial import RunningTrial, Task
+from xmcbench.run.tuned_trials import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
 
-from .ray_cluster import SMALL, TWO_NODES, Killer, all_is_free, assert_alike, in_process, on_ray, start
+from .ray_cluster import (
+    KEYS,
+    SMALL,
+    TWO_NODES,
+    assert_alike,
+    ended,
+    in_process,
+    on_ray,
+    start,
+    tuned_here,
+    tuned_on_ray,
+)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX")
 
@@ -34,16 +45,6 @@ def test_workers_on_two_nodes_give_the_figures_and_the_key_of_one(ray_bench: Ben
     assert not list(ray_bench.root.glob("results/trials/*/ray")), "what Ray Train kept while they ran"
 
 
-def test_a_worker_that_is_killed_costs_the_steps_since_the_checkpoint_and_nothing_else(ray_bench: Bench) -> None:
-    selection = {"queries": 6, "evaluations": 4}  # each writes a checkpoint
-    suite = ray_bench.suite({"hard": {"method": "dexml", **SMALL}}, budget={"steps": 120}, selection=selection)
-    killer = Killer(at=50)
-    record = on_ray(ray_bench, suite, killer, workers=2)["hard"]
-    assert killer.back[0] > 20, "it went back to a checkpoint; the first is at a quarter of the budget"
-    assert_alike(record, in_process(ray_bench, suite)["hard"])
-    assert until(all_is_free, 60), "neither group of workers holds a CPU"
-
-
 def test_two_drivers_run_each_trial_once(ray_bench: Bench, cluster: Any) -> None:
     suite = ray_bench.suite({"one": {"method": "fake-ok"}, "two": {"method": "fake-ok", "width": 8}})
     drivers = [start(ray_bench, suite, "--address", cluster.address) for _ in range(2)]
@@ -53,6 +54,23 @@ def test_two_drivers_run_each_trial_once(ray_bench: Bench, cluster: Any) -> None
         assert "ray" not in output.lower().replace(str(suite).lower(), ""), output
     fits = [path.read_text() for path in ray_bench.root.glob("results/trials/*/fits.txt")]
     assert fits == ["fit\n", "fit\n"]
+
+
+def test_samples_on_ray_tune_lead_to_the_choice_that_is_made_without_and_are_not_run_again(ray_bench: Bench) -> None:
+    suite = ray_bench.suite(["fake-ok"], **KEYS)
+    (chosen,) = tuned_on_ray(ray_bench, suite)
+    assert [chosen] == tuned_here(ray_bench, suite)
+    labels = [f"ok/sample-{number}" for number in range(4)]
+    assert sorted(ray_bench.heard.begun) == labels
+    assert [record.trial.label for record in ended(ray_bench)] == labels
+    assert not (ray_bench.store.root / "tunings" / "ray").exists(), "files of Tune"
+
+    before = ended(ray_bench)
+    again = Heard()
+    assert tuned_on_ray(ray_bench, suite, again) == [chosen]
+    assert ended(ray_bench) == before
+    runner = ray_bench.runner(suite)
+    assert tuned_trials(runner, stored_samples(runner)) == [chosen]
 
 
 class WorkerGroupError(Exception):

@@ -58,6 +58,16 @@ def test_workers_that_share_no_store_exchange_checkpoints_and_the_driver_brings_
     assert [path.name for path in storage.iterdir()] == [crash.key], "what --retry goes on from"
 
 
+def test_a_worker_that_is_killed_costs_the_steps_since_the_checkpoint_and_nothing_else(ray_bench: Bench) -> None:
+    selection = {"queries": 6, "evaluations": 4}  # each writes a checkpoint
+    suite = ray_bench.suite({"hard": {"method": "dexml", **SMALL}}, budget={"steps": 120}, selection=selection)
+    killer = Killer(at=50)
+    record = on_ray(ray_bench, suite, killer, workers=2)["hard"]
+    assert killer.back[0] > 20, "it went back to a checkpoint; the first is at a quarter of the budget"
+    assert_alike(record, in_process(ray_bench, suite)["hard"])
+    assert until(all_is_free, 60), "neither group of workers holds a CPU"
+
+
 def test_where_a_node_is_lost_fewer_workers_go_on(ray_bench: Bench, cluster: Any) -> None:
     selection = {"queries": 6, "evaluations": 4}
     suite = ray_bench.suite({"table": {"method": "ova", **SMALL}}, budget={"steps": 400}, selection=selection)

@@ -16,8 +16,7 @@ from xmcbench.run.tuning_journal import read_journal
 from xmcbench.trial.record import Status
 from xmcbench.trial.store import StoreError
 
-from .ray_cluster import SMALL, Killer, all_is_free, start
-from .test_ray_tune import KEYS, TUNE, ended, tuned_here, tuned_on_ray
+from .ray_cluster import KEYS, SMALL, TUNE, Killer, all_is_free, ended, start, tuned_here, tuned_on_ray
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX"),
