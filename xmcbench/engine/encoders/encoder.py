@@ -185,6 +185,9 @@ class Encoder(nn.Module):
 
     def save(self, directory: Path) -> None:
         """Write transformer and tokenizer in the layout that transformers opens."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # one for a single file
         transformer: Any = self.transformer
         transformer.save_pretrained(directory)
         self.tokenizer.save(directory)
