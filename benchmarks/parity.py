@@ -28,10 +28,8 @@ from xmcbench.cli.progress import display
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
 from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
-from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.evaluation.evaluator import score
-from xmcbench.evaluation.metrics import find_hits
-from xmcbench.evaluation.ranking import rank
+from xmcbench.evaluation.evaluator import find_evaluators
+from xmcbench.evaluation.imported.record import import_predictions
 from xmcbench.run.display import Display
 from xmcbench.run.runner import Runner, Settings
 
@@ -98,11 +96,8 @@ def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> dic
         ended = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    scores = sp.load_npz(target).tocsr()
-    shape = (scores.shape[0], 100)
-    best = rank(scores.indices.reshape(shape).astype(np.int32), scores.data.reshape(shape).astype(np.float32), 100)
-    hits = find_hits(best, dataset.test.targets, np.ones(scores.shape[1]))
-    return score(hits, METRICS, {evaluator.name: evaluator for evaluator in EVALUATORS})
+    imported = import_predictions(target, dataset, METRICS, find_evaluators(METRICS))
+    return {name: imported.scores.metrics[name] for name in METRICS}
 
 
 def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, list[dict[str, float]]]:

@@ -22,6 +22,7 @@ from xmcbench.run.runner import Runner
 from xmcbench.run.running_trial import Death, RunningTrial, Task
 from xmcbench.run.tuned_trials import run_samples
 from xmcbench.run.tuning import Proposal, RunSearch, Search, quality
+from xmcbench.run.tuning_journal import FOLDER
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 
@@ -78,7 +79,6 @@ class _Samples:
     def __init__(self, search: Search, runner: Runner, display: Display, executor: RayExecutor) -> None:
         self._search, self._runner, self._display, self._executor = search, runner, display, executor
         self._samples: dict[str, _Sample] = {}
-        self._fault: Exception | None = None
 
     def fit(self, needs: Needs) -> None:
         """Run all samples."""
@@ -87,7 +87,7 @@ class _Samples:
         halving = import_extra("ray.tune.schedulers", "ray", PURPOSE).ASHAScheduler(
             time_attr="resource", max_t=growth ** (rungs - 1), reduction_factor=growth
         )
-        folder = self._runner.store.root / "tunings" / "ray"
+        folder = self._runner.store.root / FOLDER / "ray"
         tuner = tune.Tuner(
             tune.with_resources(run_sample, {"CPU": needs.cpus, "GPU": needs.gpus}),
             tune_config=tune.TuneConfig(
