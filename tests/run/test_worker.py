@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 
 from xmcbench.engine import checkpoint
 from xmcbench.engine.workers import ALONE
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.cached_folder import open_or_make
 from xmcbench.run.worker import disk_fault
 
 
@@ -24,6 +26,15 @@ from xmcbench.run.worker import disk_fault
 )
 def test_a_full_disk_is_known_by_any_librarys_words(problem: Exception) -> None:
     assert disk_fault(problem) == os.strerror(errno.ENOSPC)
+
+
+def test_a_full_disk_is_known_behind_an_error_that_names_the_folder(tmp_path: Path) -> None:
+    def full(_made: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(XMCBenchError, match="tokens cannot be written") as caught:
+        open_or_make(tmp_path / "tokens", Path.exists, full, "tokens")
+    assert disk_fault(caught.value) == os.strerror(errno.ENOSPC)
 
 
 @pytest.mark.parametrize("problem", [ValueError("28"), FileNotFoundError(errno.ENOENT, "gone"), MemoryError()])

@@ -90,12 +90,14 @@ def _run(attempt: Attempt) -> Record | None:
 
 
 def disk_fault(problem: BaseException) -> str | None:
-    """The message of a full or read-only disk, if that is what `problem` is about."""
+    """The message of a full or read-only disk, if that is what `problem` or its cause is about."""
     code = problem.errno if isinstance(problem, OSError) else None
     # Libraries written in Rust (safetensors, tokenizers) raise classes of their own, with the number in the text.
     if code is None and (match := re.search(r"\(os error (\d+)\)", str(problem))):
         code = int(match[1])
-    return os.strerror(code) if code in DISK_FAULTS else None
+    if code in DISK_FAULTS:
+        return os.strerror(code)
+    return disk_fault(problem.__cause__) if problem.__cause__ else None
 
 
 def log_tail(directory: Path) -> str:
