@@ -27,8 +27,7 @@ from typing import Any
 
 import yaml
 from pydantic import ValidationError
-from report import report
-from tabulate import tabulate
+from report import report, write_table
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -44,7 +43,6 @@ from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
-MARKS = ("<!-- table of claims.py -->", "<!-- end of the table -->")
 COLUMNS = ("claim", "paper", "measured", "seeds", "queries", "verdict")
 VERDICTS = ("holds", "does not hold", "not decided", "not run")
 
@@ -260,15 +258,9 @@ def update(path: Path, claims: list[dict[str, Any]], outcomes: dict[str, Outcome
     write_claims(known.values(), path)
 
 
-def write_table(rows: list[dict[str, Any]], path: Path) -> None:
-    """Replace the table between the marks in a Markdown file by the claims whose trials are there."""
-    table = [{name: cells[name] for name in COLUMNS} for cells in rows if not cells["verdict"].startswith("not run")]
-    before, _, rest = path.read_text(encoding="utf-8").partition(MARKS[0])
-    _, mark, after = rest.partition(MARKS[1])
-    if not mark:
-        raise XMCBenchError(f"{path}: expected a table between {MARKS[0]} and {MARKS[1]}")
-    text = tabulate(table, headers="keys", tablefmt="pipe", disable_numparse=True)
-    path.write_text(f"{before}{MARKS[0]}\n{text}\n{mark}{after}", encoding="utf-8")
+def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The columns for readers, of the claims whose trials are there."""
+    return [{name: cells[name] for name in COLUMNS} for cells in rows if not cells["verdict"].startswith("not run")]
 
 
 def main() -> None:
@@ -297,7 +289,7 @@ def main() -> None:
         except XMCBenchError as problem:
             problems.append(f"{claim['claim']}: {problem}")
     if options.markdown:
-        write_table(rows, options.markdown)
+        write_table("claims", shown(rows), options.markdown)
     if options.write:
         update(options.write, claims, outcomes)
     verdicts = Counter(outcome.verdict for outcome in outcomes.values())

@@ -1,0 +1,121 @@
+"""The order of the methods with equal encoder tokens and with equal epochs: a table and a figure for `docs/claims.md`.
+
+Reads the trials of `suites/real/tate-two-budgets.yaml` from a store, all seeds; trains nothing.
+
+    python benchmarks/two_budgets.py --store results
+    python benchmarks/two_budgets.py --markdown docs/claims.md --figure docs/pictures/two-budgets.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from report import report, write_table
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.reporting.numbers import short_number
+from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+
+SUITE = "tate-two-budgets"
+BUDGETS = ("tokens", "epochs")
+METRIC = "P@1"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method within one of the budgets."""
+
+    method: str
+    budget: str
+    records: tuple[Record, ...]  # one for each seed
+
+    @property
+    def values(self) -> list[float]:
+        return [100 * record.metrics[METRIC] for record in self.records]
+
+    @property
+    def mean(self) -> float:
+        return fmean(self.values)
+
+    @property
+    def encoder_tokens(self) -> float:
+        return fmean(record.spent["encoder_tokens"] for record in self.records)
+
+
+def read_cells(store: Store) -> dict[str, dict[str, Cell]]:
+    """The cells of methods that train, by budget and then by method, best first.
+
+    Raises `XMCBenchError` where a method has different seeds within the two budgets.
+    """
+    found: dict[tuple[str, str], list[Record]] = {}
+    for record in store.records():
+        if record.suite == SUITE and record.status is Status.OK and record.spent["encoder_tokens"]:
+            method, _, budget = record.trial.label.removesuffix("]").partition("[budget=")
+            found.setdefault((method, budget), []).append(record)
+    for method, _ in found:
+        seeds = [sorted(record.trial.seed for record in found.get((method, budget), [])) for budget in BUDGETS]
+        if seeds[0] != seeds[1]:
+            raise XMCBenchError(f"{method}: seeds {seeds[0]} with equal tokens, {seeds[1]} with equal epochs")
+    cells = sorted((Cell(*at, tuple(own)) for at, own in found.items()), key=lambda cell: -cell.mean)
+    return {budget: {cell.method: cell for cell in cells if cell.budget == budget} for budget in BUDGETS}
+
+
+def rows(cells: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
+    """A row for each method, in the order of equal tokens."""
+    places = {budget: list(own) for budget, own in cells.items()}
+    table = []
+    for method in places["tokens"]:
+        row: dict[str, Any] = {"method": method}
+        for budget in BUDGETS:
+            cell = cells[budget][method]
+            spread = f" ± {stdev(cell.values):.2f}" if len(cell.values) > 1 else ""
+            row[f"{METRIC}, equal {budget}"] = f"{cell.mean:.2f}{spread}"
+            row[f"rank, equal {budget}"] = str(places[budget].index(method) + 1)
+            row[f"tokens, equal {budget}"] = short_number(cell.encoder_tokens)
+        table.append(row)
+    return table
+
+
+def draw(cells: dict[str, dict[str, Cell]], path: Path) -> None:
+    """A line for each method from its metric and tokens within one budget to those within the other."""
+    with drawing(path, PAGE, 3.6) as axes:
+        for number, method in enumerate(cells["tokens"]):
+            ends = [cells[budget][method] for budget in BUDGETS]
+            x, y = [end.encoder_tokens for end in ends], [end.mean for end in ends]
+            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
+            axes.plot(x, y, label=method, linestyle="-" if number < len(COLOURS) else "--", **style)
+        axes.set(xscale="log", xlabel="encoder tokens (left: equal; right: equal epochs)", ylabel=f"{METRIC} (%)")
+        axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+        legend_below(axes, columns=4)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, default=Path("leaderboard/measured"))
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw a figure: svg, pdf or png")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    options = parser.parse_args()
+    try:
+        cells = read_cells(Store(options.store))
+    except XMCBenchError as problem:
+        sys.exit(str(problem))
+    if not cells["tokens"]:
+        parser.error(f"{options.store}: no trials of {SUITE}, expected those of suites/real/{SUITE}.yaml")
+    table = rows(cells)
+    if options.markdown:
+        write_table("two_budgets", table, options.markdown)
+    if options.figure:
+        draw(cells, options.figure)
+    report("two_budgets", table, options.out)
+
+
+if __name__ == "__main__":
+    main()
