@@ -124,6 +124,7 @@ class Ledger:
     peak_bytes: int = 0  # peak resident memory of the worker that took the most
     worker_bytes: list[int] = field(default_factory=list)  # peak per worker, at the end of training
     largest_step: dict[str, float] = field(default_factory=dict)  # most spent of each limit between two checks
+    shortlist_recall: float | None = None  # of the last approximate search for shortlists, measured on a sample
     refused_pass: int = 0  # 1 where a pass over the data did not fit into what was left of the budget
     _inner: float = field(default=0.0, repr=False)  # seconds charged to stages nested in the current one
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
@@ -183,7 +184,7 @@ class Ledger:
             if isinstance(more, dict):
                 join = max if name == "largest_step" else float.__add__
                 more = mine | {key: join(float(mine.get(key, 0.0)), float(value)) for key, value in more.items()}
-            elif isinstance(more, list):
+            elif isinstance(more, list) or name == "shortlist_recall":
                 more = more or mine
             else:
                 more = max(mine, more) if name == "peak_bytes" else mine + more
@@ -232,6 +233,10 @@ class Ledger:
                 f"a worker took {peak / 1e9:.2f} GB of memory by step {self.steps}, "
                 f"the budget allows {budget.peak_bytes / 1e9:.2f} GB"
             )
+
+    def note_recall(self, recall: float) -> None:
+        """Enter the measured recall of an approximate search for shortlists."""
+        self.shortlist_recall = recall
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as a record stores it: all counts, and the totals derived from them."""

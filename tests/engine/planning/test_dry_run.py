@@ -13,10 +13,12 @@ from engine.training.method import Toy
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.search import shortlists
 from xmcbench.engine.training.loop import Loop
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
@@ -72,6 +74,25 @@ def test_a_plan_is_what_a_trial_then_takes(name: str, small_encoder: str, data: 
     assert planned.encoder_flops == pytest.approx(spent.encoder_flops, rel=0.05)
     assert planned.scoring_flops == pytest.approx(spent.scoring_flops, rel=0.25)
     assert planned.flops == pytest.approx(spent.flops, rel=0.05)
+
+
+def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the_ledger(
+    small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = METHODS["dexml hard"] | {"batch_size": 2 * len(data.texts)}
+    planned, spent = Ledger(), []
+    for large in (10**12, 0):
+        monkeypatch.setattr(shortlists, "LARGE_SEARCH", large)
+        monkeypatch.setattr(counted, "EXACT_PAIRS", large)
+        planned = on_paper(built("dexml", small_encoder, **settings), data, tmp_path / f"paper{large}", {"steps": 2})
+        run = make_run(tmp_path / f"real{large}", {"steps": 2})
+        built("dexml", small_encoder, **settings).fit(data, run)
+        spent.append(run.ledger)
+    exact, approximate = spent
+    assert exact.shortlist_recall is None
+    assert approximate.shortlist_recall == pytest.approx(1.0)  # so few labels are one cluster
+    assert approximate.scoring_flops != exact.scoring_flops
+    assert planned.scoring_flops == pytest.approx(approximate.scoring_flops, rel=0.05)
 
 
 def test_any_limit_ends_it(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

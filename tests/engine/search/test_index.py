@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from hypothesis import given, settings
 
 from xmcbench import XMCBenchError
-from xmcbench.engine.search import HNSW, Backend, FaissIndex, build_index, top_k
+from xmcbench.engine.search import HNSW, IVF, Backend, FaissIndex, build_index, top_k
 from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, assert_same, clustered, tied
@@ -49,10 +50,11 @@ def recall(found: Predictions, expected: Predictions) -> float:
     )
 
 
-def test_a_graph_finds_most_of_the_best_labels_and_scores_them_alike() -> None:
+@pytest.mark.parametrize("backend", ["faiss-hnsw", "faiss-ivf"])
+def test_graph_and_clusters_find_most_of_the_best_labels_and_score_them_alike(backend: Backend) -> None:
     case = clustered()
     exact = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude)
-    index = build_index(case.labels_LD, "faiss-hnsw")
+    index = build_index(case.labels_LD, backend)
     found = index.top_k(case.queries_ND, case.k, exclude=case.exclude)
     assert recall(found, exact) > 0.95
     assert (found.indices >= 0).all()
@@ -60,14 +62,18 @@ def test_a_graph_finds_most_of_the_best_labels_and_scores_them_alike() -> None:
     np.testing.assert_array_equal(found.scores, scores)
 
 
-def test_a_wider_search_of_the_graph_finds_more() -> None:
+SMALL = HNSW(m=4, ef_construction=8)
+
+
+@pytest.mark.parametrize(
+    ("narrow", "wide"),
+    [(replace(SMALL, ef_search=1), replace(SMALL, ef_search=1_000)), (IVF(probes=1), IVF())],
+)
+def test_a_wider_search_finds_more(narrow: HNSW | IVF, wide: HNSW | IVF) -> None:
     case = clustered(k=10)
     exact = top_k(case.queries_ND, case.labels_LD, 10)
-    narrow, wide = (
-        FaissIndex(case.labels_LD, HNSW(m=4, ef_construction=8, ef_search=ef)).top_k(case.queries_ND, 10)
-        for ef in (1, 1_000)
-    )
-    assert recall(narrow, exact) < recall(wide, exact)
+    few, many = (FaissIndex(case.labels_LD, each).top_k(case.queries_ND, 10) for each in (narrow, wide))
+    assert recall(few, exact) < recall(many, exact)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

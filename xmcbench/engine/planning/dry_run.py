@@ -25,6 +25,7 @@ from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Sampler
+from xmcbench.engine.search.shortlists import search_flops
 from xmcbench.engine.training.loop import Loop, Metrics, Position
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
@@ -37,15 +38,19 @@ SETTLED = 2  # refreshes of a large dataset after which batches and refreshes ar
 KNOWN_LIMITS = {"epochs", "steps", "encoder_tokens", "flops", "device_seconds"}
 
 
+@dataclass(frozen=True)
 class StandIns(Embeddings):
     """Stand-in vectors, and neighbours among them; counts what a search of the real vectors would take."""
+
+    num_queries: int = 1  # of the dataset, of which those here may be a sample
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         queries_ND, labels_LD = self.queries(), self.labels()
         if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
             return super().nearest(k, exclude)
-        self.require(needs_queries=True, needs_labels=True, scoring_flops=2 * len(queries_ND) * labels_LD.numel())
-        flops.current().flops += 2 * len(queries_ND) * labels_LD.numel()
+        operations = search_flops(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
+        self.require(needs_queries=True, needs_labels=True, scoring_flops=operations)
+        flops.current().flops += operations
         return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
 
 
@@ -141,6 +146,7 @@ class CountedSteps:
             charging.on_demand(lambda: work.queries_ND, work.all_query_lengths_N),
             charging.on_demand(labels, work.label_lengths_L) if self.method.encodes_labels else labels,
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
+            num_queries=work.num_queries,
         )
         with ledger.stage("mine"), flops.counting() as scored, torch.no_grad():
             self.sampler.refresh(epoch, embeddings)

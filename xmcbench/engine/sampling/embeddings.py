@@ -16,7 +16,9 @@ import scipy.sparse as sp
 import torch
 from torch import Tensor
 
-from xmcbench.engine.search.exact import top_k
+from xmcbench.engine import flops
+from xmcbench.engine.search.index import build_index
+from xmcbench.engine.search.shortlists import backend_for, measured_recall, search_flops
 from xmcbench.engine.workers import ALONE, Workers
 
 
@@ -28,6 +30,10 @@ class Require(Protocol):
 
 def _everything_fits(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
     """There is no budget."""
+
+
+def _not_noted(recall: float) -> None:
+    """There is no ledger."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class Embeddings:
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
     require: Require = _everything_fits
+    note_recall: Callable[[float], None] = _not_noted
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""
@@ -61,12 +68,19 @@ class Embeddings:
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows.
 
-        Raises PassTooLargeError, before anything is computed, unless both passes fit into the rest of the budget.
+        Among more than a trillion pairs the search is approximate (`search.shortlists`); its recall is measured and
+        passed to `note_recall`. Raises PassTooLargeError, before anything is computed, unless both passes fit into the
+        rest of the budget.
         """
         self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
-        self.require(needs_queries=False, needs_labels=False, scoring_flops=2 * len(queries_ND) * labels_LD.numel())
         size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
+        operations = search_flops(total, *labels_LD.shape)
+        self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
+        index = build_index(labels_LD, backend := backend_for(total, len(labels_LD)))
+        if backend != "exact":  # which counts its operations itself
+            flops.current().flops += operations if rank == 0 else 0
+            self.note_recall(measured_recall(index, queries_ND, labels_LD, k, exclude))
         mine = slice(total * rank // size, total * (rank + 1) // size)
-        nearest = top_k(queries_ND[mine], labels_LD, k, exclude=exclude[mine])
+        nearest = index.top_k(queries_ND[mine], k, exclude=exclude[mine])
         return self.workers.gather(torch.from_numpy(nearest.indices).to(labels_LD.device)).cpu().numpy()

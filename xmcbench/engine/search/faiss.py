@@ -1,4 +1,4 @@
-"""Search with faiss, an optional dependency: a flat index, or a graph that finds most of the best labels.
+"""Search with faiss, an optional dependency: a flat index, or a graph or clusters that find most of the best labels.
 
 Faiss nominates labels; `exact.rank` scores and sorts them, so that all backends return the same scores.
 
@@ -7,6 +7,7 @@ Legend: N queries, L labels, D dimensions; B queries of a chunk, M nominated lab
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -22,6 +23,8 @@ from xmcbench.engine.search.order import predictions
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
+MIN_MEMBERS = 39  # labels per cluster, below which faiss warns
+
 
 @dataclass(frozen=True)
 class HNSW:
@@ -35,26 +38,57 @@ class HNSW:
     ef_search: int = 200  # raised to the number of requested labels
 
 
-class FaissIndex:
-    """Float32 label vectors in faiss: a flat index on the GPUs, if faiss has any, or with `hnsw` a graph on the CPU."""
+@dataclass(frozen=True)
+class IVF:
+    """Settings of an inverted file (Sivic and Zisserman, 2003): labels in k-means clusters, of which a query sees few.
 
-    def __init__(self, labels_LD: Tensor, hnsw: HNSW | None = None) -> None:
+    With several threads, the clusters depend on rounding.
+    """
+
+    per_root: float = 4.0  # clusters per square root of the number of labels
+    probes: int = 16  # clusters that are searched
+    rounds: int = 10  # of k-means
+    sample: int = 64  # labels per cluster that k-means sees
+
+    def clusters(self, num_labels: int) -> int:
+        """The number of clusters; they have at least `MIN_MEMBERS` labels on average."""
+        return max(1, min(round(self.per_root * math.sqrt(num_labels)), num_labels // MIN_MEMBERS))
+
+    def flops(self, num_queries: int, num_labels: int, dimension: int) -> int:
+        """Operations of building the index and of searching it, if all clusters are equally large."""
+        clusters = self.clusters(num_labels)
+        built = self.rounds * min(num_labels, self.sample * clusters) * clusters + num_labels * clusters
+        searched = num_queries * (clusters + min(self.probes, clusters) * num_labels // clusters)
+        return 2 * dimension * (built + searched)
+
+
+class FaissIndex:
+    """Float32 label vectors in faiss: a flat index or clusters, on the GPUs if faiss has any, or a graph on the CPU."""
+
+    def __init__(self, labels_LD: Tensor, approximate: HNSW | IVF | None = None) -> None:
         faiss = import_faiss()
-        self.labels_LD, self.hnsw = labels_LD.detach(), hnsw
-        dimension = labels_LD.shape[1]
-        if hnsw is None:
+        self.labels_LD, self.approximate = labels_LD.detach(), approximate
+        num_labels, dimension = labels_LD.shape
+        vectors_LD = _array(labels_LD)
+        if isinstance(approximate, HNSW):
+            self.index = faiss.IndexHNSWFlat(dimension, approximate.m, faiss.METRIC_INNER_PRODUCT)
+            self.index.hnsw.efConstruction = approximate.ef_construction
+        else:
             self.index = faiss.IndexFlatIP(dimension)
+            if isinstance(approximate, IVF):
+                clusters = approximate.clusters(num_labels)
+                self.index = faiss.IndexIVFFlat(self.index, dimension, clusters, faiss.METRIC_INNER_PRODUCT)
+                self.index.cp.niter, self.index.cp.max_points_per_centroid = approximate.rounds, approximate.sample
+                self.index.nprobe = min(approximate.probes, clusters)
             if getattr(faiss, "get_num_gpus", int)():
                 self.index = faiss.index_cpu_to_all_gpus(self.index)
-        else:
-            self.index = faiss.IndexHNSWFlat(dimension, hnsw.m, faiss.METRIC_INNER_PRODUCT)
-            self.index.hnsw.efConstruction = hnsw.ef_construction
-        self.index.add(_array(labels_LD))
+            self.index.train(vectors_LD)
+        self.index.add(vectors_LD)
         self.longest = float(self.labels_LD.norm(dim=1, dtype=torch.float32).max())
 
     @torch.no_grad()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
-        """The `k` best labels of each query, as from `exact.ExactIndex`; a graph may miss some.
+        """The `k` best labels of each query, as from `exact.ExactIndex`; graph and clusters may miss some.
 
         Pairs in `exclude` [N, L] are left out; faiss searches for that many more labels. -1 pads short rows.
         """
@@ -72,14 +106,14 @@ class FaissIndex:
         excluded = None if exclude is None else binary(exclude)
         most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
         wanted = min(len(self.labels_LD), k + exact.SPARE + most)
-        if self.hnsw is not None:
-            self.index.hnsw.efSearch = max(self.hnsw.ef_search, wanted)
+        if isinstance(self.approximate, HNSW):
+            self.index.hnsw.efSearch = max(self.approximate.ef_search, wanted)
         scores_BM, labels_BM = self.index.search(_array(queries_BD), wanted)
         if excluded is not None:
             labels_BM[contains(excluded, labels_BM)] = -1
         device = self.labels_LD.device
         best = predictions(exact.rank(queries_BD, self.labels_LD, torch.from_numpy(labels_BM).to(device), k))
-        if self.hnsw is None and wanted < len(self.labels_LD):
+        if self.approximate is None and wanted < len(self.labels_LD):
             unsure = np.flatnonzero(best.scores[:, -1] <= scores_BM[:, -1] + self._rounding(queries_BD))
             if len(unsure):  # labels beyond the last may tie with it, and faiss does not order ties by id
                 of_unsure = None if exclude is None else exclude[unsure]

@@ -108,6 +108,7 @@ class TrainingSteps:
             require=charging.requirement(
                 method.queries.lengths, method.labels.lengths if method.encodes_labels else method.labels.lengths[:0]
             ),
+            note_recall=charging.ledger.note_recall,
         )
 
 
