@@ -28,7 +28,7 @@ GROUPS = "label_groups.npy"  # beside the checkpoints
 def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     """Build the encoder and the modules of `method`, tokenise the texts of `train`; all become attributes of it."""
     workers, seed = current_workers(), derive_seed(run.seed, "weights")
-    method.run = run
+    method.run, method.report = run, run.report
     method.encoder = Encoder.build(method.config.encoder, train.texts, seed, run.cache).to(default_device())
     method.charging = method.charging_to(run.ledger, run.budget)
     method.query_length = method.config.max_query_length or train.card.max_length

@@ -7,6 +7,7 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ import numpy as np
 
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import Precision
+from xmcbench.trial.run import Progress
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
     from xmcbench.engine.tables.label_table import LabelTable
 
 
+QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
+
+
 class Model:
     """The attributes are set once the model is assembled or loaded; `shard` only while it trains."""
 
@@ -35,12 +40,25 @@ class Model:
     precision: Precision
     micro_batch_tokens: int
     table_values: int = 0  # numbers in the label tables of all workers
+    report: Callable[[Progress], None] | None = None  # shows the progress of long passes while the method is fitted
 
-    def embed(self, tokens: Tokens) -> Tensor:
-        """[N, D] embeddings of tokenised texts, dropout off."""
+    def embed(self, tokens: Tokens, stage: str = "embed queries") -> Tensor:
+        """[N, D] embeddings of tokenised texts, dropout off. A long pass is reported as `stage`."""
         from xmcbench.engine.encoders.embedding import embed_all
 
-        return embed_all(self.encoder, tokens, precision=self.precision, micro_batch_tokens=self.micro_batch_tokens)
+        started = time.monotonic()
+
+        def progress(finished: int) -> None:
+            if self.report is not None and time.monotonic() - started > QUIET_SECONDS:
+                self.report(Progress(stage, finished / len(tokens)))
+
+        return embed_all(
+            self.encoder,
+            tokens,
+            precision=self.precision,
+            micro_batch_tokens=self.micro_batch_tokens,
+            progress=progress,
+        )
 
     def embed_queries(self, tokens: Tokens, vectors: Callable[[Tensor], Tensor]) -> Tensor:
         """[N, D] what `vectors` computes from the embeddings of N texts, on every worker."""
@@ -60,7 +78,7 @@ class Model:
         label_ids = self.shard.label_ids
         with self.inference():
             empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
-            mine = vectors(self.embed(tokens.take(label_ids)) if encode else empty_S0, label_ids)
+            mine = vectors(self.embed(tokens.take(label_ids), "embed labels") if encode else empty_S0, label_ids)
             return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
 
     @contextmanager

@@ -208,6 +208,20 @@ def test_progress_is_told(small_encoder: str, data: TrainingData, tmp_path: Path
     assert [(p.stage, p.fraction, p.metrics["step"]) for p in told] == [("train", n / 4, n) for n in (1, 2, 3, 4)]
 
 
+def test_long_passes_over_the_texts_report_their_progress(
+    small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmcbench.engine.model.QUIET_SECONDS", -1.0)
+    reports: list[Progress] = []
+    method = watched(small_encoder, negatives="hard", micro_batch_tokens=64)
+    fit(method, data, tmp_path, {"epochs": 1.01}, report=reports.append)
+    for stage in ("embed queries", "embed labels"):
+        shares = [report.fraction for report in reports if report.stage == stage]
+        assert len(shares) > 2
+        assert 0 < shares[0] < 0.5
+        assert shares[-1] == 1
+
+
 def test_decay_spares_biases_and_norms(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     method = watched(small_encoder)
     method.prepare(data, make_run(tmp_path, {"steps": 1}))

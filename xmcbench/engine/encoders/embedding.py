@@ -48,13 +48,22 @@ def upload_texts(ids: np.ndarray, mask: np.ndarray, device: torch.device) -> tup
     return upload(ids, device), None if mask.all() else upload(mask, device)
 
 
-def embed_all(encoder: Encoder, tokens: Tokens, *, precision: Precision, micro_batch_tokens: int) -> Tensor:
-    """[N, D] float32 embeddings, dropout off, on the encoder's device."""
+def embed_all(
+    encoder: Encoder,
+    tokens: Tokens,
+    *,
+    precision: Precision,
+    micro_batch_tokens: int,
+    progress: Callable[[int], object] = int,
+) -> Tensor:
+    """[N, D] float32 embeddings, dropout off, on the encoder's device; `progress` gets the number of texts so far."""
     device = next(encoder.parameters()).device
-    result_ND = torch.empty((len(tokens), encoder.dimension), device=device)
+    result_ND, finished = torch.empty((len(tokens), encoder.dimension), device=device), 0
     # Autocast casts a weight once per context.
     with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
         for group in micro_batches(tokens.lengths, micro_batch_tokens):
             texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)
             result_ND[upload(group.copy(), device)] = encoder(*texts)
+            finished += len(group)
+            progress(finished)
     return result_ND
