@@ -40,7 +40,7 @@ from xmcbench.engine.losses import Positives
 from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import costs
-from xmcbench.engine.planning.memory import LargestStep, memory
+from xmcbench.engine.planning.memory import memory
 from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.search.exact import ExactIndex
@@ -188,8 +188,7 @@ def planned_memory(method: Any, train: TrainingData, queries: Any, labels: Any) 
     encoder = costs(method.config.encoder, method.config.precision, int(np.median(queries.lengths)))
     probe = observe(method, work, encoder.dimension)
     dry = dry_run(method, work, probe, Charging(Ledger(), encoder.flops), Budget(steps=STEPS), 0)
-    step = LargestStep.of(dry.largest, work, method)
-    return memory(method, work, encoder, probe, step, dry.sampler, 1, default_device().type).total
+    return memory(method, work, encoder, probe, dry, 1, default_device().type).total
 
 
 def search(sizes: Sizes) -> list[Row]:

@@ -69,6 +69,7 @@ class DryRun:
     ledger: Ledger
     largest: Batch
     sampler: Sampler
+    refreshed: bool  # whether the sampler looked at embeddings before some epoch
 
 
 def dry_run(
@@ -81,7 +82,7 @@ def dry_run(
     steps.begin()
     CountingLoop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
     assert steps.largest is not None
-    return DryRun(charging.ledger, steps.largest, steps.sampler)
+    return DryRun(charging.ledger, steps.largest, steps.sampler, bool(steps.refresh_cost))
 
 
 class CountingLoop(Loop):
@@ -117,7 +118,7 @@ class CountedSteps:
         self.largest: Batch | None = None
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
         self._changes = 0  # of the batches, by refreshes or by what the sampler added
-        self._refresh_cost: dict[str, int] = {}  # of the last refresh, by name in the ledger
+        self.refresh_cost: dict[str, int] = {}  # of the last refresh, by name in the ledger
         self._most_tokens = 0
         self._last: StepCost | None = None  # of an epoch: its last batch may be smaller
         self._mean: StepCost | None = None  # of the other batches
@@ -154,7 +155,7 @@ class CountedSteps:
         cost = {name: getattr(ledger, name) - count for name, count in before.items()}
         refreshed = any(cost.values())
         if refreshed:
-            self._refresh_cost = cost
+            self.refresh_cost = cost
         if self._last is None or refreshed or self.sampler.adds:
             self._draw(epoch)
         self._changes += refreshed or self.sampler.adds
@@ -166,7 +167,7 @@ class CountedSteps:
             self.sampler.refresh(epoch, Embeddings(_looks, _looks, stage=_looks, require=_looks))
         except LooksError:
             with ledger.stage("mine"):
-                for name, count in self._refresh_cost.items():
+                for name, count in self.refresh_cost.items():
                     setattr(ledger, name, getattr(ledger, name) + count)
 
     def gradients(self, position: Position) -> StepCost:

@@ -12,12 +12,13 @@ from functools import cache
 
 import numpy as np
 
+from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import micro_batches
 from xmcbench.engine.charging import batch_lengths
 from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
-from xmcbench.engine.planning.dry_run import DRAWN
+from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
 from xmcbench.engine.planning.workload import Workload
@@ -27,6 +28,8 @@ from xmcbench.engine.search.exact import SIZES
 
 FLOAT = 4  # bytes
 CHECKPOINT_COPIES = 2  # of all that is written: tensors, then their bytes
+OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
+SORTED_COPIES = 3.5  # of vectors that are clustered: as embedded, of length 1, by cluster, half of those again
 SERIALISED = 3 * FLOAT  # of a parameter: weight and both moments
 
 
@@ -42,6 +45,7 @@ class Memory:
     embeddings: float
     activations: float
     scores: float
+    refresh: float  # embeddings of everything that the sampler, or the method before the first step, looks at
     checkpoint: float  # copies of what is written
     search: float  # of predictions, after training
 
@@ -49,7 +53,8 @@ class Memory:
     def total(self) -> float:
         """The peak: what is always held, plus the largest of what is held for a while."""
         always = self.process + self.weights + self.optimizer + self.tables + self.data
-        return always + max(self.embeddings + self.activations + self.scores, self.checkpoint, self.search)
+        step = self.embeddings + self.activations + self.scores
+        return always + max(step, self.refresh, self.checkpoint, self.search)
 
     def parts(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -75,12 +80,12 @@ def memory(
     work: Workload,
     encoder: EncoderCosts,
     probe: Probe,
-    step: LargestStep,
-    sampler: Sampler,
+    run: DryRun,
     workers: int,
     device: str,
 ) -> Memory:
     """The memory of one of `workers` on a device of the kind `cpu` or `cuda`."""
+    step = LargestStep.of(run.largest, work, method)
     parameters = encoder.parameters + probe.module_parameters
     labels = step.labels / workers
     texts = step.queries / workers + (labels if method.encodes_labels else 0)
@@ -90,16 +95,19 @@ def memory(
     pairs = step.queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
+    sampler = _sampler_state(run.sampler, work, probe.mining_dimension, on_gpu)
+    written = SERIALISED * parameters + state + sampler
     return Memory(
         process=0.0 if on_gpu else process_bytes(),
         weights=parameters * FLOAT,
         optimizer=3 * parameters * FLOAT,
         tables=rows,
-        data=(_sampler_state(sampler, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work))) / work.share,
+        data=sampler + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT,
         activations=_activations(method, encoder, step, workers, device),
         scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
-        checkpoint=(1 if on_gpu else CHECKPOINT_COPIES) * (SERIALISED * parameters + state),
+        refresh=_refresh(work, encoder, probe, run),
+        checkpoint=(1 if on_gpu else CHECKPOINT_COPIES) * written,
         search=_search(work, encoder, probe, device),
     )
 
@@ -142,22 +150,35 @@ def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestSt
     return activations + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
 
 
-def _sampler_state(sampler: Sampler, dimension: int, on_gpu: bool) -> float:
+def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:
+    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at."""
+    queries, labels = work.num_queries * bool(probe.asks_queries), work.train.num_labels * bool(probe.asks_labels)
+    first = FLOAT * encoder.dimension * max(2 * queries, SORTED_COPIES * labels)
+    if not run.refreshed:
+        return first
+    sizes = work.num_queries, work.train.num_labels, probe.mining_dimension
+    return max(first, *(part.refresh_bytes(*sizes) for part in run.sampler.parts))
+
+
+def _sampler_state(sampler: Sampler, work: Workload, dimension: int, on_gpu: bool) -> float:
     """Bytes of a sampler's state; its stand-in vectors count at the dimension of the real ones."""
     total = 0.0
     for tensor in sampler.state().values():
+        share = 1.0 if len(tensor) == work.train.num_labels else work.share  # rows of labels, or of sampled queries
         if tensor.is_floating_point() and tensor.ndim == 2:
-            total += len(tensor) * dimension * tensor.element_size()
+            total += len(tensor) * dimension * tensor.element_size() / share
         elif not on_gpu:
             shortlist = 1.0 if tensor.ndim < 2 or tensor.shape[1] != DRAWN else 6.0  # drawn at random: a few of many
-            total += tensor.nbytes * shortlist
+            total += tensor.nbytes * shortlist / share
     return total
 
 
 def _data(work: Workload) -> float:
-    """Tokens (int32) and targets (int32 columns, float32 values), memory-mapped and read."""
-    tokens = int(work.query_lengths_N.sum() + work.label_lengths_L.sum())
-    return float(tokens * 4 + work.train.targets.nnz * 8)
+    """Texts, tokens (int32), targets (int32 columns, float32 values) and their offsets, memory-mapped and read."""
+    train, queries, labels = work.train, len(work.query_lengths_N), work.train.num_labels
+    of_queries = PackedTexts.of(train.texts).lengths.sum() + 4 * work.query_lengths_N.sum() + 8 * train.targets.nnz
+    of_labels = PackedTexts.of(train.label_texts).lengths.sum() + 4 * work.label_lengths_L.sum()
+    return float((of_queries + OFFSETS * queries) / work.share + of_labels + OFFSETS * labels)
 
 
 def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:

@@ -109,7 +109,7 @@ class Planner:
             encoder_tokens=ledger.encoder_tokens,
             flops=ledger.flops,
             seconds=machine.seconds(operations, precision),
-            memory=memory(method, work, encoder, probe, step, run.sampler, machine.workers, machine.kind),
+            memory=memory(method, work, encoder, probe, run, machine.workers, machine.kind),
             network=_network(step.queries * encoder.dimension, parameters, machine.workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,

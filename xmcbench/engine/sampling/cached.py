@@ -63,6 +63,9 @@ class Cached(Negatives):
         if self.cache_LD is None:
             self.cache_LD = embeddings.labels().to(torch.float16, copy=True)
 
+    def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
+        return 4.0 * num_labels * dimension
+
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.cache_LD is None:
             raise XMCBenchError("the label cache is empty: refresh the sampler before the first batch")

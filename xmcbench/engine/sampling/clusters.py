@@ -84,6 +84,11 @@ class Clusters(Order):
                 clusters_Q = torch.from_numpy(computed_Q).to(vectors_ND.device)
             self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
 
+    def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
+        # Copies: of length 1, by cluster, and of those by cluster that still move, at most half.
+        copies = 2.5 if self.vectors == "bank" else 3.5
+        return 4 * copies * num_queries * dimension
+
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.bank_ND is None:
             shape = self.sampler.train.targets.shape[0], queries_BD.shape[1]

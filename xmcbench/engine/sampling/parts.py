@@ -36,6 +36,10 @@ class Part:
             raise ValueError(f"this {type(self).__name__} already belongs to a sampler: make another one")
         self.sampler = sampler
 
+    def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
+        """Peak memory of a refresh that looks at embeddings, with these embeddings (float32) but without the state."""
+        return 0.0
+
     def refresh(self, epoch: int, embeddings: Embeddings) -> None:
         """Called before each epoch, with access to the embeddings of all queries and labels."""
 
@@ -154,6 +158,10 @@ class Nearest(Negatives):
         train = self.sampler.train
         known = (train.targets + train.ignore).tocsr() if train.ignore.nnz else train.targets
         self.nearest_NK = embeddings.nearest(min(self.shortlist, train.num_labels), known)
+
+    def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:
+        scores = num_queries * min(self.shortlist, num_labels)
+        return 4.0 * (dimension * (num_queries + 2 * num_labels) + scores)  # an index has a copy of the labels
 
     def state(self) -> dict[str, Tensor]:
         import torch
