@@ -1,7 +1,8 @@
 """Evaluation: the default figures against plain numpy, and against merely reading the predictions.
 
 Random predictions and truth; about every fifth true pair is among the predictions. The peer looks up a query at a time
-what is true, and computes the figures from dense matrices. The two have to agree.
+what is true, and computes the figures from dense matrices. The two have to agree. Where pyxclib is installed, the
+figures that its `Metrics` class computes are a case of their own, on both sides.
 
     python benchmarks/metrics.py --queries 135000 --labels 131073 --k 100
     python benchmarks/metrics.py --queries 5000 --labels 5000                         # a quick look
@@ -13,6 +14,7 @@ import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.trial.predictions import Predictions
 
+FIVE = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in range(1, 6)]
+UP_TO_FIVE = "P, nDCG, PSP, PSnDCG at 1 to 5"
 BY_NAME = {evaluator.name: evaluator for evaluator in EVALUATORS}
 
 
@@ -68,6 +72,14 @@ def peer(predictions: Predictions, truth: sp.csr_array, weights: np.ndarray) -> 
     return figures
 
 
+def pyxclib(predictions: Predictions, truth: sp.csr_array, weights: np.ndarray) -> dict[str, float]:
+    """The figures `FIVE` from the ranked labels, by pyxclib."""
+    from xclib.evaluation import xc_metrics
+
+    found = xc_metrics.Metrics(sp.csr_matrix(truth), weights).eval(predictions.indices[:, :5], K=5, sorted=True)
+    return dict(zip(FIVE, np.concatenate(found), strict=True))
+
+
 def timed(run: Callable[[], Any], repeats: int) -> tuple[float, Any]:
     """The least seconds of `repeats` runs, and what the last one gave."""
     seconds = []
@@ -102,12 +114,17 @@ def main() -> None:
             "read predictions": read,
             "check predictions": lambda: check_predictions(predictions, *truth.shape, nothing),
             "all figures": lambda: score(find_hits(predictions, truth, weights), DEFAULT_METRICS, BY_NAME),
-            "all figures, peer": lambda: peer(predictions, truth, weights),
+            "all figures, plain numpy": lambda: peer(predictions, truth, weights),
         }
+        if find_spec("xclib"):
+            cases[UP_TO_FIVE] = lambda: score(find_hits(predictions, truth, weights), FIVE, BY_NAME)
+            cases[f"{UP_TO_FIVE}, pyxclib"] = lambda: pyxclib(predictions, truth, weights)
         results = {name: timed(case, args.repeats) for name, case in cases.items()}
-    ours, theirs = results["all figures"][1], results["all figures, peer"][1]
-    np.testing.assert_allclose([theirs[name] for name in ours], list(ours.values()), rtol=1e-9)
-    peer_seconds = results["all figures, peer"][0]
+    for case, other, tolerance in (("all figures", "plain numpy", 1e-9), (UP_TO_FIVE, "pyxclib", 1e-6)):
+        if case in results:
+            ours, theirs = results[case][1], results[f"{case}, {other}"][1]
+            np.testing.assert_allclose([theirs[name] for name in ours], list(ours.values()), rtol=tolerance)
+    peer_seconds = results["all figures, plain numpy"][0]
     rows = [
         {"case": name, "seconds": seconds, "queries/s": args.queries / seconds, "to peer": seconds / peer_seconds}
         for name, (seconds, _) in results.items()

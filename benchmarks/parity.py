@@ -80,19 +80,24 @@ def write_texts(path: Path, texts: Sequence[str]) -> None:
     path.write_text("".join(" ".join(text.split()) + "\n" for text in texts))
 
 
+def their_command(settings: dict[str, Any], name: str, seed: int, out: Path) -> list[str]:
+    """The command that trains with the public code, from within its folder, and writes `<out>/<name>.npz`."""
+    settings = settings | {
+        "tf": str(out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "gc_bsz": 1000, "lr": RATE,
+        "amp_encode": False, "data_tokenization": "online", "expname": name, "save": False,
+    }  # fmt: skip
+    config = out / f"{name}.yaml"
+    config.write_text(yaml.safe_dump({"__dependency__": "configs/dual-encoder.yaml"} | settings))
+    driver = Path(__file__).with_name("parity_dexml.py").absolute()
+    return [sys.executable, str(driver), str(seed), str(WIDTH), str(out / f"{name}.npz"), str(config)]
+
+
 def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> dict[str, float]:
     """The metrics of the public code's last epoch."""
     target = out / f"{case}-{seed}.npz"
     if not target.exists():
-        settings = THEIRS[case] | {
-            "dataset": NAME, "tf": str(out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "bsz": BATCH,
-            "gc_bsz": 1000, "lr": RATE, "num_epochs": EPOCHS, "amp_encode": False, "data_tokenization": "online",
-            "expname": f"{case}-{seed}", "save": False,
-        }  # fmt: skip
-        config = out / f"{case}-{seed}.yaml"
-        config.write_text(yaml.safe_dump({"__dependency__": "configs/dual-encoder.yaml"} | settings))
-        driver = Path(__file__).with_name("parity_dexml.py").absolute()
-        command = [sys.executable, driver, str(seed), str(WIDTH), target, config]
+        settings = THEIRS[case] | {"dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS}
+        command = their_command(settings, f"{case}-{seed}", seed, out)
         ended = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")

@@ -6,6 +6,7 @@ A row whose peer is not installed is left out, and the last lines say so. Run it
     pip install -e '.[bench,cpu,minilm]'
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR                  # DIR: a dataset of short texts
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --only 'command*' 'trial*'
+    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --dexml CLONE --markdown docs/performance.md
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from report import report
+from report import report, write_table
 
 HERE = Path(__file__).parent
 QUICKSTART = HERE.parent / "suites" / "quickstart.yaml"
 XMCBENCH = Path(sysconfig.get_path("scripts")) / "xmcbench"
 Rows = list[dict[str, Any]]
+COLUMNS = ("what", "value", "unit", "peer", "of the peer", "ratio", "wanted")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,24 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Places:
+    """Where a measurement finds a dataset of short texts and DEXML's public code, and where it may write."""
+
+    data: Path
+    out: Path
+    dexml: Path | None
+
+
+Measure = Callable[[Places], Result]
+
+
+@dataclass(frozen=True)
 class Row:
     """A row of the table: what is measured, what is wanted of it, and how."""
 
     what: str
     wanted: str
-    measure: Callable[[Path, Path], Result]  # of a dataset, and of a folder for results
+    measure: Measure
 
 
 def benchmark(script: str, *arguments: str) -> Callable[[Path], Rows]:
@@ -75,69 +89,95 @@ def command(*arguments: str, repeats: int = 3) -> float:
     return min(seconds)
 
 
-def against_help(*arguments: str) -> Callable[[Path, Path], Result]:
-    def measure(_: Path, out: Path) -> Result:
-        store = ["--store", str(out / "nowhere")] if arguments[0] == "run" else []
+def against_help(*arguments: str) -> Measure:
+    def measure(places: Places) -> Result:
+        store = ["--store", str(places.out / "nowhere")] if arguments[0] == "run" else []
         return Result(command(*arguments, *store), "s", command("--help"), "--help")
 
     return measure
 
 
-def cached_run(_: Path, out: Path) -> Result:
-    run = ["run", str(QUICKSTART), "--only", "tfidf-*", "--store", str(out / "cached")]
+def cached_run(places: Places) -> Result:
+    run = ["run", str(QUICKSTART), "--only", "tfidf-*", "--store", str(places.out / "cached")]
     command(*run, repeats=1)
     return Result(command(*run), "s", command("--help"), "--help")
 
 
-def quickstart(_: Path, out: Path) -> Result:
-    return Result(command("run", str(QUICKSTART), "--store", str(out / "quickstart"), repeats=1), "s")
+def quickstart(places: Places) -> Result:
+    return Result(command("run", str(QUICKSTART), "--store", str(places.out / "quickstart"), repeats=1), "s")
 
 
-def trial_overhead(_: Path, out: Path) -> Result:
-    rows = {row["what"]: row["value"] for row in benchmark("trials", "--trials", "200")(out)}
+def trial_overhead(places: Places) -> Result:
+    rows = {row["what"]: row["value"] for row in benchmark("trials", "--trials", "200")(places.out)}
     return Result(rows["overhead per trial"], "s", 0.0, f"{rows['trials']:.0f} trials in a row")
 
 
 @cache
-def steps(data: Path, out: Path) -> Rows:
+def steps(places: Places) -> Rows:
     settings = ["--encoder", "tiny", "--batch", "512", "--precision", "float32"]
-    return benchmark("step", "--data", str(data), *settings)(out)
+    return benchmark("step", "--data", str(places.data), *settings)(places.out)
 
 
-def step(texts: str) -> Callable[[Path, Path], Result]:
-    def measure(data: Path, out: Path) -> Result:
-        (row,) = (row for row in steps(data, out) if row["texts"] == texts)
+def step(texts: str) -> Measure:
+    def measure(places: Places) -> Result:
+        (row,) = (row for row in steps(places) if row["texts"] == texts)
         return Result(row["xmcbench texts/s"], "texts/s", row["s-t texts/s"], "sentence-transformers")
 
     return measure
 
 
-def all_labels(activation_gib: str) -> Callable[[Path, Path], Result]:
-    def measure(_: Path, out: Path) -> Result:
-        sizes = ["--labels", "16384", "--batch", "512", "--threads", "2", "--activation-gib", activation_gib]
-        (row,) = benchmark("scaling", *sizes, "--precision", "float32")(out)
-        return Result(row["s/step"], "s", row["MiB of worker 0"], "its MiB")
+@cache
+def all_labels(places: Places) -> Rows:
+    if places.dexml is None:
+        raise RuntimeError("its peer is DEXML's public code: --dexml DIR")
+    return benchmark("all_labels", "--code", str(places.dexml))(places.out)
+
+
+def step_of_all_labels(limit: str, column: str, unit: str) -> Measure:
+    """`column` of a step that keeps `limit` of activations, beside the public code's."""
+
+    def measure(places: Places) -> Result:
+        found = {row["side"]: row[column] for row in all_labels(places)}
+        return Result(found[f"xmcbench, {limit} of activations"], unit, found["DEXML's public code"], "DEXML's code")
 
     return measure
 
 
-def metrics(_: Path, out: Path) -> Result:
-    rows = benchmark("metrics", "--queries", "100000", "--labels", "131072")(out)
-    seconds = {row["case"]: row["seconds"] for row in rows}
-    return Result(seconds["all figures"], "s", seconds["all figures, peer"], "plain numpy")
+def rows_of_all_labels(limit: str) -> list[Row]:
+    name = f"step with 16,000 labels, {limit} of activations"
+    return [
+        Row(f"{name}: time", "half", step_of_all_labels(limit, "s/step", "s")),
+        Row(f"{name}: memory", "no more", step_of_all_labels(limit, "peak GiB", "GiB")),
+    ]
 
 
-def search(dimension: int) -> Callable[[Path, Path], Result]:
-    def measure(_: Path, out: Path) -> Result:
-        rows = benchmark("search", "--dimensions", str(dimension), "--graph-labels", "0")(out)
+@cache
+def seconds_of_metrics(places: Places) -> dict[str, float]:
+    rows = benchmark("metrics", "--queries", "100000", "--labels", "131072")(places.out)
+    return {row["case"]: row["seconds"] for row in rows}
+
+
+def metrics(case: str, peer: str) -> Measure:
+    def measure(places: Places) -> Result:
+        seconds = seconds_of_metrics(places)
+        if case not in seconds:
+            raise RuntimeError(f"its peer is {peer}, which is not installed")
+        return Result(seconds[case], "s", seconds[f"{case}, {peer}"], peer)
+
+    return measure
+
+
+def search(dimension: int) -> Measure:
+    def measure(places: Places) -> Result:
+        rows = benchmark("search", "--dimensions", str(dimension), "--graph-labels", "0")(places.out)
         seconds = {row["case"]: row["search s"] for row in rows}
         return Result(seconds["exact float32"], "s", seconds["products float32"], "the matrix products")
 
     return measure
 
 
-def clustering(_: Path, out: Path) -> Result:
-    rows = benchmark("mining", "--queries", "20000", "--labels", "4096", "--repeats", "1")(out)
+def clustering(places: Places) -> Result:
+    rows = benchmark("mining", "--queries", "20000", "--labels", "4096", "--repeats", "1")(places.out)
     mine, peer = (next(row for row in rows if row["case"] == name) for name in ("balanced 2-means", "BisectingKMeans"))
     return Result(mine["seconds"], "s", peer["seconds"], "scikit-learn's BisectingKMeans")
 
@@ -151,21 +191,23 @@ ROWS = [
     Row("trial: seconds beside its own work", "under 1 s", trial_overhead),
     Row("step on short titles, float32", "2.5 x", step("titles")),
     Row("step on texts of 16 tokens, float32", "2.5 x", step("16 tokens")),
-    Row("step with 16,384 labels, all embedded twice", "half of 18.3 s, 2.8 GB", all_labels("0")),
-    Row("step with 16,384 labels, 4 GiB of activations", "half of 18.3 s", all_labels("4")),
-    Row("metrics, 100k x 131k", "0.25 s", metrics),
+    *rows_of_all_labels("0 GiB"),
+    *rows_of_all_labels("2 GiB"),
+    *rows_of_all_labels("4 GiB"),
+    Row("all metrics, 100k x 131k", "0.25 s", metrics("all figures", "plain numpy")),
+    Row("20 metrics, 100k x 131k", "1 x", metrics("P, nDCG, PSP, PSnDCG at 1 to 5", "pyxclib")),
     Row("search, exact, D = 384", "1.15 x", search(384)),
     Row("search, exact, D = 768", "1.15 x", search(768)),
     Row("clustering, 20k x 384", "met", clustering),
 ]
 
 
-def measured(rows: list[Row], data: Path, out: Path) -> Iterator[dict[str, Any]]:
+def measured(rows: list[Row], places: Places) -> Iterator[dict[str, Any]]:
     """The rows of the table; one that fails says why in place of its values."""
     for row in rows:
         print(f"{row.what} ...", file=sys.stderr, flush=True)
         try:
-            found = row.measure(data, out)
+            found = row.measure(places)
         except (RuntimeError, subprocess.CalledProcessError) as problem:
             yield {"what": row.what, "wanted": row.wanted, "peer": f"not measured: {problem}"}
             continue
@@ -174,15 +216,25 @@ def measured(rows: list[Row], data: Path, out: Path) -> Iterator[dict[str, Any]]
                "of the peer": found.peer, "ratio": ratio, "wanted": row.wanted}  # fmt: skip
 
 
+def printed(row: dict[str, Any]) -> dict[str, str]:
+    """The row with its numbers as text."""
+    numbers = {name: f"{row[name]:.3g}" for name in ("value", "of the peer", "ratio") if row.get(name) is not None}
+    return {name: str(numbers.get(name, row.get(name) or "")) for name in COLUMNS}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
     parser.add_argument("--only", nargs="+", default=["*"], help="rows, as patterns")
+    parser.add_argument("--dexml", type=Path, metavar="DIR", help="a clone of github.com/nilesh2797/DEXML")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     rows = [row for row in ROWS if any(fnmatch(row.what, pattern) for pattern in asked.only)]
     with tempfile.TemporaryDirectory() as scratch:
-        table = list(measured(rows, asked.data, Path(scratch)))
+        table = list(measured(rows, Places(asked.data, Path(scratch), asked.dexml)))
+    if asked.markdown:
+        write_table("peers", [printed(row) for row in table], asked.markdown)
     report("peers", table, asked.out)
 
 

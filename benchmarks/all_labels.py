@@ -1,0 +1,106 @@
+"""A training step with all labels as negatives: seconds and memory of DEXML's public code and of ours.
+
+Both train the same small DistilBERT from the same weights on the same queries and labels, in float32. Each side runs
+for two numbers of steps; the seconds of a step are the difference of the runs over the difference of the steps, so that
+neither start nor evaluation counts. Ours runs once for each limit on the activations that are kept: what fits is
+embedded once per step, the rest twice. Sides take turns; run it with nothing beside it.
+
+    pip install accelerate matplotlib pandas
+    GOMP_SPINCOUNT=3000 python benchmarks/all_labels.py --code DIR      # a clone of github.com/nilesh2797/DEXML
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+import yaml
+from parity import LENGTH, make_encoder, their_command, write_texts
+from report import report
+
+from xmcbench.data import load
+from xmcbench.trial.store import Store
+
+STEPS = (2, 4)
+LIMITS = (0.0, 1.0, 2.0, 4.0)  # GiB of activations that ours keeps
+TEST_QUERIES = 64
+
+
+def export(name: str, steps: int, batch: int, place: Path, cache: Path) -> str:
+    """Write the queries of that many steps and all labels in the layout of the public code; the new dataset's name."""
+    dataset, exported = load(name, place, cache), f"all-labels-{steps}"
+    folder = place / exported
+    (folder / "raw").mkdir(parents=True, exist_ok=True)
+    write_texts(folder / "raw" / "Y.txt", dataset.label_texts)
+    for part, split, count in (("trn", dataset.train, steps * batch), ("tst", dataset.test, TEST_QUERIES)):
+        labelled = np.flatnonzero(np.diff(split.targets.indptr))[:count]
+        write_texts(folder / "raw" / f"{part}_X.txt", [split.texts[query] for query in labelled])
+        sp.save_npz(folder / f"Y.{part}.npz", sp.csr_matrix(split.targets[labelled]))
+    return exported
+
+
+def theirs(name: str, batch: int, code: Path, out: Path) -> tuple[float, float]:
+    """Seconds of the public code's whole process, and the GiB of its peak."""
+    settings = {"net": "dist-de-all", "neg_type": "none", "dataset": name, "bsz": batch, "num_epochs": 1}
+    command = their_command(settings, f"theirs-{name}", 0, out)
+    log, start = out / f"theirs-{name}.log", time.perf_counter()
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=code, stdout=file, stderr=file)
+        _, status, used = os.wait4(process.pid, 0)
+    if status:
+        raise SystemExit(f"the public code failed: {log}")
+    return time.perf_counter() - start, used.ru_maxrss / 2**20
+
+
+def ours(name: str, steps: int, batch: int, limit: float, data: Path, out: Path) -> tuple[float, float]:
+    """Device seconds of our training, and the GiB of the worker's peak."""
+    suite = out / f"ours-{name}-{limit:g}.yaml"
+    content = {
+        "name": "all-labels", "datasets": [name], "budget": {"steps": steps}, "metrics": ["P@1"],
+        "encoder": {"name": str(out / "encoder"), "pooling": "mean"},
+        "methods": {"all": {"method": "dexml", "positives": "one", "negatives": "all"}},
+        "settings": {"batch_size": batch, "activation_gib": limit, "max_query_length": LENGTH,
+                     "max_label_length": LENGTH},
+    }  # fmt: skip
+    suite.write_text(yaml.safe_dump(content))
+    store = out / suite.stem
+    run = ["xmcbench", "run", str(suite), "--data", str(data), "--store", str(store)]
+    subprocess.run(run, capture_output=True, check=True)
+    (record,) = Store(store).records()
+    return float(record.spent["device_seconds"]), float(record.spent["peak_bytes"]) / 2**30
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
+    parser.add_argument("--dataset", default="catalog-16k", help="made data")
+    parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/all_labels"))
+    asked = parser.parse_args()
+    out, data = asked.out.absolute(), asked.code.absolute() / "Datasets"
+    names = [export(asked.dataset, steps, asked.batch, data, out / "cache") for steps in STEPS]
+    labels = load(names[0], data, out / "cache").label_texts
+    if not (out / "encoder").exists():
+        make_encoder(labels, out / "encoder")
+    sides: dict[str, Any] = {"DEXML's public code": [theirs(name, asked.batch, asked.code, out) for name in names]}
+    for limit in LIMITS:
+        key = f"xmcbench, {limit:g} GiB of activations"
+        sides[key] = [
+            ours(name, steps, asked.batch, limit, data, out) for name, steps in zip(names, STEPS, strict=True)
+        ]
+    rows = [
+        {"side": side, "labels": len(labels), "batch": asked.batch,
+         "s/step": (second[0] - first[0]) / (STEPS[1] - STEPS[0]), "peak GiB": max(first[1], second[1])}
+        for side, (first, second) in sides.items()
+    ]  # fmt: skip
+    report("all_labels", rows, asked.out)
+
+
+if __name__ == "__main__":
+    main()
