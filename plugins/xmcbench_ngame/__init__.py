@@ -89,7 +89,7 @@ class NGAME(EmbeddingMethod):
     ) -> None:
         """Warn if the first loss is above that of a collapsed encoder, which maps all texts to the same vector.
 
-        Gradient descent then leads to the collapse, and stays there.
+        Gradient descent can then lead to the collapse, and stays there.
         """
         import torch
 
@@ -98,7 +98,7 @@ class NGAME(EmbeddingMethod):
         collapsed = float(workers.sum(settings.triplet(*point, batch.positives).detach()))
         start = settings.margin * float(workers.sum(loss)) / collapsed if collapsed else 0.0
         if start > settings.margin and workers.rank == 0:
-            problem = f"collapse likely: initial loss x hardest {start:.3g} > margin {settings.margin:g}"
+            problem = f"collapse possible: initial loss x hardest {start:.3g} > margin {settings.margin:g}"
             print(f"warning: {problem}; raise `hardest` or warm up (first_hardest)", file=sys.stderr, flush=True)
 
 

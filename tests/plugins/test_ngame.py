@@ -127,7 +127,7 @@ def test_a_start_above_a_collapsed_encoder_is_warned_of(
     """Random embeddings have negatives above the positive, and a loss above that of one point for all texts."""
     first_loss(data, 1.0, **settings)
     warning = capsys.readouterr().err
-    assert warning.startswith("warning: collapse likely: initial loss x hardest ")
+    assert warning.startswith("warning: collapse possible: initial loss x hardest ")
     assert "> margin 0.3; raise `hardest` or warm up" in warning
 
 
