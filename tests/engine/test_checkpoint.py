@@ -42,6 +42,17 @@ def test_tensors_that_share_memory_are_saved_apart(tmp_path: Path) -> None:
     assert checkpoint.load(tmp_path / "x")[0][0]["a"]["two"].tolist() == [1, 2]
 
 
+def test_tensors_are_written_from_where_they_lie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = torch.arange(12.0).view(4, 3)
+    written: dict[str, torch.Tensor] = {}
+    monkeypatch.setattr(checkpoint, "save_file", lambda tensors, _: written.update(tensors))
+    checkpoint._write(tmp_path / "file", {"table": {"weight": rows, "step": torch.tensor(3)}})
+    assert written["table/weight"].data_ptr() == rows.data_ptr()
+    part = {checkpoint.IDS: torch.arange(4), "weight": rows}
+    assert checkpoint.deal([part], torch.arange(4))["weight"] is rows
+    assert checkpoint.deal([part], torch.tensor([1, 3]))["weight"].tolist() == rows[[1, 3]].tolist()
+
+
 @pytest.mark.parametrize("file", ["worker-0.safetensors", "note.json", "worker-0.json"])
 @pytest.mark.parametrize("damage", ["cut", "noise", "empty", "absent", "flip"])
 def test_a_damaged_file_is_named_and_the_checkpoint_before_it_is_used(

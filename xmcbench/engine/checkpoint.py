@@ -116,6 +116,8 @@ def discard(directory: Path, damage: DamagedFolder) -> None:
 
 def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:
     """The rows `ids_R` of a table whose rows lie in `parts`, with their ids; tensors without rows are alike in all."""
+    if len(parts) == 1 and torch.equal(parts[0][IDS], ids_R):  # the same number of workers: nothing is copied
+        return {name: tensor for name, tensor in parts[0].items() if name != IDS}
     found_N, order_N = torch.cat([part[IDS] for part in parts]).sort()
     rows_R = order_N[torch.searchsorted(found_N, ids_R)]
     names = [name for name in parts[0] if name != IDS]
@@ -134,11 +136,15 @@ def _manifest(rank: int) -> str:
 
 
 def _write(path: Path, groups: Groups) -> None:
-    flat = {
-        f"{group}/{name}": tensor.detach().contiguous().clone()
-        for group, tensors in groups.items()
-        for name, tensor in tensors.items()
-    }
+    """Write tensors from where they lie: a copy of a label table with its state would double its memory."""
+    flat, storages = {}, set()
+    for group, tensors in groups.items():
+        for name, tensor in tensors.items():
+            whole = tensor.detach().contiguous()
+            storage = whole.untyped_storage().data_ptr()
+            # The format refuses tensors that share memory.
+            flat[f"{group}/{name}"] = whole.clone() if storage in storages else whole
+            storages.add(storage)
     save_file(flat, path)
 
 

@@ -27,10 +27,8 @@ from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 
 FLOAT = 4  # bytes
-CHECKPOINT_COPIES = 2  # of all that is written: tensors, then their bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
 SORTED_COPIES = 3.5  # of vectors that are clustered: as embedded, of length 1, by cluster, half of those again
-SERIALISED = 3 * FLOAT  # of a parameter: weight and both moments
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Memory:
     activations: float
     scores: float
     refresh: float  # embeddings of everything that the sampler, or the method before the first step, looks at
-    checkpoint: float  # copies of what is written
     search: float  # of predictions, after training
 
     @property
@@ -54,7 +51,7 @@ class Memory:
         """The peak: what is always held, plus the largest of what is held for a while."""
         always = self.process + self.weights + self.optimizer + self.tables + self.data
         step = self.embeddings + self.activations + self.scores
-        return always + max(step, self.refresh, self.checkpoint, self.search)
+        return always + max(step, self.refresh, self.search)
 
     def parts(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -91,23 +88,19 @@ def memory(
     texts = step.queries / workers + (labels if method.encodes_labels else 0)
     vectors = step.queries + labels  # what the loss sees: all queries, this worker's labels
     rows = sum(_table_bytes(table, step.labels, work.train.num_labels) for table in probe.tables.values()) / workers
-    state = sum(table.rows * table.row_bytes for table in probe.tables.values()) / workers
     pairs = step.queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
-    sampler = _sampler_state(run.sampler, work, probe.mining_dimension, on_gpu)
-    written = SERIALISED * parameters + state + sampler
     return Memory(
         process=0.0 if on_gpu else process_bytes(),
         weights=parameters * FLOAT,
         optimizer=3 * parameters * FLOAT,
         tables=rows,
-        data=sampler + (0 if on_gpu else _data(work)),
+        data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT,
         activations=_activations(method, encoder, step, workers, device),
         scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
         refresh=_refresh(work, encoder, probe, run),
-        checkpoint=(1 if on_gpu else CHECKPOINT_COPIES) * written,
         search=_search(work, encoder, probe, device),
     )
 
