@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def test_plan_progress_leaderboard_and_then_hits(
     again = capsys.readouterr().out
     assert [line.split()[4] for line in again.splitlines()[2:5]] == ["hit", "hit", "skip"]
     assert "[1/" not in again
+
+
+def test_changes_that_no_commit_holds_are_named_before_trials_run(
+    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout = bench.root / "checkout"
+    for arguments in (("init", "-q", checkout), ("-C", checkout, "commit", "-q", "--allow-empty", "-m", "first")):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], check=True)
+    monkeypatch.setattr("xmcbench.trial.provenance.CHECKOUT", checkout)
+    suite = bench.suite(["fake-ok"])
+    assert call("run", suite, *places, "--set", "methods.ok.width=5") == 0
+    assert "uncommitted" not in capsys.readouterr().err
+    (checkout / "new.py").touch()
+    (checkout / "suite.yaml").touch()
+    assert call("run", suite, *places) == 0
+    assert "uncommitted changes (new.py and 1 more): these trials cannot be submitted" in capsys.readouterr().err
+    assert call("run", suite, *places) == 0  # nothing runs
+    assert "uncommitted" not in capsys.readouterr().err
 
 
 def test_a_failed_trial_is_told_and_makes_the_exit_code(

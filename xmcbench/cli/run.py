@@ -117,6 +117,7 @@ def run(
     _print_plan(plan)
     if dry_run:
         return
+    _note_uncommitted(plan)
     records = _run_all(runner, plan, trackers)
     _print_leaderboard(records, runner.suite.metrics, runner.store)
     if runner.suite.tables or runner.suite.equal:
@@ -198,6 +199,18 @@ def _print_plan(plan: Sequence[PlannedTrial]) -> None:
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     typer.echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+
+
+def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
+    """Say so before trials run that cannot be submitted later."""
+    from xmcbench.run.plan import Action
+    from xmcbench.trial.provenance import uncommitted
+
+    if any(planned.action in (Action.RUN, Action.RESUME) for planned in plan) and (files := uncommitted()):
+        others = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        typer.echo(
+            f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True
+        )
 
 
 def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str], store: Store) -> None:

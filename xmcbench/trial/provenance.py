@@ -17,6 +17,8 @@ import psutil
 
 from xmcbench.files.secrets import redacted
 
+CHECKOUT = Path(__file__).parents[2]  # of the package, where it is installed from one
+
 DISTRIBUTIONS = (
     "xmcbench", "torch", "transformers", "tokenizers", "numpy", "scipy", "scikit-learn", "faiss-cpu", "faiss-gpu"
 )  # fmt: skip
@@ -32,7 +34,7 @@ def provenance(command: list[str] | None = None) -> dict[str, Any]:
 @cache
 def _fixed() -> dict[str, Any]:
     return {
-        "git": _git(Path(__file__).parents[2]),
+        "git": _git(CHECKOUT),
         "versions": _versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -58,9 +60,21 @@ def _git(root: Path) -> dict[str, Any]:
         return {}
     try:
         commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_output("git", "-C", str(root), "status", "--porcelain"))}
+        return {"commit": commit, "dirty": bool(_changes(root))}
     except (OSError, subprocess.SubprocessError):
         return {}
+
+
+def uncommitted() -> list[str]:
+    """The changed and new files of the package's checkout; empty where there is no checkout."""
+    try:
+        return [line.split(maxsplit=1)[1] for line in _changes(CHECKOUT)] if (CHECKOUT / ".git").exists() else []
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def _changes(root: Path) -> list[str]:
+    return _output("git", "-C", str(root), "status", "--porcelain").splitlines()
 
 
 def _output(*command: str) -> str:
