@@ -23,17 +23,20 @@ def test_the_size_alone_decides_and_large_searches_cost_much_less() -> None:
 
 
 def test_a_large_search_is_approximate_and_says_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    case, noted = clustered(num_queries=200), []
-    embeddings = Embeddings(lambda: case.queries_ND, lambda: case.labels_LD, note_recall=noted.append)
+    case, noted, shares = clustered(num_queries=200), [], []
+    vectors = (lambda: case.queries_ND), (lambda: case.labels_LD)
+    embeddings = Embeddings(*vectors, note_recall=noted.append, progress=shares.append)
     exact_NK = embeddings.nearest(case.k, case.exclude)
     np.testing.assert_array_equal(
         exact_NK, top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude).indices
     )
-    assert noted == []
+    assert noted == shares == []
     monkeypatch.setattr(shortlists, "LARGE_SEARCH", 0)
+    monkeypatch.setattr("xmcbench.engine.sampling.embeddings.BLOCK", 64)
     with flops.counting() as scored:
         found_NK = embeddings.nearest(case.k, case.exclude)
     assert scored.flops == search_flops(200, len(case.labels_LD), case.labels_LD.shape[1])
+    assert shares == [0.32, 0.64, 0.96]
     hits = [len(np.intersect1d(*rows)) for rows in zip(exact_NK, found_NK, strict=True)]
     assert noted == [pytest.approx(np.mean(hits) / case.k)]
     assert 0.9 < noted[0] < 1  # faiss misses some: the recall is measured, not assumed

@@ -1,6 +1,6 @@
 """The current vectors of all training queries and labels, for samplers and methods.
 
-Legend: N training queries, L labels, D dimensions.
+Legend: N training queries, L labels, D dimensions; M queries that this worker searches for, B of a block.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from xmcbench.engine.search.index import build_index
 from xmcbench.engine.search.shortlists import backend_for, measured_recall, search_flops
 from xmcbench.engine.workers import ALONE, Workers
 
+BLOCK = 1 << 16  # queries searched in one call, whose scores are dropped
+
 
 class Require(Protocol):
     """Raises PassTooLargeError where computing these vectors, and scores, does not fit into the rest of the budget."""
@@ -32,8 +34,8 @@ def _everything_fits(*, needs_queries: bool, needs_labels: bool, scoring_flops: 
     """There is no budget."""
 
 
-def _not_noted(recall: float) -> None:
-    """There is no ledger."""
+def _unnoted(share: float) -> None:
+    """Nobody wants to know."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ class Embeddings:
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
     require: Require = _everything_fits
-    note_recall: Callable[[float], None] = _not_noted
+    note_recall: Callable[[float], None] = _unnoted
+    progress: Callable[[float], None] = _unnoted  # gets the finished share of a long search
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""
@@ -81,6 +84,12 @@ class Embeddings:
         if backend != "exact":  # which counts its operations itself
             flops.current().flops += operations if rank == 0 else 0
             self.note_recall(measured_recall(index, queries_ND, labels_LD, k, exclude))
-        mine = slice(total * rank // size, total * (rank + 1) // size)
-        nearest = index.top_k(queries_ND[mine], k, exclude=exclude[mine])
-        return self.workers.gather(torch.from_numpy(nearest.indices).to(labels_LD.device)).cpu().numpy()
+        first, end = total * rank // size, total * (rank + 1) // size
+        mine_MK = np.empty((end - first, k), np.int32)
+        for start in range(0, len(mine_MK), BLOCK):
+            if start:
+                self.progress(start / len(mine_MK))
+            block_BK = mine_MK[start : start + BLOCK]
+            rows = slice(first + start, first + start + len(block_BK))
+            block_BK[:] = index.top_k(queries_ND[rows], k, exclude=exclude[rows]).indices
+        return self.workers.gather(torch.from_numpy(mine_MK).to(labels_LD.device)).cpu().numpy()

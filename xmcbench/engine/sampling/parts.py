@@ -160,8 +160,7 @@ class Nearest(Negatives):
         self.nearest_NK = embeddings.nearest(min(self.shortlist, train.num_labels), known)
 
     def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:
-        scores = num_queries * min(self.shortlist, num_labels)
-        return 4.0 * (dimension * (num_queries + 2 * num_labels) + scores)  # an index has a copy of the labels
+        return 4.0 * dimension * (num_queries + 2 * num_labels)  # an index has a copy of the labels
 
     def state(self) -> dict[str, Tensor]:
         import torch

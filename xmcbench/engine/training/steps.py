@@ -23,7 +23,7 @@ from xmcbench.engine.training.loop import Metrics, Position
 from xmcbench.engine.training.schedule import warmup_linear
 from xmcbench.engine.training.update import Update
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.run import derive_seed
+from xmcbench.trial.run import Progress, derive_seed
 
 
 class NonFiniteLossError(XMCBenchError):
@@ -109,6 +109,7 @@ class TrainingSteps:
                 method.queries.lengths, method.labels.lengths if method.encodes_labels else method.labels.lengths[:0]
             ),
             note_recall=charging.ledger.note_recall,
+            progress=lambda share: method.run.report(Progress("mine", share)),
         )
 
 
