@@ -120,7 +120,7 @@ def _memory(plans: Sequence[TrialPlan]) -> TextTable:
         (_name(plan.trial, plans), *(format_value(value, "bytes") for value in plan.memory.parts().values()))
         for plan in plans
     ]
-    note = "peak: the first five, plus the largest of embeddings + activations + scores, checkpoint, search"
+    note = "peak: the first five, plus the largest of embeddings + activations + scores, refresh, search"
     return TextTable("memory per worker", ("trial", *parts), tuple(rows), (note,))
 
 
