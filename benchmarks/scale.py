@@ -23,7 +23,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +75,16 @@ def read_text(name: str, cache: Path) -> Stage:
     """Read the training targets from sparse text, the format of the Extreme Classification Repository."""
     from xmcbench.data.sparse_text import read_targets
 
-    targets, path = _load(name, cache).train.targets, cache / f"{name}.txt"
-    with path.open("w") as file:
-        file.write(f"{targets.shape[0]} {targets.shape[1]}\n")
-        for start, end in pairwise(targets.indptr):
-            file.write(" ".join(f"{label}:1" for label in targets.indices[start:end].tolist()) + "\n")
+    path = cache / f"{name}.txt"
+    write_text(name, cache)()
     return partial(read_targets, path)
+
+
+def write_text(name: str, cache: Path) -> Stage:
+    """Write the training targets as sparse text."""
+    from xmcbench.data.exporting import write_targets
+
+    return partial(write_targets, _load(name, cache).train.targets, cache / f"{name}.txt")
 
 
 def tokenizer(name: str, cache: Path) -> Stage:
@@ -167,7 +170,7 @@ def _load(name: str, cache: Path) -> Any:
 STAGES: dict[str, Callable[[str, Path], Stage]] = {
     **{
         stage.__name__: stage
-        for stage in (prepare, open_copy, show, read_text, tokenizer, tokenise, open_tokens, batch)
+        for stage in (prepare, open_copy, show, read_text, write_text, tokenizer, tokenise, open_tokens, batch)
     },
     **{f"trial-{method}": partial(trial, method) for method in METHODS},
     "score": score,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.datasets_import import fetch, import_dataset
+from xmcbench.cli.datasets_import import export, fetch, import_dataset
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
@@ -25,6 +25,7 @@ DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets
 
 app.command("import")(import_dataset)
 app.command()(fetch)
+app.command()(export)
 
 
 @app.callback()

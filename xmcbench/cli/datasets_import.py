@@ -1,4 +1,4 @@
-"""`xmcbench datasets import` and `fetch`: datasets from tables, files of other tools, and archives."""
+"""`xmcbench datasets import`, `fetch` and `export`: datasets from other files and archives, and as text files."""
 
 from __future__ import annotations
 
@@ -116,3 +116,17 @@ def fetch(
         raise XMCBenchError(f"{archive}: found no such file")
     files = unpack(archive, data_dir / source.name)
     typer.echo(f"{data_dir / source.name}: {', '.join(files)}")
+
+
+def export(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet.")],
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
+) -> None:
+    """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
+    from xmcbench.data import exporting, load
+    from xmcbench.data.prepared import default_data_dir
+
+    exporting.export(load(name, data or context.obj or default_data_dir()), folder)
+    typer.echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

@@ -7,6 +7,7 @@ import lzma
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -28,7 +29,7 @@ class Block:
     first_line: int
     offset: int  # bytes of the (uncompressed) file before it
 
-    @property
+    @cached_property
     def newlines(self) -> np.ndarray:
         return np.flatnonzero(self.data == ord("\n"))
 

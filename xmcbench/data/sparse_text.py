@@ -6,6 +6,7 @@ eight at a time as one integer, and all values in one conversion.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def no_pairs(shape: tuple[int, int]) -> scipy.sparse.csr_array:
 
 @dataclass(frozen=True)
 class Rows:
-    """The entries of a file, row after row: `counts` int64 [N] per row, `labels` int64 [E], `values` float64 [E]."""
+    """The entries of a file, row after row: `counts` [N] per row, `labels` [E], both integers, `values` float64 [E]."""
 
     header: tuple[int, int] | None  # rows and labels, where the file says so
     counts: np.ndarray
@@ -76,12 +77,20 @@ def read_rows(path: Path, num_labels: int | None = None, max_bytes: int | None =
         parts.append(_entries(block, header[1] if header else num_labels or 0))
     if not parts:
         raise XMCBenchError(f"{path}: found an empty file, expected a header 'rows labels'")
-    rows = Rows(header, *(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    rows = Rows(header, *(_joined(columns) for columns in zip(*parts, strict=True)))
     if header and len(rows.counts) != header[0]:
         raise XMCBenchError(
             f"{path}: line 1: found a header of {header[0]} rows, expected {len(rows.counts)}, the number that follow"
         )
     return rows
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The parts end to end; one value that all of them repeat stays one value in memory."""
+    one = parts[0][:1]
+    if all(part.strides == (0,) and np.array_equal(part[:1], one) for part in parts):
+        return np.broadcast_to(one, sum(len(part) for part in parts))
+    return np.concatenate(parts)
 
 
 def read_targets(path: Path) -> scipy.sparse.csr_array:
@@ -126,6 +135,8 @@ def _entries(block: Block, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.
         raise _entry_error(block, starts, ends, colons)
     labels = _integers(block, starts, colons, ENTRY)
     _check_range(block, starts, labels, "label", num_labels)
+    if num_labels <= np.iinfo(np.int32).max:
+        labels = labels.astype(np.int32)
     return counts, labels, _values(block, colons + 1, ends)
 
 
