@@ -28,6 +28,7 @@ from xmcbench.engine.search.exact import SIZES
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
+INDEX_COPIES = 3  # of label vectors that modules compute
 SORTED_COPIES = 3.5  # of vectors that are clustered: as embedded, of length 1, by cluster, half of those again
 
 
@@ -38,13 +39,13 @@ class Memory:
     process: float  # interpreter and libraries; 0 on a GPU
     weights: float
     optimizer: float  # gradients and moments
-    tables: float  # rows of label tables with their optimiser state, and gradients
+    tables: float  # rows of label tables with their optimiser state
     data: float  # tokens, targets, the state of samplers
-    embeddings: float
+    embeddings: float  # of a step, and their gradients; also the gradients of tables
     activations: float
     scores: float
     refresh: float  # embeddings of everything that the sampler, or the method before the first step, looks at
-    search: float  # of predictions, after training
+    search: float  # of predictions, and what scoring opens, after training
 
     @property
     def total(self) -> float:
@@ -86,8 +87,10 @@ def memory(
     parameters = encoder.parameters + probe.module_parameters
     labels = step.labels / workers
     texts = step.queries / workers + (labels if method.encodes_labels else 0)
-    vectors = step.queries + labels  # what the loss sees: all queries, this worker's labels
-    rows = sum(_table_bytes(table, step.labels, work.train.num_labels) for table in probe.tables.values()) / workers
+    # The loss sees all queries and the texts of this worker's labels; rows of tables have gradients of their own.
+    vectors = step.queries + (labels if method.encodes_labels else 0)
+    tables = probe.tables.values()
+    gradients = sum(_table_gradients(table, step.labels, work.train.num_labels) for table in tables) / workers
     pairs = step.queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
@@ -95,9 +98,9 @@ def memory(
         process=0.0 if on_gpu else process_bytes(),
         weights=parameters * FLOAT,
         optimizer=3 * parameters * FLOAT,
-        tables=rows,
+        tables=sum(table.rows * table.row_bytes for table in tables) / workers,
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
-        embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT,
+        embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=_activations(method, encoder, step, workers, device),
         scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
         refresh=_refresh(work, encoder, probe, run),
@@ -127,11 +130,10 @@ def process_bytes() -> float:
     return float(printed.split()[-1])
 
 
-def _table_bytes(table: Table, pool: int, num_labels: int) -> float:
-    """A table's rows and the gradient of those that a step reads."""
-    read = table.rows if pool >= num_labels else min(pool, table.rows)
-    copies = 1 if pool >= num_labels else 2  # all rows are read where they lie
-    return table.rows * table.row_bytes + (read * copies * table.dimension * FLOAT if table.learns else 0)
+def _table_gradients(table: Table, pool: int, num_labels: int) -> float:
+    """The gradients of the rows that a step reads, and copies of these rows unless it reads all, where they lie."""
+    read, copies = (table.rows, 1) if pool >= num_labels else (min(pool, table.rows), 2)
+    return float(read * copies * table.dimension * FLOAT if table.learns else 0)
 
 
 def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str) -> float:
@@ -175,11 +177,16 @@ def _data(work: Workload) -> float:
 
 
 def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
-    """The index, the embeddings of the test queries, and one block of scores."""
+    """The index, the embeddings of the test queries, and one block of scores; the dataset, opened again for scoring.
+
+    Modules compute the index from embeddings: these and their parts are there beside it.
+    """
     labels, sizes = work.train.num_labels, SIZES[device]
-    vectors = 2 * labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
+    copies = INDEX_COPIES if probe.module_parameters else 1
+    vectors = copies * labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
     scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
-    return float((vectors + 2 * scores) * FLOAT)
+    opened = 0 if device == "cuda" else (8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share
+    return float((vectors + 2 * scores) * FLOAT + opened)
 
 
 def device_kind() -> str:
