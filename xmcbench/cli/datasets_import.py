@@ -97,25 +97,48 @@ def fetch(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.")],
     archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
+    sha256: Annotated[str, typer.Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
     data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:
-    """Unpack a downloaded dataset, or say where to download it."""
+    """Download and unpack a dataset, or say where to get it.
+
+    A download that was interrupted goes on where it stopped.
+    """
     from xmcbench.data.archive import unpack
+    from xmcbench.data.download import check_digest
     from xmcbench.data.prepared import default_data_dir, find_source
     from xmcbench.errors import XMCBenchError
 
     data_dir = data or context.obj or default_data_dir()
     source = find_source(name, data_dir)
-    if archive is None:
-        message = source.missing(data_dir)
-        if message is None:
-            typer.echo(f"{name} is already on disk")
-            return
+    message = source.missing(data_dir)
+    if message is None:
+        typer.echo(f"{name} is already on disk")
+        return
+    if archive is None and not source.download:
         raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
-    if not archive.is_file():
+    if archive and not archive.is_file():
         raise XMCBenchError(f"{archive}: found no such file")
-    files = unpack(archive, data_dir / source.name)
+    packed = archive or _downloaded(source.download, data_dir)
+    check_digest(packed, sha256)
+    files = unpack(packed, data_dir / source.name)
+    if archive is None:
+        packed.unlink()
     typer.echo(f"{data_dir / source.name}: {', '.join(files)}")
+
+
+def _downloaded(url: str, data_dir: Path) -> Path:
+    """The archive at `url`, downloaded into the data directory if it is not there already."""
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
+
+    from xmcbench.data.download import download
+
+    path = data_dir / url.rpartition("/")[2]
+    if not path.exists():
+        with Progress("{task.description}", DownloadColumn(), TimeRemainingColumn()) as bars:
+            task = bars.add_task(path.name, total=None)
+            download(url, path, lambda here, total: bars.update(task, completed=here, total=total or None))
+    return path
 
 
 def export(

@@ -16,6 +16,9 @@ XR_TRANSFORMER = "https://github.com/amzn/pecos/tree/mainline/examples/xr-transf
 APLC_XLNET = "https://github.com/huiyegit/APLC_XLNet"
 SEE_SOURCE = "see the source"
 WIKIPEDIA = (0.5, 0.4)
+# PECOS' archives of XR-Transformer's files. Its EURLex-4K has other labels than DEXML's.
+PECOS = "https://archive.org/download/pecos-dataset/xmc-base"
+DOWNLOADS = {name: f"{PECOS}/{name}.tar.gz" for name in ("wiki10-31k", "amazoncat-13k")}
 AMAZON = (0.6, 2.6)
 OTHER = (0.55, 1.5)
 
@@ -97,4 +100,4 @@ SMALL = (
 
 def folder_sources() -> list[FolderSource]:
     """A source for every card above."""
-    return [FolderSource(draft) for draft in (*PUBLISHED, *SMALL)]
+    return [FolderSource(draft, DOWNLOADS.get(draft.name, "")) for draft in (*PUBLISHED, *SMALL)]

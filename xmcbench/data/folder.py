@@ -20,8 +20,9 @@ LONGEST_NAME = 255  # bytes of a folder name, on most file systems
 class FolderSource(Source):
     """The dataset in `<data directory>/<name>/`, in any of the known layouts."""
 
-    def __init__(self, draft: Draft) -> None:
+    def __init__(self, draft: Draft, download: str = "") -> None:
         self.draft = draft
+        self.download = download
 
     def missing(self, data_dir: Path) -> str | None:
         directory = data_dir / self.name
@@ -30,6 +31,8 @@ class FolderSource(Source):
         except XMCBenchError as problem:
             if directory.is_dir():
                 return str(problem)
+            if self.download:
+                return f"dataset {self.name} is not on disk: `xmcbench datasets fetch {self.name}` downloads it"
             files = formats.expected_files()
             return f"dataset {self.name} is not on disk: get it from {self.draft.source}; into {directory}/ go {files}"
         return None

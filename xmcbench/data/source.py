@@ -45,6 +45,7 @@ class Source(ABC):
     """A named dataset and how to read it."""
 
     draft: Draft
+    download: str = ""  # the address of an archive with the files, where there is one
 
     @property
     def name(self) -> str:
