@@ -46,7 +46,7 @@ class IVF:
     """
 
     per_root: float = 4.0  # clusters per square root of the number of labels
-    probes: int = 16  # clusters that are searched
+    probes: int = 64  # clusters that are searched
     rounds: int = 10  # of k-means
     sample: int = 64  # labels per cluster that k-means sees
 
