@@ -146,9 +146,13 @@ def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestSt
 
 
 def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:
-    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at."""
-    queries, labels = work.num_queries * bool(probe.asks_queries), work.train.num_labels * bool(probe.asks_labels)
-    first = FLOAT * encoder.dimension * max(2 * queries, SORTED_COPIES * labels)
+    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at.
+
+    A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
+    """
+    of_queries = 2 * (FLOAT * encoder.dimension * work.num_queries + 8 * work.train.targets.nnz / work.share)
+    of_labels = SORTED_COPIES * FLOAT * encoder.dimension * work.train.num_labels
+    first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
     if not run.refreshed:
         return first
     sizes = work.num_queries, work.train.num_labels, probe.mining_dimension
