@@ -150,13 +150,13 @@ def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
     """
-    of_queries = 2 * (FLOAT * encoder.dimension * work.num_queries + 8 * work.train.targets.nnz / work.share)
-    of_labels = SORTED_COPIES * FLOAT * encoder.dimension * work.train.num_labels
+    queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
+    of_queries = 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share)
+    of_labels = SORTED_COPIES * width * labels
     first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
     if not run.refreshed:
         return first
-    sizes = work.num_queries, work.train.num_labels, probe.mining_dimension
-    return max(first, *(part.refresh_bytes(*sizes) for part in run.sampler.parts))
+    return max(first, *(part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts))
 
 
 def _sampler_state(sampler: Sampler, work: Workload, dimension: int, on_gpu: bool) -> float:
