@@ -65,15 +65,15 @@ class Row:
     measure: Measure
 
 
-def benchmark(script: str, *arguments: str) -> Callable[[Path], Rows]:
-    """Runs another benchmark; its rows."""
+def benchmark(script: str, *arguments: str, table: str = "") -> Callable[[Path], Rows]:
+    """Runs another benchmark; the rows of its table, which has the benchmark's name if no other is given."""
 
     def run(out: Path) -> Rows:
         command = [sys.executable, str(HERE / f"{script}.py"), *arguments, "--out", str(out)]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise RuntimeError(ended.stderr.strip().splitlines()[-1])
-        rows: Rows = json.loads((out / f"{script}.json").read_text())["rows"]
+        rows: Rows = json.loads((out / f"{table or script}.json").read_text())["rows"]
         return rows
 
     return run
@@ -177,8 +177,10 @@ def search(dimension: int) -> Measure:
 
 
 def clustering(places: Places) -> Result:
-    rows = benchmark("mining", "--queries", "20000", "--labels", "4096", "--repeats", "1")(places.out)
-    mine, peer = (next(row for row in rows if row["case"] == name) for name in ("balanced 2-means", "BisectingKMeans"))
+    sizes = ["--queries", "20000", "--labels", "4096", "--repeats", "1"]
+    rows = benchmark("mining", *sizes, table="clustering")(places.out)
+    (peer,) = (row for row in rows if row["case"] == "BisectingKMeans")
+    (mine,) = (row for row in rows if row["case"] == "balanced 2-means" and row["clusters"] == peer["clusters"])
     return Result(mine["seconds"], "s", peer["seconds"], "scikit-learn's BisectingKMeans")
 
 
