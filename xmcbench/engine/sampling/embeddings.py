@@ -34,8 +34,8 @@ def _everything_fits(*, needs_queries: bool, needs_labels: bool, scoring_flops: 
     """There is no budget."""
 
 
-def _unnoted(share: float) -> None:
-    """Nobody wants to know."""
+def _ignored(share: float) -> None:
+    """What happens where nothing is noted or shown."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class Embeddings:
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
     require: Require = _everything_fits
-    note_recall: Callable[[float], None] = _unnoted
-    progress: Callable[[float], None] = _unnoted  # gets the finished share of a long search
+    note_recall: Callable[[float], None] = _ignored
+    progress: Callable[[float], None] = _ignored  # gets the finished share of a long search
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""
