@@ -3,7 +3,7 @@
 Both train the same small DistilBERT from the same weights on the same queries and labels, in float32. Each side runs
 for two numbers of steps; the seconds of a step are the difference of the runs over the difference of the steps, so that
 neither start nor evaluation counts. Ours runs once for each limit on the activations that are kept: what fits is
-embedded once per step, the rest twice. Sides take turns; run it with nothing beside it.
+embedded once per step, the rest twice. One run follows the other; let nothing run beside them.
 
     pip install accelerate matplotlib pandas
     GOMP_SPINCOUNT=3000 python benchmarks/all_labels.py --code DIR      # a clone of github.com/nilesh2797/DEXML
@@ -18,10 +18,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy.sparse as sp
 import yaml
-from parity import LENGTH, make_encoder, their_command, write_texts
+from parity import LENGTH, export, make_encoder, their_command
 from report import report
 
 from xmcbench.data import load
@@ -30,19 +28,6 @@ from xmcbench.trial.store import Store
 STEPS = (2, 4)
 LIMITS = (0.0, 1.0, 2.0, 4.0)  # GiB of activations that ours keeps
 TEST_QUERIES = 64
-
-
-def export(name: str, steps: int, batch: int, place: Path, cache: Path) -> str:
-    """Write the queries of that many steps and all labels in the layout of the public code; the new dataset's name."""
-    dataset, exported = load(name, place, cache), f"all-labels-{steps}"
-    folder = place / exported
-    (folder / "raw").mkdir(parents=True, exist_ok=True)
-    write_texts(folder / "raw" / "Y.txt", dataset.label_texts)
-    for part, split, count in (("trn", dataset.train, steps * batch), ("tst", dataset.test, TEST_QUERIES)):
-        labelled = np.flatnonzero(np.diff(split.targets.indptr))[:count]
-        write_texts(folder / "raw" / f"{part}_X.txt", [split.texts[query] for query in labelled])
-        sp.save_npz(folder / f"Y.{part}.npz", sp.csr_matrix(split.targets[labelled]))
-    return exported
 
 
 def theirs(name: str, batch: int, code: Path, out: Path) -> tuple[float, float]:
@@ -84,8 +69,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/all_labels"))
     asked = parser.parse_args()
     out, data = asked.out.absolute(), asked.code.absolute() / "Datasets"
-    names = [export(asked.dataset, steps, asked.batch, data, out / "cache") for steps in STEPS]
-    labels = load(names[0], data, out / "cache").label_texts
+    dataset, names = load(asked.dataset, data, out / "cache"), [f"all-labels-{steps}" for steps in STEPS]
+    for name, steps in zip(names, STEPS, strict=True):
+        export(dataset, data / name, train=steps * asked.batch, test=TEST_QUERIES)
+    labels = dataset.label_texts
     if not (out / "encoder").exists():
         make_encoder(labels, out / "encoder")
     sides: dict[str, Any] = {"DEXML's public code": [theirs(name, asked.batch, asked.code, out) for name in names]}

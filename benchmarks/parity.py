@@ -27,6 +27,8 @@ from scipy import stats
 from xmcbench.cli.progress import display
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
+from xmcbench.data.exporting import write_texts
+from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
 from xmcbench.evaluation.evaluator import find_evaluators
 from xmcbench.evaluation.imported.record import import_predictions
@@ -65,19 +67,17 @@ def make_encoder(texts: Sequence[str], place: Path) -> None:
     tokenizer.save_pretrained(place)
 
 
-def export(place: Path, cache: Path) -> None:
-    """Write made data in the layout of the public code, which is one of ours. Queries without labels are left out."""
-    dataset = load(MADE, place, cache)
+def export(dataset: Dataset, place: Path, train: int | None = None, test: int | None = None) -> None:
+    """Write a dataset in the layout of the public code, which is one of ours, without queries that have no labels.
+
+    `train` and `test` are the most queries that are written; all by default.
+    """
     (place / "raw").mkdir(parents=True, exist_ok=True)
-    write_texts(place / "raw" / "Y.txt", dataset.label_texts)
-    for name, split in (("trn", dataset.train), ("tst", dataset.test)):
-        labelled = np.flatnonzero(np.diff(split.targets.indptr))
-        write_texts(place / "raw" / f"{name}_X.txt", [split.texts[query] for query in labelled])
+    write_texts(dataset.label_texts, place / "raw" / "Y.txt")
+    for name, split, most in (("trn", dataset.train, train), ("tst", dataset.test, test)):
+        labelled = np.flatnonzero(np.diff(split.targets.indptr))[:most]
+        write_texts(take(split.texts, labelled), place / "raw" / f"{name}_X.txt")
         sp.save_npz(place / f"Y.{name}.npz", sp.csr_matrix(split.targets[labelled]))
-
-
-def write_texts(path: Path, texts: Sequence[str]) -> None:
-    path.write_text("".join(" ".join(text.split()) + "\n" for text in texts))
 
 
 def their_command(settings: dict[str, Any], name: str, seed: int, out: Path) -> list[str]:
@@ -141,7 +141,7 @@ def main() -> None:
     asked = parser.parse_args()
     out = asked.out.absolute()
     data = asked.code / "Datasets"
-    export(data / NAME, out / "cache")
+    export(load(MADE, data, out / "cache"), data / NAME)
     dataset = load(NAME, data, out / "cache")
     if not (out / "encoder").exists():
         make_encoder(dataset.train.texts, out / "encoder")

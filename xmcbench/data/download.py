@@ -8,6 +8,7 @@ import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Callable
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from xmcbench.errors import XMCBenchError
 
 CHUNK_BYTES = 1 << 20
 TIMEOUT_SECONDS = 60.0
-COMPLETE = 416  # the server's answer if it is asked for what comes after the end
 
 Progress = Callable[[int, int], None]  # bytes that are here, and bytes of the whole file (0 if the server does not say)
 
@@ -32,7 +32,7 @@ def download(url: str, path: Path, progress: Progress = lambda *_: None) -> None
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
         _fetch_rest(url, partial, progress)
-    except (urllib.error.URLError, HTTPException, OSError) as problem:
+    except (HTTPException, OSError) as problem:  # urllib's errors are OSErrors
         here = partial.stat().st_size if partial.exists() else 0
         raise XMCBenchError(f"{url}: {problem}; {here:,} bytes are here, the next try goes on after them") from problem
     partial.replace(path)
@@ -56,12 +56,12 @@ def _fetch_rest(url: str, partial: Path, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT_SECONDS)
     except urllib.error.HTTPError as problem:
-        if problem.code == COMPLETE and here:
+        if problem.code == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and here:  # all of it is here
             tag.unlink()
             return
         raise
     with response:
-        here = here if response.status == 206 else 0
+        here = here if response.status == HTTPStatus.PARTIAL_CONTENT else 0
         total = _total(response)
         if (free := shutil.disk_usage(partial.parent).free) < total - here:
             raise XMCBenchError(f"{url}: {total - here:,} bytes are still to come, {partial.parent} has {free:,} free")

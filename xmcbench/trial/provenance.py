@@ -56,25 +56,24 @@ def _versions() -> dict[str, str]:
 
 def _git(root: Path) -> dict[str, Any]:
     """The commit of the checkout that contains the package; empty if the package is installed without a checkout."""
-    if not (root / ".git").exists():
-        return {}
-    try:
-        commit = _output("git", "-C", str(root), "rev-parse", "HEAD")
-        return {"commit": commit, "dirty": bool(_changes(root))}
-    except (OSError, subprocess.SubprocessError):
-        return {}
+    commit, changes = _ask_git(root, "rev-parse", "HEAD"), _ask_git(root, "status", "--porcelain")
+    return {} if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
 
 
 def uncommitted() -> list[str]:
     """The changed and new files of the package's checkout; empty where there is no checkout."""
+    changes = _ask_git(CHECKOUT, "status", "--porcelain") or ""
+    return [line.split(maxsplit=1)[1] for line in changes.splitlines()]
+
+
+def _ask_git(root: Path, *arguments: str) -> str | None:
+    """The output of git in the checkout `root`; None where there is no checkout or git fails."""
+    if not (root / ".git").exists():
+        return None
     try:
-        return [line.split(maxsplit=1)[1] for line in _changes(CHECKOUT)] if (CHECKOUT / ".git").exists() else []
+        return _output("git", "-C", str(root), *arguments)
     except (OSError, subprocess.SubprocessError):
-        return []
-
-
-def _changes(root: Path) -> list[str]:
-    return _output("git", "-C", str(root), "status", "--porcelain").splitlines()
+        return None
 
 
 def _output(*command: str) -> str:

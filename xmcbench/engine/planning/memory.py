@@ -23,13 +23,13 @@ from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.clustering import CLUSTERED_COPIES
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
 INDEX_COPIES = 3  # of label vectors that modules compute
-SORTED_COPIES = 3.5  # of vectors that are clustered: as embedded, of length 1, by cluster, half of those again
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -
     """
     queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
     of_queries = 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share)
-    of_labels = SORTED_COPIES * width * labels
+    of_labels = CLUSTERED_COPIES * width * labels
     first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
     if not run.refreshed:
         return first

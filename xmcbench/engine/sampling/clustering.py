@@ -19,6 +19,9 @@ from xmcbench.engine import flops
 
 MIN_GAIN = 1e-4
 
+# Of the vectors in memory, at most: as given, of length 1, by cluster, and half of those again while they are split.
+CLUSTERED_COPIES = 3.5
+
 
 def balanced_clusters(vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator) -> np.ndarray:
     """[N] int64 the cluster of each vector, by cosine. If there are no more vectors than clusters, each gets its own.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.clustering import balanced_clusters
+from xmcbench.engine.sampling.clustering import CLUSTERED_COPIES, balanced_clusters
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Order
 from xmcbench.engine.sampling.training_queries import TrainingQueries
@@ -85,8 +85,7 @@ class Clusters(Order):
             self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
 
     def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
-        # Copies: of length 1, by cluster, and of those by cluster that still move, at most half.
-        copies = 2.5 if self.vectors == "bank" else 3.5
+        copies = CLUSTERED_COPIES - (self.vectors == "bank")  # the bank is there anyway
         return 4 * copies * num_queries * dimension
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
