@@ -98,7 +98,7 @@ def random_tokens(count: int, rng: np.random.Generator) -> Any:
 
     lengths = rng.integers(4, 13, count)
     offsets = np.concatenate(([0], np.cumsum(lengths)))
-    return Tokens(rng.integers(4, 30, offsets[-1]).astype(np.int32), offsets)
+    return Tokens.from_offsets(rng.integers(4, 30, offsets[-1]).astype(np.int32), offsets)
 
 
 def measure(case: Case) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def fixed(encoder: Encoder, batch: int, count: int) -> Workload:
     """Random texts of `FIXED` tokens."""
     rng = np.random.default_rng(0)
     words = rng.integers(5, len(encoder.tokenizer.tokenizer), 2 * batch * count * FIXED).astype(np.int32)
-    tokens = Tokens(words, np.arange(0, len(words) + 1, FIXED))
+    tokens = Tokens.from_offsets(words, np.arange(0, len(words) + 1, FIXED))
     rows = np.arange(2 * batch * count).reshape(count, 2, batch)
     return Workload(f"{FIXED} tokens", tokens, tokens, [(queries, labels) for queries, labels in rows])
 

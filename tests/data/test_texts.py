@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.statistics import count_words
+from xmcbench.data.texts import TextSubset
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
 
@@ -31,6 +32,7 @@ def test_texts_are_taken_block_by_block(at_once: int, monkeypatch: pytest.Monkey
     texts = ["rot", "", "日本", "x", "ärmel", "hut"]
     monkeypatch.setattr("xmcbench.data.texts.AT_ONCE", at_once)
     ids = np.array([5, 1, 1, 0, 4, 2, 3])
+    assert list(TextSubset(PackedTexts.of(texts), ids)) == [texts[i] for i in ids]
     assert list(PackedTexts.of(["before", *texts])[1:].take(ids)) == [texts[i] for i in ids]
 
 

@@ -31,7 +31,7 @@ def test_texts_come_back_whatever_the_chunk(texts: list[str], chunk: int) -> Non
         patch.setattr(tokens_module, "CHUNK", chunk)
         tokens = Tokens.of(texts, letters)
     assert len(tokens) == len(texts)
-    assert [tokens.ids[a:b].tolist() for a, b in pairwise(tokens.offsets)] == letters(texts)
+    assert [tokens.ids[a:b].tolist() for a, b in pairwise(tokens.flat()[1])] == letters(texts)
 
 
 @given(rows=st.lists(st.integers(0, len(TEXTS) - 1), min_size=1), pad_id=st.integers(0, 9))
@@ -45,8 +45,17 @@ def test_padding_and_mask(rows: list[int], pad_id: int) -> None:
     assert bool((np.sort(mask, axis=1)[:, ::-1] == mask).all())  # padded on the right
 
 
+@given(rows=st.lists(st.integers(0, len(TEXTS) - 1)))
+def test_tokens_of_some_texts_lie_where_they_lay(rows: list[int]) -> None:
+    whole = Tokens.of(TEXTS, letters)
+    taken = whole.take(np.array(rows, np.int64))
+    assert taken.ids is whole.ids
+    ids, offsets = taken.flat()
+    assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == letters([TEXTS[row] for row in rows])
+
+
 def test_a_text_without_tokens_is_a_row_of_padding() -> None:
-    tokens = Tokens(np.array([5], np.int32), np.array([0, 0, 1]))
+    tokens = Tokens.from_offsets(np.array([5], np.int32), np.array([0, 0, 1]))
     ids, mask = tokens.padded(np.array([0]), 9)
     assert (ids.tolist(), mask.tolist()) == ([[9]], [[False]])
 
@@ -62,7 +71,7 @@ def test_cached_equals_uncached_and_is_tokenised_once(tmp_path: Path) -> None:
     for _ in range(2):
         cached = Tokens.cached(TEXTS, counted, "letters", tmp_path)
         np.testing.assert_array_equal(cached.ids, plain.ids)
-        np.testing.assert_array_equal(cached.offsets, plain.offsets)
+        np.testing.assert_array_equal(cached.lengths, plain.lengths)
     assert calls == [len(TEXTS)]
     Tokens.cached(TEXTS, counted, "other letters", tmp_path)
     Tokens.cached(TEXTS[1:], counted, "letters", tmp_path)
@@ -98,7 +107,7 @@ def test_a_damaged_token_cache_is_made_again_with_a_warning(
         path.write_bytes(content if damage == "flip" else content[:-3])
     again = Tokens.cached(TEXTS, letters, "letters", tmp_path)
     np.testing.assert_array_equal(again.ids, whole.ids)
-    np.testing.assert_array_equal(again.offsets, whole.offsets)
+    np.testing.assert_array_equal(again.lengths, whole.lengths)
     assert "a token cache is damaged and is written again" in caplog.text
 
 

@@ -14,7 +14,7 @@ import scipy
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.data.sparse_text import no_pairs
-from xmcbench.data.texts import take
+from xmcbench.data.texts import PackedTexts, TextSubset, take
 from xmcbench.errors import XMCBenchError
 
 Texts = Sequence[str]
@@ -72,7 +72,14 @@ class TrainingData:
 
     def rows(self, ids: np.ndarray) -> TrainingData:
         """The same data with only the training queries in `ids`, in that order."""
-        return replace(self, texts=take(self.texts, ids), targets=self.targets[ids], ignore=self.ignore[ids])
+        return self._with(take(self.texts, ids), ids)
+
+    def most_rows(self, ids: np.ndarray) -> TrainingData:
+        """Like `rows`, for nearly all queries: they share the tokenizer and the cached tokens of all."""
+        return self._with(TextSubset(PackedTexts.of(self.texts), ids), ids)
+
+    def _with(self, texts: Texts, ids: np.ndarray) -> TrainingData:
+        return replace(self, texts=texts, targets=self.targets[ids], ignore=self.ignore[ids])
 
     def with_targets(self, targets: scipy.sparse.csr_array) -> TrainingData:
         """The same queries with `targets` [N, L] as true pairs, for example a teacher's answers."""

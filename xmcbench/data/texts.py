@@ -135,6 +135,16 @@ class PackedTexts(Sequence[str]):
         return PackedTexts.from_lengths(spaced[keep], np.maximum(lengths - 1, 0))
 
 
+class TextSubset(PackedTexts):
+    """The texts `ids` [m] of `whole`, in that order. Tokenizers and token caches are made of `whole`."""
+
+    def __init__(self, whole: PackedTexts, ids: np.ndarray) -> None:
+        taken = whole.take(ids)
+        super().__init__(taken.data, taken.offsets)
+        self.whole = whole
+        self.ids = ids
+
+
 def take(texts: Sequence[str], ids: np.ndarray) -> Sequence[str]:
     """The texts `ids` [m] of any sequence, in that order."""
     if isinstance(texts, PackedTexts):

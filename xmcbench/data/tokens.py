@@ -1,4 +1,4 @@
-"""Tokenised texts: a flat array of token ids and the offsets of each text, tokenised once and cached on disk.
+"""Tokenised texts: a flat array of token ids and the place of each text in it, tokenised once and cached on disk.
 
 Legend: N texts, M texts of a micro-batch, W its longest text in tokens.
 """
@@ -33,15 +33,20 @@ def text_hash(texts: Sequence[str], identity: str) -> str:
 
 
 class Tokens:
-    """N tokenised texts: text i is `ids[offsets[i]:offsets[i + 1]]`. The arrays may be memory-mapped."""
+    """N tokenised texts: text i is `ids[starts[i]:starts[i] + lengths[i]]`. The arrays may be memory-mapped."""
 
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+    def __init__(self, ids: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> None:
         self.ids = ids
-        self.offsets = offsets
-        self.lengths = np.diff(offsets)
+        self.starts = starts
+        self.lengths = lengths
 
     def __len__(self) -> int:
         return len(self.lengths)
+
+    @classmethod
+    def from_offsets(cls, ids: np.ndarray, offsets: np.ndarray) -> Tokens:
+        """Texts end to end: text i is `ids[offsets[i]:offsets[i + 1]]`."""
+        return cls(ids, offsets[:-1], np.diff(offsets))
 
     @classmethod
     def of(cls, texts: Sequence[str], tokenize: Tokenize, progress: Progress = int) -> Tokens:
@@ -58,7 +63,7 @@ class Tokens:
                     parts.append(np.fromiter(chain.from_iterable(tokens), np.int32, int(lengths[-1].sum())))
                     finished += len(tokens)
                     progress(finished)
-        return cls(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
+        return cls.from_offsets(np.concatenate(parts), np.cumsum(np.concatenate(lengths)))
 
     @classmethod
     def cached(
@@ -67,9 +72,9 @@ class Tokens:
         """Like `of`, but cached in the folder `cache` under a key of the tokenizer's `identity` and the texts."""
 
         def write(directory: Path) -> None:
-            tokens = cls.of(texts, tokenize, progress)
-            np.save(directory / IDS, tokens.ids)
-            np.save(directory / OFFSETS, tokens.offsets)
+            ids, offsets = cls.of(texts, tokenize, progress).flat()
+            np.save(directory / IDS, ids)
+            np.save(directory / OFFSETS, offsets)
 
         directory = cache / "tokens" / text_hash(texts, identity)
         return open_or_make(directory, lambda place: cls.open(place, len(texts)), write, "a token cache")
@@ -82,23 +87,25 @@ class Tokens:
             raise ValueError(f"found ids {ids.dtype} {ids.shape} and offsets {offsets.dtype} {offsets.shape}")
         if offsets[0] != 0 or offsets[-1] != len(ids) or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(f"{OFFSETS}: offsets do not fit {len(ids)} token ids")
-        return cls(ids, offsets)
+        return cls.from_offsets(ids, offsets)
 
     def take(self, rows: np.ndarray) -> Tokens:
-        """The texts `rows`, in that order; this object itself where `rows` are all texts in order."""
-        if len(rows) == len(self) and bool((rows == np.arange(len(self))).all()):
-            return self
-        lengths = self.lengths[rows]
-        offsets = np.concatenate(([0], np.cumsum(lengths)))
-        places = np.repeat(self.offsets[rows] - offsets[:-1], lengths) + np.arange(offsets[-1])
-        return Tokens(self.ids[places], offsets)
+        """The texts `rows`, in that order, without a copy of their token ids."""
+        return Tokens(self.ids, self.starts[rows], self.lengths[rows])
+
+    def flat(self) -> tuple[np.ndarray, np.ndarray]:
+        """The token ids of all texts end to end and the offsets [N + 1]; a copy only where they lie otherwise."""
+        offsets = np.concatenate(([0], np.cumsum(self.lengths)))
+        if len(self.ids) == offsets[-1] and bool((self.starts == offsets[:-1]).all()):
+            return self.ids, offsets
+        return self.ids[np.repeat(self.starts - offsets[:-1], self.lengths) + np.arange(offsets[-1])], offsets
 
     def padded(self, rows: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
         """Token ids [M, W] int64 and mask [M, W] bool of the given texts."""
         lengths = self.lengths[rows]
         columns = np.arange(lengths.max(initial=1))
         mask = columns < lengths[:, None]
-        places = np.where(mask, self.offsets[rows][:, None] + columns, 0)
+        places = np.where(mask, self.starts[rows][:, None] + columns, 0)
         return np.where(mask, self.ids[places], pad_id).astype(np.int64), mask
 
 

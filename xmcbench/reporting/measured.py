@@ -12,7 +12,7 @@ from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
-from xmcbench.trial.versions import ENGINE_VERSION, Versions, newest
+from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, Versions, newest
 
 FACTS = (str, int, float)  # types that a column can hold; bool is an int
 CONFIG_FACTS = ("batch_size", "negatives", "loss", "dimension")
@@ -27,7 +27,7 @@ def recorded_metrics(records: Iterable[Record]) -> tuple[str, ...]:
 
 def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
     """By method: the newest version of each part of the code that `records` depend on."""
-    versions: dict[str, Versions] = defaultdict(lambda: {"engine": ENGINE_VERSION})
+    versions: dict[str, Versions] = defaultdict(lambda: {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION})
     for record in records:
         versions[record.trial.method] = newest(versions[record.trial.method], record.trial.versions)
     return versions

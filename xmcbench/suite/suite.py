@@ -19,6 +19,7 @@ from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.trial import Selection, Track, Trial
+from xmcbench.trial.versions import SELECTION_VERSION
 
 MAX_TRIALS = 100_000
 
@@ -63,11 +64,11 @@ class Suite:
         ]
 
     def _selection_versions(self) -> dict[str, int]:
-        """The version of the evaluator that chooses checkpoints; empty without selection."""
+        """The versions of what chooses checkpoints: held-out queries and an evaluator; empty without selection."""
         if self.selection is None:
             return {}
         name = self.selection.metric.partition("@")[0]
-        return {f"evaluator {name}": registry().version("evaluator", name)}
+        return {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
 
 
 def load_suite(

@@ -78,7 +78,8 @@ class Record(BaseModel):
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
         if self.key_version < FIRST_SCHEMA:
             return "from before versions were recorded"
-        return raised(self.trial.versions, newest)
+        first = {"selection": 1} if self.trial.selection else {}  # until version 2 it was not recorded
+        return raised({**first, **self.trial.versions}, newest)
 
     def without_secrets(self) -> Record:
         """The record with its texts stripped of secrets. Settings hold none: a suite with a secret is refused."""

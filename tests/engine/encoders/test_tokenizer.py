@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,11 @@ from tokenizers import models
 from toy import make_words, toy_data
 
 from xmcbench.data import PackedTexts
+from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer, train_tokenizer
+from xmcbench.run.held_out import hold_out
+from xmcbench.trial.trial import Selection
 
 TRAIN = """
 import sys
@@ -72,6 +76,21 @@ def test_the_cache_gives_what_was_trained(tmp_path: Path) -> None:
     assert first.at(16)(data.label_texts) == direct.at(16)(data.label_texts)
     tiny_tokenizer(data.label_texts, tmp_path)
     assert len(list((tmp_path / "tokenizers").glob("*/"))) == 2
+
+
+def test_trials_that_hold_queries_out_share_tokenizer_and_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = toy_data()
+    tokenizer = TextTokenizer(tiny_tokenizer(data.texts, tmp_path))
+    tokenizer.tokens(data.texts, 16, tmp_path)
+    monkeypatch.setattr(Tokens, "of", lambda *_: pytest.fail("tokenised again"))
+    for seed in range(2):
+        _, remaining, _ = hold_out(data, Selection(queries=9, metric="P@1"), seed, ["P@1"])
+        shared = TextTokenizer(tiny_tokenizer(remaining.texts, tmp_path))
+        assert shared.identity == tokenizer.identity
+        ids, offsets = shared.tokens(remaining.texts, 16, tmp_path).flat()
+        assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == tokenizer.at(16)(remaining.texts)
 
 
 def test_a_damaged_tokenizer_is_trained_again_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from xmcbench.data.synthetic import Draws
-from xmcbench.data.texts import batches, take
+from xmcbench.data.texts import TextSubset, batches, take
 from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
 from xmcbench.files.cached_folder import open_or_make
 
@@ -70,9 +70,11 @@ def _inner_letters(texts: Sequence[str]) -> list[str]:
 
 
 def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
-    """The tokenizer trained on `texts`, cached in the folder `cache`, so that trials share it."""
+    """The tokenizer trained on `texts`, or on all texts of which they are a subset; cached in the folder `cache`."""
     from transformers import PreTrainedTokenizerFast
 
+    if isinstance(texts, TextSubset):
+        texts = texts.whole
     directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}:{TINY_SAMPLE}")
     return open_or_make(
         directory,
@@ -115,9 +117,14 @@ class TextTokenizer:
     def tokens(
         self, texts: Sequence[str], max_length: int, cache: Path | None = None, progress: Progress = int
     ) -> Tokens:
-        """`texts` tokenised; read from and written to the folder `cache` where one is given."""
+        """`texts` tokenised; read from and written to the folder `cache` where one is given.
+
+        Tokens of a subset are cached with those of all texts.
+        """
         if cache is None:
             return Tokens.of(texts, self.at(max_length), progress)
+        if isinstance(texts, TextSubset):
+            return self.tokens(texts.whole, max_length, cache, progress).take(texts.ids)
         return Tokens.cached(texts, self.at(max_length), f"{self.identity}:{max_length}", cache, progress)
 
     def save(self, directory: Path) -> None:

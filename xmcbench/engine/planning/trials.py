@@ -180,7 +180,7 @@ def _training_rows(train: TrainingData, trial: Trial) -> TrainingData:
     """The training data without the queries that the trial holds out."""
     if trial.selection is None or trial.selection.queries >= len(train.texts):
         return train
-    return train.rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
+    return train.most_rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
 
 
 def _network(query_values: int, parameters: int, workers: int) -> float:

@@ -64,14 +64,15 @@ class Workload:
     @classmethod
     def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, num_queries: int) -> Workload:
         """The workload of a dataset with `num_queries` training queries, all of which or a sample are tokenised."""
-        vocabulary = 1 + max(int(tokens.ids.max(initial=0)) for tokens in (queries, labels))
+        query_tokens, label_tokens = queries.flat(), labels.flat()
+        vocabulary = 1 + max(int(ids.max(initial=0)) for ids, _ in (query_tokens, label_tokens))
         size = STAND_IN if max(len(queries), len(labels)) <= LARGE else 1
         words_VD = np.random.default_rng(0).standard_normal((vocabulary, size), dtype=np.float32)
         # Frequent tokens weigh less: they distinguish texts the least.
-        counts_V = np.bincount(np.asarray(queries.ids), minlength=vocabulary)
+        counts_V = np.bincount(query_tokens[0], minlength=vocabulary)
         words_VD /= np.log(np.e + counts_V)[:, None]
         queries_ND, labels_LD = (
-            normalize(torch.from_numpy(_sums(words_VD, tokens)), dim=1) for tokens in (queries, labels)
+            normalize(torch.from_numpy(_sums(words_VD, *tokens)), dim=1) for tokens in (query_tokens, label_tokens)
         )
         return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries)
 
@@ -121,10 +122,8 @@ class Workload:
         )
 
 
-def _sums(words_VD: np.ndarray, tokens: Tokens) -> np.ndarray:
-    """[N, D] the sum of the vectors of each text's tokens."""
-    ids = np.asarray(tokens.ids)
-    ones = np.ones(len(ids), np.float32)
-    counts = sp.csr_array((ones, ids, np.asarray(tokens.offsets)), shape=(len(tokens), len(words_VD)))
+def _sums(words_VD: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """[N, D] the sum of the vectors of each text's tokens, which lie end to end."""
+    counts = sp.csr_array((np.ones(len(ids), np.float32), ids, offsets), shape=(len(offsets) - 1, len(words_VD)))
     sums: np.ndarray = counts @ words_VD
     return sums
