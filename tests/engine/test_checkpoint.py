@@ -11,6 +11,9 @@ import torch
 from many_workers import on_workers
 
 from xmcbench.engine import checkpoint
+from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.settings import TableConfig
+from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.files.manifest import DamagedFolder, write_manifest
 
@@ -49,8 +52,8 @@ def test_tensors_are_written_from_where_they_lie(tmp_path: Path, monkeypatch: py
     checkpoint._write(tmp_path / "file", {"table": {"weight": rows, "step": torch.tensor(3)}})
     assert written["table/weight"].data_ptr() == rows.data_ptr()
     part = {checkpoint.IDS: torch.arange(4), "weight": rows}
-    assert checkpoint.deal([part], torch.arange(4))["weight"] is rows
-    assert checkpoint.deal([part], torch.tensor([1, 3]))["weight"].tolist() == rows[[1, 3]].tolist()
+    assert dict(checkpoint.deal([dict(part)], torch.arange(4)))["weight"] is rows
+    assert dict(checkpoint.deal([dict(part)], torch.tensor([1, 3])))["weight"].tolist() == rows[[1, 3]].tolist()
 
 
 @pytest.mark.parametrize("file", ["worker-0.safetensors", "note.json", "worker-0.json"])
@@ -140,9 +143,41 @@ def test_rows_are_dealt_to_another_number_of_workers(tmp_path: Path, size: int) 
     assert note == {"saved by": 0}
     assert len(saved) == size
     for ids in np.array_split(np.random.default_rng(1).permutation(7), 2):
-        rows = checkpoint.deal([groups["table w"] for groups in saved], torch.from_numpy(ids))
+        rows = dict(checkpoint.deal([dict(groups["table w"]) for groups in saved], torch.from_numpy(ids)))
         assert torch.equal(rows["weight"], ROWS[ids])
         assert torch.equal(rows["steps"], TOGETHER)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="reads resident memory from Linux")
+def test_of_a_checkpoint_that_is_loaded_nothing_large_stays_in_memory(tmp_path: Path) -> None:
+    def update() -> tuple[Update, LabelTable]:
+        parameter = torch.nn.Parameter(torch.ones(5))
+        parameter.grad = torch.ones(5)
+        table = LabelTable(torch.arange(100_000), 40, TableConfig(optimizer="adam"), seed=0)
+        return Update([{"params": [parameter], "lr": 0.1}], {"w": table}, ALONE, None), table
+
+    first, table = update()
+    table(torch.arange(100_000)).sum().backward()
+    first.apply(1.0)
+    checkpoint.save(tmp_path / "x", first.tensors(), {}, ALONE)
+    saved, _ = checkpoint.load(tmp_path / "x")
+    second, copied = update()
+    second.load(saved)
+    for name, tensor in table.state_dict().items():
+        assert torch.equal(copied.get_buffer(name), tensor)
+    assert saved[0]["optimizer"]
+    assert resident(tmp_path / "x" / "worker-0.safetensors") < 1e6  # 48 MB, of which the optimiser has 40 bytes
+
+
+def resident(path: Path) -> int:
+    """Bytes of mappings of a file that are in this process's memory."""
+    size, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if not line.partition(":")[0].isidentifier():
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            size += 1024 * int(line.split()[1])
+    return size
 
 
 def test_an_optimiser_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:

@@ -114,17 +114,21 @@ def discard(directory: Path, damage: DamagedFolder) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> dict[str, Tensor]:
-    """The rows `ids_R` of a table whose rows lie in `parts`, with their ids; tensors without rows are alike in all."""
-    if len(parts) == 1 and torch.equal(parts[0][IDS], ids_R):  # the same number of workers: nothing is copied
-        return {name: tensor for name, tensor in parts[0].items() if name != IDS}
-    found_N, order_N = torch.cat([part[IDS] for part in parts]).sort()
+def deal(parts: list[dict[str, Tensor]], ids_R: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The rows `ids_R` of a table whose rows lie in `parts`, with their ids: each tensor of the table with its name.
+
+    Tensors without rows are alike in all parts. A tensor is taken out of `parts` when its turn comes, so that it does
+    not stay in memory beside the table it is copied to.
+    """
+    found_N, order_N = torch.cat([part.pop(IDS) for part in parts]).sort()
     rows_R = order_N[torch.searchsorted(found_N, ids_R)]
-    names = [name for name in parts[0] if name != IDS]
-    return {
-        name: torch.cat([part[name] for part in parts])[rows_R] if parts[0][name].ndim else parts[0][name]
-        for name in names
-    }
+    in_order = torch.equal(rows_R, torch.arange(len(order_N)))  # the same number of workers: nothing is copied
+    for name in list(parts[0]):
+        tensors = [part.pop(name) for part in parts]
+        if (in_order and len(parts) == 1) or not tensors[0].ndim:
+            yield name, tensors[0]
+        else:
+            yield name, torch.cat(tensors)[rows_R]
 
 
 def _file(rank: int) -> str:
@@ -149,10 +153,13 @@ def _write(path: Path, groups: Groups) -> None:
 
 
 def _read(path: Path) -> Groups:
+    """Each tensor maps the file anew: the memory of a tensor is free again when the tensor is."""
     groups: Groups = {}
     with safe_open(path, framework="pt") as file:
-        for key in file.keys():  # noqa: SIM118 (no mapping)
-            group, _, name = key.partition("/")
+        keys = list(file.keys())
+    for key in keys:
+        group, _, name = key.partition("/")
+        with safe_open(path, framework="pt") as file:
             groups.setdefault(group, {})[name] = file.get_tensor(key)
     return groups
 

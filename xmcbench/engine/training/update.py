@@ -72,10 +72,11 @@ class Update:
         self.load_tables(saved)
 
     def load_tables(self, saved: list[checkpoint.Groups]) -> None:
-        """Restore this worker's rows of the tables."""
+        """Restore this worker's rows of the tables; takes them out of `saved`."""
         for name, table in self.tables.items():
-            parts = [groups[f"table {name}"] for groups in saved]
-            table.load_state_dict(checkpoint.deal(parts, table.row_ids.cpu()))
+            parts = [groups.pop(f"table {name}") for groups in saved]
+            for tensor_name, rows in checkpoint.deal(parts, table.row_ids.cpu()):
+                table.get_buffer(tensor_name).copy_(rows)
 
 
 def sum_gradients(parameters: list[nn.Parameter], workers: Workers) -> None:
