@@ -101,9 +101,19 @@ class SparseRanker(SecondStage):
         self.weights_LV = scipy.sparse.vstack(rows, format="csr")
 
     def predict(self, texts: Texts, k: int) -> Predictions:
-        num_labels = len(self.intercepts_L)
-        listed = min(self.config.shortlist, num_labels)
-        found = self.first.predict(texts, min(num_labels, max(k, listed)))
+        return self._rank(texts, self.first.predict(texts, self._candidates(k)), k)
+
+    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+        found = self.first.predict_exactly(texts, self._candidates(k))
+        return None if found is None else self._rank(texts, found, k)
+
+    def _candidates(self, k: int) -> int:
+        """How many labels the first method is asked for."""
+        return min(len(self.intercepts_L), max(k, self.config.shortlist))
+
+    def _rank(self, texts: Texts, found: Predictions, k: int) -> Predictions:
+        """The `k` best of the labels that the first method found."""
+        listed = min(self.config.shortlist, len(self.intercepts_L))
         head_NK = found.indices[:, :listed]
         scores_NK = _standardised(found.scores[:, :listed]) + self.config.weight * self._scores(texts, head_NK)
         # Labels beyond the shortlist stay below, in the first method's order.

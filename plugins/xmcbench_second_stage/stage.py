@@ -100,6 +100,9 @@ class SecondStage(Method):
     def predict(self, texts: Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)
 
+    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+        return self.first.predict_exactly(texts, k)
+
     def save(self, directory: Path) -> None:
         (directory / FIRST).mkdir()
         self.first.save(directory / FIRST)

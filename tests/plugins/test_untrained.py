@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.search.faiss import IVF
+from xmcbench.run.repeated_predictions import Sample
 from xmcbench_untrained import Untrained
 
 
@@ -28,6 +31,23 @@ def test_it_ranks_by_the_encoder_as_it_is(small_encoder: str, data: TrainingData
     np.testing.assert_allclose(found.scores, scores, rtol=1e-5)
     np.testing.assert_allclose(found.scores, -np.sort(-(queries @ labels.T), axis=1)[:, :5], rtol=1e-5)
     assert (run.ledger.steps, run.ledger.encoder_tokens, run.ledger.device_seconds) == (0, 0, 0)
+
+
+def test_predictions_of_approximate_search_have_a_measured_recall(
+    small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    method = Untrained(Untrained.Config(encoder=small_encoder, search="faiss-ivf"))
+    method.fit(data, make_run(tmp_path, {"steps": 1}))
+    assert Sample.draw(data.texts, method.predict(data.texts, 20)).recall(method) == 1.0  # few labels are one cluster
+    monkeypatch.setattr(IVF, "clusters", lambda *_: 8)
+    monkeypatch.setattr(IVF.__init__, "__defaults__", (4.0, 1, 10, 64))  # a query searches one cluster of eight
+    found = method.predict(data.texts, 20)
+    recall = Sample.draw(data.texts, found).recall(method)
+    assert recall is not None
+    assert 0 < recall < 0.5
+    exact = Untrained(Untrained.Config(encoder=small_encoder))
+    exact.fit(data, make_run(tmp_path, {"steps": 1}))
+    assert Sample.draw(data.texts, exact.predict(data.texts, 20)).recall(exact) is None
 
 
 def test_what_is_saved_predicts_the_same(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

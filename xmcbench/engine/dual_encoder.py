@@ -12,7 +12,7 @@ from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.sentence_layout import write_sentence_layout
-from xmcbench.engine.search.index import build_index
+from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
 
@@ -42,10 +42,16 @@ class DualEncoder(VectorMethod):
         return self.embed_labels(tokens, self.label_vectors, encode=self.encodes_labels)
 
     def predict(self, texts: Texts, k: int) -> Predictions:
+        return self._predict(texts, k, self.config.search)
+
+    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+        return self._predict(texts, k, "exact") if self.config.search in APPROXIMATE else None
+
+    def _predict(self, texts: Texts, k: int, search: Backend) -> Predictions:
         tokens = self.encoder.tokenizer.tokens(texts, self.query_length)
         with self.inference():
             queries_ND = self.query_vectors(self.embed(tokens))
-        return build_index(self.index_LD, self.config.search).top_k(queries_ND, k)
+        return build_index(self.index_LD, search).top_k(queries_ND, k)
 
     @property
     def encoder_alone_scores(self) -> bool:

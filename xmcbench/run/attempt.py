@@ -71,7 +71,7 @@ class Attempt:
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
-    predicting: dict[str, int] = field(default_factory=dict)  # what it costs to answer, beside the time
+    predicting: dict[str, float] = field(default_factory=dict)  # what it costs to answer, beside the time, and recall
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
     checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
     fork: bool = False  # load the saved model in a process that is forked before training
@@ -236,8 +236,10 @@ class Attempt:
         return predictions, sample
 
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
-        """Predict a sample of the test queries again: in another order, and with the saved model."""
+        """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
         with self._guarded("predict"), self.log.ledger.stage("check"):
+            if (recall := sample.recall(method)) is not None:
+                self.predicting["search_recall"] = recall
             # On a GPU the model may need the GPU, which a forked process cannot use.
             fresh = None if _device_peak() else self._fresh
             self.checks["saved model"] = "forked process" if fresh else "same process"

@@ -1,4 +1,4 @@
-"""Predicts a sample of test queries again and compares: in another order, and with the saved model.
+"""Predicts a sample of test queries again and compares: in another order, with the saved model, with exact search.
 
 Legend: S sampled queries, K predicted labels.
 """
@@ -46,6 +46,15 @@ class Sample:
     def check_saved(self, predictions: Predictions) -> None:
         """Raise `BrokenContractError` if `predictions`, of the saved model for `texts`, are others."""
         self._compare(predictions, "differ from those of the saved model, loaded again")
+
+    def recall(self, method: Method) -> float | None:
+        """The share of the best labels of exact search that are predicted; None where the method's search is exact."""
+        exact = method.predict_exactly(self.texts, self.predictions.k)
+        if exact is None:
+            return None
+        best_SK = exact.indices[:, :, None]
+        found_SK = (best_SK == self.predictions.indices[:, None, :]).any(axis=2)
+        return float(found_SK[exact.indices >= 0].mean())
 
     def _compare(self, again: Predictions, problem: str) -> None:
         found, expected = again.indices.shape, self.predictions.indices.shape

@@ -74,6 +74,13 @@ class Method(ABC):
     def predict(self, texts: Texts, k: int) -> Predictions:
         """The `k` best labels of each of N texts, arrays [N, k], best first, ties by lower label id."""
 
+    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:  # noqa: ARG002
+        """What `predict` returns if its search misses no label; None where it never does.
+
+        The record of a trial holds the share of these labels that `predict` finds, as `search_recall`.
+        """
+        return None
+
     @abstractmethod
     def save(self, directory: Path) -> None:
         """Write everything that `predict` needs into an existing folder, as JSON, npz or safetensors, never pickle."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-flat", "faiss-hnsw", "faiss-ivf"]
+APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
 
 
 class Index(Protocol):
