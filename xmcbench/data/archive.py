@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tarfile
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
@@ -17,6 +16,7 @@ from typing import IO
 
 from xmcbench.data import formats
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_directory
 
 MAX_RATIO = 200  # of unpacked to packed bytes; text rarely reaches 20
 
@@ -28,30 +28,30 @@ def unpack(archive: Path, directory: Path) -> list[str]:
     """
     if directory.exists():
         raise XMCBenchError(f"{directory}: found a folder of this name, expected none: delete it to unpack again")
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-    limit = min(shutil.disk_usage(directory.parent).free, MAX_RATIO * archive.stat().st_size)
     try:
-        for place, size, file in _members(archive):
-            limit -= size
-            if limit < 0:
-                raise XMCBenchError(
-                    f"{archive}: {place} declares {size:,} bytes, more than fit on the disk or a dataset has"
-                )
-            target = temporary / place
-            if target.exists():
-                raise XMCBenchError(f"{archive}: found {place} twice, expected each file once")
-            target.parent.mkdir(exist_ok=True)
-            with closing(file), target.open("wb") as out:
-                shutil.copyfileobj(_Bounded(file, size), out, 1 << 20)
-        formats.detect(temporary)
-        temporary.chmod(0o755)
-        temporary.rename(directory)
+        with atomic_directory(directory) as made:
+            _unpack(archive, made)
+            formats.detect(made)
+            made.chmod(0o755)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise XMCBenchError(f"{archive}: cannot be unpacked ({error})") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())
+
+
+def _unpack(archive: Path, directory: Path) -> None:
+    limit = min(shutil.disk_usage(directory).free, MAX_RATIO * archive.stat().st_size)
+    for place, size, file in _members(archive):
+        limit -= size
+        if limit < 0:
+            raise XMCBenchError(
+                f"{archive}: {place} declares {size:,} bytes, more than fit on the disk or a dataset has"
+            )
+        target = directory / place
+        if target.exists():
+            raise XMCBenchError(f"{archive}: found {place} twice, expected each file once")
+        target.parent.mkdir(exist_ok=True)
+        with closing(file), target.open("wb") as out:
+            shutil.copyfileobj(_Bounded(file, size), out, 1 << 20)
 
 
 def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

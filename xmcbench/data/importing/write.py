@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -12,6 +10,7 @@ from pathlib import Path
 
 from xmcbench.data.importing.rows import Row
 from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.files.atomic import atomic_directory
 
 
 @dataclass
@@ -100,21 +99,17 @@ def _unique(
 
 
 def _write(folder: Path, source: str, splits: dict[str, list[tuple[Row, list[int]]]], labels: list[str]) -> None:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        for name, rows in splits.items():
-            with (temporary / f"{name}.json").open("w", encoding="utf-8") as file:
-                file.writelines(
-                    json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n" for row, ids in rows
-                )
-        with (temporary / "lbl.json").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
-        (temporary / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
-        temporary.chmod(0o755)
-        temporary.rename(folder)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, UnicodeEncodeError):
-            raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
-        raise
+        with atomic_directory(folder) as made:
+            for name, rows in splits.items():
+                with (made / f"{name}.json").open("w", encoding="utf-8") as file:
+                    file.writelines(
+                        json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n"
+                        for row, ids in rows
+                    )
+            with (made / "lbl.json").open("w", encoding="utf-8") as file:
+                file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
+            (made / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
+            made.chmod(0o755)
+    except UnicodeEncodeError as error:
+        raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
