@@ -28,8 +28,11 @@ def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_
         rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
         counts = np.bincount(rows[nonzero], minlength=len(indptr) - 1)
         indices, starts = indices[nonzero], np.concatenate([[0], np.cumsum(counts)])
-    parts = (np.ones(len(indices), np.float32), indices, starts)
-    matrix = scipy.sparse.csr_array(parts, shape=(len(indptr) - 1, num_labels))
+    shape = len(indptr) - 1, num_labels
+    kind = np.int32 if max(*shape, len(indices)) <= np.iinfo(np.int32).max else np.int64
+    # Both of one type: otherwise scipy copies the indices to the wider one.
+    parts = (np.ones(len(indices), np.float32), indices.astype(kind, copy=False), starts.astype(kind, copy=False))
+    matrix = scipy.sparse.csr_array(parts, shape=shape)
     matrix.sum_duplicates()
     matrix.data[:] = 1.0
     return matrix
@@ -153,7 +156,9 @@ def _tokens(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     data = block.data
     blank = np.empty(len(data) + 2, bool)
     blank[0] = blank[-1] = True
-    blank[1:-1] = (data == ord(" ")) | (data == ord("\n")) | (data == ord("\t")) | (data == ord("\r"))
+    np.less_equal(data, ord(" "), out=blank[1:-1])
+    if np.count_nonzero(data < ord(" ")) > len(block.newlines):  # control characters other than line ends
+        blank[1:-1] &= (data == ord(" ")) | (data == ord("\n")) | (data == ord("\t")) | (data == ord("\r"))
     edges = np.flatnonzero(blank[1:] != blank[:-1])
     starts = edges[0::2]
     return starts, edges[1::2], np.diff(np.searchsorted(starts, block.newlines), prepend=0)
