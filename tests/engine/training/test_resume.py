@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,10 @@ from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import resume
+from xmcbench.engine.training.loop import Position
+from xmcbench.engine.training.resume import Checkpoints
+from xmcbench.engine.training.selection import BestWeights
+from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
 
@@ -148,3 +153,29 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before_it(
     for module, twin in ((unbroken[0].encoder, resumed[0].encoder), (unbroken[0].modules, resumed[0].modules)):
         assert all(torch.equal(weights, twin.state_dict()[name]) for name, weights in module.state_dict().items())
     assert spent(unbroken[1]) == spent(resumed[1])
+
+
+@pytest.mark.parametrize(("writing", "between"), [(0.5, 60), (30.0, 600)])
+def test_writing_checkpoints_takes_a_twentieth_of_the_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, writing: float, between: float
+) -> None:
+    clock, written = [0.0], []
+
+    def write(_: Checkpoints) -> None:
+        clock[0] += writing
+        written.append(clock[0])
+
+    monkeypatch.setattr(resume, "SECONDS", 60.0)
+    monkeypatch.setattr(resume, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(Checkpoints, "_write", write)
+    run = make_run(tmp_path, {"steps": 1})
+    steps: Any = SimpleNamespace(method=SimpleNamespace(run=run), workers=ALONE)
+    checkpoints = Checkpoints(steps, Position(), BestWeights(steps.method, steps))
+    for _ in range(2000):
+        clock[0] += 1
+        run.ledger.steps += 1
+        checkpoints.save_if_due()
+    first, second, third = written[:3]
+    assert first == pytest.approx(60 + writing, abs=1)
+    assert second - first == pytest.approx(between + writing, abs=1)
+    assert third - second == second - first

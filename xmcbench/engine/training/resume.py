@@ -13,6 +13,7 @@ from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
 
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
+QUICK = 3.0  # seconds: where writing takes n times as long, n times as many seconds pass between checkpoints
 NOTED = ("epoch", "index", "best", "best_step", "ledger", "curve")  # keys of a checkpoint's note
 NUM_STORED = 2  # checkpoints: the newest, and the one before
 
@@ -25,17 +26,21 @@ class Checkpoints:
         self.run, self.workers = steps.method.run, steps.workers
         self._stored_step = -1
         self._stored_at = time.monotonic()
+        self._write_seconds = 0.0  # of the last checkpoint
 
     def save_if_due(self) -> None:
-        """Write a checkpoint when the last one is `SECONDS` old."""
-        if from_worker_0(time.monotonic() - self._stored_at, self.workers) > SECONDS:
+        """Write a checkpoint when the last one is `SECONDS` old, or older where writing is slow: 5 % of the time."""
+        seconds = SECONDS * max(1.0, self._write_seconds / QUICK)
+        if from_worker_0(time.monotonic() - self._stored_at - seconds, self.workers) > 0:
             self.save()
 
     def save(self) -> None:
         """Write a checkpoint of the current step, unless there is one."""
         if self._stored_step != self.run.ledger.steps:
+            started = time.monotonic()
             with self.run.ledger.uncharged():
                 self._write()
+            self._write_seconds = time.monotonic() - started
             self._stored_step = self.run.ledger.steps
         self._stored_at = time.monotonic()
 
