@@ -29,7 +29,7 @@ def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_
         counts = np.bincount(rows[nonzero], minlength=len(indptr) - 1)
         indices, starts = indices[nonzero], np.concatenate([[0], np.cumsum(counts)])
     shape = len(indptr) - 1, num_labels
-    kind = np.int32 if max(*shape, len(indices)) <= np.iinfo(np.int32).max else np.int64
+    kind = np.dtype("int32" if max(*shape, len(indices)) <= np.iinfo(np.int32).max else "int64")
     # Both of one type: otherwise scipy copies the indices to the wider one.
     parts = (np.ones(len(indices), np.float32), indices.astype(kind, copy=False), starts.astype(kind, copy=False))
     matrix = scipy.sparse.csr_array(parts, shape=shape)
