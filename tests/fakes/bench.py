@@ -22,12 +22,16 @@ class Heard:
 
     begun: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
+    expected: list[float] = field(default_factory=list)
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self.begun.append(planned.trial.label)
 
     def wait(self, planned: PlannedTrial) -> None:
         self.stages.append("wait")
+
+    def expect(self, seconds: float) -> None:
+        self.expected.append(seconds)
 
     def progress(self, planned: PlannedTrial, progress: Progress) -> None:
         self.stages.append(progress.stage)

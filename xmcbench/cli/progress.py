@@ -36,20 +36,24 @@ class Lines:
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, int]] = {}  # stage and tenth printed last, by key of running trial
+        self._left = ""
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self._last[planned.trial.key] = ("", -1)
-        print(f"[{number}/{total}] {_name(planned)}: {planned.action}", flush=True)
+        print(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}", flush=True)
 
     def wait(self, planned: PlannedTrial) -> None:
         print(f"  {_name(planned)}: waiting for another run that holds it", flush=True)
+
+    def expect(self, seconds: float) -> None:
+        self._left = f" (run: {_about(seconds)} left)"
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         now = (progress.stage, int(progress.fraction * TENTHS))
         if now != self._last[planned.trial.key]:
             self._last[planned.trial.key] = now
             line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-            print(f"  {self._which(planned)}{line}", flush=True)
+            print(f"  {self._which(planned)}{line}{self._left}", flush=True)
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         print(f"  {self._which(planned)}{_outcome(record)}", flush=True)
@@ -66,14 +70,19 @@ class Bars:
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
         self._tasks: dict[str, tuple[TaskID, str]] = {}  # of running trials, by key
+        self._run = bars.add_task("run", total=None, visible=False, note="")
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         name = f"[{number}/{total}] {_name(planned)}"
+        self._bars.update(self._run, completed=number - 1, total=total)
         task = self._bars.add_task(name, total=1.0, note=str(planned.action))
         self._tasks[planned.trial.key] = task, name
 
     def wait(self, planned: PlannedTrial) -> None:
         self._bars.console.print(Text(f"{_name(planned)}: waiting for another run that holds it"))
+
+    def expect(self, seconds: float) -> None:
+        self._bars.update(self._run, visible=True, note=f"{_about(seconds)} left")
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         task, _ = self._tasks[planned.trial.key]
@@ -87,6 +96,14 @@ class Bars:
 
 def _name(planned: PlannedTrial) -> str:
     return f"{planned.trial.dataset}/{planned.trial.label} seed {planned.trial.seed}"
+
+
+def _about(seconds: float) -> str:
+    """A duration that is an estimate, in words."""
+    if seconds < 90:
+        return f"about {max(10, round(seconds, -1)):.0f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {seconds / 3600:.1f} h"
 
 
 def _figures(progress: TrialProgress) -> str:

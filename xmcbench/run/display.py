@@ -18,6 +18,9 @@ class Display(Protocol):
     def wait(self, planned: PlannedTrial) -> None:
         """This run waits, because another run on the same store runs the trial."""
 
+    def expect(self, seconds: float) -> None:
+        """The run is expected to take that many more seconds. Called after each progress and end that tells."""
+
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         """A trial advanced."""
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
@@ -93,11 +94,12 @@ class Runner:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
         from xmcbench.run.local import LocalExecutor
         from xmcbench.run.schedule import Schedule
+        from xmcbench.run.time_left import TimeLeft
 
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
         executor = self.settings.executor or local
-        schedule = Schedule(self.store, executor, display, self.needs, partial(self._task, display))
+        schedule = Schedule(self.store, executor, display, self.needs, self._task, TimeLeft(plan))
         finished = schedule.run(todo)
         records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
         return [
@@ -161,14 +163,14 @@ class Runner:
         needs = self.suite.resources.of(trial, self.settings.share)
         return needs if registry().method(trial.method).thing.many_workers else needs.single_worker
 
-    def _task(self, display: Display, planned: PlannedTrial) -> Task:
+    def _task(self, planned: PlannedTrial, report: Callable[[TrialProgress], None]) -> Task:
         """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
         from xmcbench.run.running_trial import Task
 
         job = self.job(planned.trial)
         self.store.drop_record(planned.trial.key)
         self.store.write_json(planned.trial.key, "trial.json", job)
-        return Task(job, self.needs(planned.trial), self.suite.timeout, partial(display.progress, planned))
+        return Task(job, self.needs(planned.trial), self.suite.timeout, report)
 
     def job(self, trial: Trial) -> Job:
         from xmcbench.run.job import Job

@@ -5,13 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor
 from xmcbench.run.plan import PlannedTrial
 from xmcbench.run.running_trial import Task
+from xmcbench.run.time_left import TimeLeft
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
@@ -27,10 +30,11 @@ class Schedule:
         executor: Executor,
         display: Display,
         needs: Callable[[Trial], Needs],
-        make_task: Callable[[PlannedTrial], Task],
+        make_task: Callable[[PlannedTrial, Callable[[TrialProgress], None]], Task],
+        time_left: TimeLeft,
     ) -> None:
         self._store, self._executor, self._display = store, executor, display
-        self._needs, self._make_task = needs, make_task
+        self._needs, self._make_task, self._time_left = needs, make_task, time_left
         self._waiting: list[PlannedTrial] = []
         self._running: dict[str, tuple[PlannedTrial, ExitStack]] = {}  # by key, with the trial's lock
         self._records: dict[str, Record] = {}
@@ -68,16 +72,30 @@ class Schedule:
         locks.callback(lock.close)
         self._waiting.remove(planned)
         self._running[key] = planned, lock
+        self._time_left.begin(planned.trial)
         self._display.begin(planned, self._total - len(self._waiting), self._total)
         record = self._store.record(key)
         if record is not None and record != planned.record:  # another run finished it after this run was planned
             self._end(record)
         else:
-            self._executor.start(self._make_task(planned))
+            self._executor.start(self._make_task(planned, partial(self._progress, planned)))
         return True
+
+    def _progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        self._time_left.progress(planned.trial, progress)
+        self._expect()
+        self._display.progress(planned, progress)
 
     def _end(self, record: Record) -> None:
         planned, lock = self._running.pop(record.key)
         lock.close()
         self._records[record.key] = record
+        self._time_left.end(record)
         self._display.end(planned, record)
+        self._expect()
+
+    def _expect(self) -> None:
+        """Tell the display how long the run still takes, where that can be estimated."""
+        seconds = self._time_left.seconds(planned.trial for planned in self._waiting)
+        if seconds is not None:
+            self._display.expect(seconds)

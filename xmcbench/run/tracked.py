@@ -38,6 +38,9 @@ class TrackedDisplay:
     def wait(self, planned: PlannedTrial) -> None:
         self._display.wait(planned)
 
+    def expect(self, seconds: float) -> None:
+        self._display.expect(seconds)
+
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         self._send("step", planned.trial, progress)
         for point in progress.evaluations:
