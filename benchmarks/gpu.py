@@ -188,7 +188,7 @@ def planned_memory(method: Any, train: TrainingData, queries: Any, labels: Any) 
     encoder = costs(method.config.encoder, method.config.precision, int(np.median(queries.lengths)))
     probe = observe(method, work, encoder.dimension)
     dry = dry_run(method, work, probe, Charging(Ledger(), encoder.flops), Budget(steps=STEPS), 0)
-    return memory(method, work, encoder, probe, dry, 1, default_device().type).total
+    return memory(method, work, encoder, probe, dry, 1, default_device().type, float("inf")).total
 
 
 def search(sizes: Sizes) -> list[Row]:

@@ -95,9 +95,20 @@ def test_a_larger_batch_keeps_more_until_nothing_is_kept(planned: Callable[..., 
     assert little < small
 
 
+def test_less_is_kept_and_more_recomputed_where_the_budget_has_little_memory(planned: Callable[..., TrialPlan]) -> None:
+    settings: dict[str, Any] = {"negatives": "in-batch", "batch_size": 64, "micro_batch_tokens": 64}
+    enough = planned(**settings)
+    peak = enough.memory.before_training + 1000
+    scarce = planned(**settings, budget={"steps": 10, "peak_bytes": peak})
+    none = planned(**settings, activation_gib=0)
+    assert none.memory.activations < scarce.memory.activations < enough.memory.activations
+    assert enough.seconds < scarce.seconds < none.seconds
+    assert enough.flops == scarce.flops  # as the ledger counts them
+
+
 def test_what_does_not_fit_is_told_and_what_might_is_run(planned: Callable[..., TrialPlan]) -> None:
     def plan(peak: float) -> TrialPlan:
-        return planned(negatives="in-batch", budget={"steps": 3, "peak_bytes": peak})
+        return planned(negatives="in-batch", activation_gib=0, budget={"steps": 3, "peak_bytes": peak})
 
     needed = plan(1e12).memory.total
     assert too_large(plan(1e12)) is None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 
 import numpy as np
@@ -26,6 +26,7 @@ from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.clustering import CLUSTERED_COPIES
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
+from xmcbench.engine.training.memory import kept_bytes
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
@@ -48,9 +49,14 @@ class Memory:
     search: float  # of predictions, and what scoring opens, after training
 
     @property
+    def before_training(self) -> float:
+        """What is held before the first step."""
+        return self.process + self.weights + self.tables + self.data
+
+    @property
     def total(self) -> float:
         """The peak: what is always held, plus the largest of what is held for a while."""
-        always = self.process + self.weights + self.optimizer + self.tables + self.data
+        always = self.before_training + self.optimizer
         step = self.embeddings + self.activations + self.scores
         return always + max(step, self.refresh, self.search)
 
@@ -81,8 +87,9 @@ def memory(
     run: DryRun,
     workers: int,
     device: str,
+    limit: float,
 ) -> Memory:
-    """The memory of one of `workers` on a device of the kind `cpu` or `cuda`."""
+    """The memory of one of `workers` on a device of the kind `cpu` or `cuda`, which may take `limit` bytes."""
     step = LargestStep.of(run.largest, work, method)
     parameters = encoder.parameters + probe.module_parameters
     labels = step.labels / workers
@@ -94,18 +101,20 @@ def memory(
     pairs = step.queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
-    return Memory(
+    held = Memory(
         process=0.0 if on_gpu else process_bytes(),
         weights=parameters * FLOAT,
         optimizer=3 * parameters * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
-        activations=_activations(method, encoder, step, workers, device),
+        activations=0.0,
         scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
         refresh=_refresh(work, encoder, probe, run),
         search=_search(work, encoder, probe, device),
     )
+    kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
+    return replace(held, activations=_activations(method, encoder, step, workers, device, kept))
 
 
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
@@ -136,12 +145,14 @@ def _table_gradients(table: Table, pool: int, num_labels: int) -> float:
     return float(read * copies * table.dimension * FLOAT if table.learns else 0)
 
 
-def _activations(method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str) -> float:
-    """Activations that are kept, at most `activation_gib` and one micro-batch more, and the backward pass of one."""
+def _activations(
+    method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str, kept: int
+) -> float:
+    """Activations that are kept, at most `kept` bytes and one micro-batch more, and the backward pass of one."""
     lengths_N = step.lengths_N[::workers]
     micros = micro_batches(lengths_N, method.config.micro_batch_on(device))
     padded = [len(group) * int(lengths_N[group].max()) for group in micros]
-    activations = min(sum(padded) * encoder.bytes_per_token, method.config.activation_gib * 2**30)
+    activations = min(sum(padded) * encoder.bytes_per_token, kept)
     return activations + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
 
 

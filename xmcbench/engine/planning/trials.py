@@ -23,6 +23,7 @@ from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
 from xmcbench.engine.planning.probe import Probe, observe
 from xmcbench.engine.planning.workload import LARGE, SAMPLE, Lengths, Workload
+from xmcbench.engine.training.memory import kept_bytes
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.build import build_method
@@ -96,9 +97,12 @@ class Planner:
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
         step = LargestStep.of(run.largest, work, method)
-        # Activations beyond `activation_gib` are not kept: their texts pass the encoder twice.
+        limit = _limit(trial, machine.accelerator)
+        held = memory(method, work, encoder, probe, run, machine.workers, machine.kind, limit)
+        # The texts whose activations are not kept pass the encoder twice.
         activations = float(step.lengths_N.sum()) * encoder.bytes_per_token / machine.workers
-        recomputed = max(0.0, 1 - method.config.activation_gib * 2**30 / activations) if activations else 0.0
+        kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
+        recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
         parameters = encoder.parameters + probe.module_parameters
         return TrialPlan(
@@ -109,7 +113,7 @@ class Planner:
             encoder_tokens=ledger.encoder_tokens,
             flops=ledger.flops,
             seconds=machine.seconds(operations, precision),
-            memory=memory(method, work, encoder, probe, run, machine.workers, machine.kind),
+            memory=held,
             network=_network(step.queries * encoder.dimension, parameters, machine.workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
@@ -183,6 +187,11 @@ def _training_rows(train: TrainingData, trial: Trial) -> TrainingData:
     return train.most_rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
 
 
+def _limit(trial: Trial, accelerator: Accelerator) -> float:
+    """The bytes that a worker may take: the device's memory, or the budget's limit if that is less."""
+    return min(accelerator.memory, trial.budget.peak_bytes or accelerator.memory)
+
+
 def _network(query_values: int, parameters: int, workers: int) -> float:
     """Bytes that a worker sends in a step, by ring algorithms: the embeddings of queries are gathered; their gradients
     and those of all parameters are summed. Messages of one number per query are left out.
@@ -213,6 +222,6 @@ def _planner_here(data: Path, cache_dir: Path, workers: int) -> Planner:
 
 def fits(plan: TrialPlan, accelerator: Accelerator) -> str:
     """`yes`, `close` where the prediction is within its error of the memory there is, or `no`."""
-    limit = min(accelerator.memory, plan.trial.budget.peak_bytes or accelerator.memory)
+    limit = _limit(plan.trial, accelerator)
     needed = plan.memory.total
     return "no" if needed > limit else "close" if needed * (1 + MARGIN) > limit else "yes"

@@ -19,6 +19,7 @@ from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
+from xmcbench.engine.training.memory import kept_bytes, room_now
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class BatchEmbedder:
             method.encoder,
             device=self.device,
             micro_batch_tokens=method.micro_batch_tokens,
-            activation_bytes=int(method.config.activation_gib * 2**30),
+            activation_bytes=kept_bytes(
+                method.config.activation_gib, room_now(method.run.budget, method.shard.workers)
+            ),
             autocast=autocast(self.device, method.precision),
         )
 

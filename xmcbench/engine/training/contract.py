@@ -39,7 +39,10 @@ class TrainedMethod(DualEncoder):
         )
         clip_norm: float | None = Field(None, gt=0, description="largest norm of the whole gradient; null: no clipping")
         activation_gib: float = Field(
-            4.0, ge=0, description="GiB of activations kept for the backward pass; the others are recomputed"
+            4.0,
+            ge=0,
+            description="most GiB of activations kept for the backward pass, fewer where memory is short; the others "
+            "are recomputed",
         )
 
         refresh_beyond_budget: Literal["end", "skip"] = Field(
