@@ -19,14 +19,19 @@ from xmcbench.engine import flops
 
 MIN_GAIN = 1e-4
 
-# Of the vectors in memory, at most: as given, of length 1, by cluster, and half of those again while they are split.
-CLUSTERED_COPIES = 3.5
+AT_ONCE = 2**28  # values: clusters of more are not split at once
+# Of the vectors in memory, at most: as given, and of length 1 by cluster. Many small vectors take half a copy more, for
+# those that are left while clusters settle.
+CLUSTERED_COPIES = 2.5
 
 
-def balanced_clusters(vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator) -> np.ndarray:
-    """[N] int64 the cluster of each vector, by cosine. If there are no more vectors than clusters, each gets its own.
+def balanced_clusters(
+    vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """[N] int64 the cluster of each vector, by cosine; only of those in `rows`, ascending, where they are given.
 
-    Raises ValueError if `num_clusters` is not a power of two.
+    If there are no more vectors than clusters, each gets its own. Raises ValueError if `num_clusters` is not a power
+    of two.
 
     Example:
         >>> corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
@@ -36,33 +41,36 @@ def balanced_clusters(vectors_ND: Tensor, num_clusters: int, rng: np.random.Gene
     """
     if num_clusters < 1 or num_clusters & (num_clusters - 1):
         raise ValueError(f"expected a power of two as number of clusters, found {num_clusters}")
-    total = len(vectors_ND)
-    if num_clusters >= total:
-        return np.arange(total)
-    vectors_ND = normalize(vectors_ND.float(), dim=1)
-    members_SM = torch.arange(total, device=vectors_ND.device)[None]
+    rows = np.arange(len(vectors_ND)) if rows is None else rows
+    if num_clusters >= len(rows):
+        return np.arange(len(rows))
+    members_SM = torch.from_numpy(rows).to(vectors_ND.device)[None]
     while len(members_SM) < num_clusters:
-        members_SM = _halved(vectors_ND, members_SM, rng)
-    clusters_N = np.empty(total, np.int64)
+        starts_S2 = _two_of((members_SM >= 0).sum(1), rng)
+        at_once = max(1, AT_ONCE // (members_SM.shape[1] * vectors_ND.shape[1]))
+        parts = zip(torch.split(members_SM, at_once), torch.split(starts_S2, at_once), strict=True)
+        members_SM = torch.cat([_halved(vectors_ND, *part) for part in parts])
+    clusters_N = np.empty(len(vectors_ND), np.int64)
     members = members_SM.cpu().numpy()
-    rows, places = np.nonzero(members >= 0)
-    clusters_N[members[rows, places]] = rows
-    return clusters_N
+    clusters, places = np.nonzero(members >= 0)
+    clusters_N[members[clusters, places]] = clusters
+    return clusters_N[rows]
 
 
-def _halved(vectors_ND: Tensor, members_SM: Tensor, rng: np.random.Generator) -> Tensor:
+def _halved(vectors_ND: Tensor, members_SM: Tensor, starts_S2: Tensor) -> Tensor:
     """[2S, ceil(M/2)] the members of both halves of each cluster; -1 pads the end of a row.
 
-    A cluster has M or M - 1 members; floor(M/2) of them go to its first half.
+    A cluster has M or M - 1 members; floor(M/2) of them go to its first half. `starts_S2` are the places of the members
+    that the halves start from.
     """
     filler_SM = members_SM < 0
     sizes_S = (~filler_SM).sum(1)
     # Of the moving clusters and some settled ones; 0 pads.
-    vectors_AMD = vectors_ND[members_SM.clamp(min=0)]
+    vectors_AMD = _of_length_1(vectors_ND[members_SM.clamp(min=0)])
     vectors_AMD[filler_SM] = 0
     sums_AD = vectors_AMD.sum(1)
     rows_A = torch.arange(len(members_SM), device=members_SM.device)
-    centres_A2D = vectors_AMD[rows_A[:, None], _two_of(sizes_S, rng)]
+    centres_A2D = vectors_AMD[rows_A[:, None], starts_S2]
     fit_A = torch.full_like(sizes_S, -torch.inf, dtype=torch.float32)
     half_SM = filler_SM.long() * 2  # 0 and 1 are the halves, 2 is padding
     moving_A = torch.ones_like(rows_A, dtype=torch.bool)
@@ -82,6 +90,12 @@ def _halved(vectors_ND: Tensor, members_SM: Tensor, rng: np.random.Generator) ->
     first = members_SM.shape[1] // 2
     halves = torch.nn.functional.pad(sorted_SM[:, :first], (0, members_SM.shape[1] % 2), value=-1), sorted_SM[:, first:]
     return torch.stack(halves, dim=1).flatten(0, 1)
+
+
+def _of_length_1(vectors_AMD: Tensor) -> Tensor:
+    """In float32; written over the vectors where they are float32 already."""
+    vectors_AMD = vectors_AMD.float()
+    return vectors_AMD.div_(vectors_AMD.norm(dim=2, keepdim=True).clamp_min_(1e-12))
 
 
 def _two_of(sizes_S: Tensor, rng: np.random.Generator) -> Tensor:

@@ -78,9 +78,8 @@ class Clusters(Order):
             # One worker clusters for all: with different rounding the workers would get different orders.
             clusters_Q = torch.empty(0, dtype=torch.int64, device=vectors_ND.device)
             if workers.rank == 0:
-                drawn = torch.from_numpy(self.sampler.query_ids).to(vectors_ND.device)
                 rng = self.sampler.rng("clusters", epoch)
-                computed_Q = balanced_clusters(vectors_ND[drawn], self.num_clusters(epoch), rng)
+                computed_Q = balanced_clusters(vectors_ND, self.num_clusters(epoch), rng, self.sampler.query_ids)
                 clusters_Q = torch.from_numpy(computed_Q).to(vectors_ND.device)
             self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
 
