@@ -59,7 +59,8 @@ def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: di
     probe = observe(method, work, encoder.dimension)
     run = make_run(root, budget)
     ledger = Ledger(_clock=lambda: ledger.flops / 1e12)
-    return dry_run(method, work, probe, Charging(ledger, encoder.flops), run.budget, run.seed).ledger
+    charging = Charging(ledger, encoder.flops, budget=run.budget)
+    return dry_run(method, work, probe, charging, run.budget, run.seed).ledger
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -93,6 +94,21 @@ def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the
     assert approximate.shortlist_recall == pytest.approx(1.0)  # so few labels are one cluster
     assert approximate.scoring_flops != exact.scoring_flops
     assert planned.scoring_flops == pytest.approx(approximate.scoring_flops, rel=0.05)
+
+
+@pytest.mark.parametrize("then", ["end", "skip"])
+def test_a_plan_refuses_the_passes_that_a_trial_refuses(
+    then: str, small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    settings = METHODS["dexml hard"] | {"refresh_beyond_budget": then}
+    one_epoch = on_paper(built("dexml", small_encoder, **settings), data, tmp_path, {"epochs": 1})
+    budget = {"encoder_tokens": one_epoch.encoder_tokens + 500}  # too few for the pass before the second epoch
+    planned = on_paper(built("dexml", small_encoder, **settings), data, tmp_path, budget)
+    run = make_run(tmp_path / "real", budget)
+    built("dexml", small_encoder, **settings).fit(data, run)
+    assert planned.refused_pass == run.ledger.refused_pass == 1
+    assert planned.steps == pytest.approx(run.ledger.steps, abs=1)
+    assert planned.encoder_tokens == pytest.approx(run.ledger.encoder_tokens, rel=0.05)
 
 
 def test_any_limit_ends_it(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:

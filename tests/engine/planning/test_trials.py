@@ -106,6 +106,14 @@ def test_less_is_kept_and_more_recomputed_where_the_budget_has_little_memory(pla
     assert enough.flops == scarce.flops  # as the ledger counts them
 
 
+def test_a_refused_pass_is_told(planned: Callable[..., TrialPlan]) -> None:
+    settings: dict[str, Any] = {"negatives": "hard", "shortlist": 8, "refresh_start": 1, "refresh_every": 1}
+    assert planned(**settings, budget={"epochs": 2}).notes == ()
+    tokens = planned(**settings, budget={"epochs": 1}).encoder_tokens + 100
+    (told,) = planned(**settings, budget={"encoder_tokens": tokens}).notes
+    assert told == "a: mining or clustering does not fit into the budget: training ends after 1 epochs"
+
+
 def test_what_does_not_fit_is_told_and_what_might_is_run(planned: Callable[..., TrialPlan]) -> None:
     def plan(peak: float) -> TrialPlan:
         return planned(negatives="in-batch", activation_gib=0, budget={"steps": 3, "peak_bytes": peak})

@@ -45,11 +45,12 @@ class StandIns(Embeddings):
     num_queries: int = 1  # of the dataset, of which those here may be a sample
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
+        self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
         if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
             return super().nearest(k, exclude)
         operations = search_flops(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
-        self.require(needs_queries=True, needs_labels=True, scoring_flops=operations)
+        self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
         flops.current().flops += operations
         return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
 
@@ -125,10 +126,11 @@ class CountedSteps:
 
     def begin(self) -> None:
         """Charge the embeddings that the method asks for before its first step."""
-        for _ in range(self.probe.asks_queries):
-            self.charging.encoding(self.work.all_query_lengths_N)
-        for _ in range(self.probe.asks_labels):
-            self.charging.encoding(self.work.label_lengths_L)
+        work, probe = self.work, self.probe
+        lengths = [work.all_query_lengths_N] * probe.asks_queries + [work.label_lengths_L] * probe.asks_labels
+        for lengths_N in lengths:
+            self.charging.require(lengths_N)
+            self.charging.encoding(lengths_N)
 
     def num_batches(self, epoch: int) -> int:
         return round(self.sampler.num_batches(epoch) / self.work.share)
@@ -166,6 +168,12 @@ class CountedSteps:
         try:
             self.sampler.refresh(epoch, Embeddings(_looks, _looks, stage=_looks, require=_looks))
         except LooksError:
+            if self.charging.budget:
+                operations = self.refresh_cost["encoder_flops"] + self.refresh_cost["scoring_flops"]
+                tokens = self.refresh_cost["encoder_tokens"]
+                ledger.require(
+                    self.charging.budget, "a refresh", {"encoder_tokens": float(tokens), "flops": float(operations)}
+                )
             with ledger.stage("mine"):
                 for name, count in self.refresh_cost.items():
                     setattr(ledger, name, getattr(ledger, name) + count)

@@ -91,7 +91,8 @@ class Planner:
         ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision))
         try:
             probe = self._probe(method, work, encoder, key)
-            run = dry_run(method, work, probe, Charging(ledger, encoder.flops), trial.budget, trial.seed)
+            charging = Charging(ledger, encoder.flops, budget=trial.budget)
+            run = dry_run(method, work, probe, charging, trial.budget, trial.seed)
         except XMCBenchError:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
@@ -117,7 +118,7 @@ class Planner:
             network=_network(step.queries * encoder.dimension, parameters, machine.workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
-            notes=notes,
+            notes=(*notes, *_refused(trial, method, ledger)),
         )
 
     def _key(self, trial: Trial, method: EmbeddingMethod) -> tuple[str, ...]:
@@ -185,6 +186,14 @@ def _training_rows(train: TrainingData, trial: Trial) -> TrainingData:
     if trial.selection is None or trial.selection.queries >= len(train.texts):
         return train
     return train.most_rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
+
+
+def _refused(trial: Trial, method: EmbeddingMethod, ledger: Ledger) -> list[str]:
+    """A note where a pass over the data does not fit into the rest of the budget."""
+    if not ledger.refused_pass:
+        return []
+    then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
+    return [f"{trial.label}: mining or clustering does not fit into the budget: training {then}"]
 
 
 def _limit(trial: Trial, accelerator: Accelerator) -> float:
