@@ -12,7 +12,7 @@ from xmcbench.data.texts import PackedTexts
 class Spread(BaseModel):
     """Mean, median, least and most of a count."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     mean: float
     median: float
@@ -32,7 +32,7 @@ class Spread(BaseModel):
 class Statistics(BaseModel):
     """Counts of a dataset; the card's thresholds separate head, torso and tail labels."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
     labels_per_train_query: Spread
     labels_per_test_query: Spread

@@ -21,7 +21,7 @@ State = Literal["reproduced", "contradicted", "not decided", "not tried"]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, defer_build=True)
 
 
 class Published(_Model):

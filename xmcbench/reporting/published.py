@@ -59,7 +59,7 @@ def count_devices(hardware: str) -> int:
 class RowFacts(BaseModel):
     """The facts of a row beside its metrics. None and the empty string mean that the paper does not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
 
     dataset: str = Field("", min_length=1, description="name of the dataset, one for each split; required")
     track: Literal["supervised", "zero-shot"] = Field("supervised", description="zero-shot: trained on no true pair")

@@ -29,7 +29,7 @@ HEADER = "# Written by `xmcbench submit KEY --verify`, which maintainers run. do
 class Verification(BaseModel):
     """The runs of the maintainers that an accepted trial was verified by."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     key: str = Field(pattern=r"^[0-9a-f]{16}$", description="of the accepted trial")
     record: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of its record file")
@@ -39,7 +39,7 @@ class Verification(BaseModel):
 
 
 class _File(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     verified: list[Verification]
 

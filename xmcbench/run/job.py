@@ -32,7 +32,7 @@ class WorkerRank:
 class Job(BaseModel):
     """The content of `trial.json`: enough to run the trial in another process."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     trial: Trial
     suite: str

@@ -24,7 +24,7 @@ FOLDER = "tunings"  # in the store
 class Noted(BaseModel):
     """A sample."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     settings: dict[str, Any]
     trials: list[str] = []  # keys, from the smallest budget to the largest; empty until the sample has ended
@@ -33,7 +33,7 @@ class Noted(BaseModel):
 class Journal(BaseModel):
     """The samples of one method on one dataset, in the order of their proposal."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", defer_build=True)
 
     samples: list[Noted] = []
 

@@ -27,7 +27,7 @@ class Needs:
 class Share(BaseModel):
     """Resource settings of a trial. Unset fields are left to another `Share` or to the defaults."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     workers: int | None = Field(None, gt=0, description="processes that train a trial together (1)")
     min_workers: int | None = Field(

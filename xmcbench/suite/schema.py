@@ -17,7 +17,7 @@ from xmcbench.trial.trial import Selection, Track
 class SuiteFile(BaseModel):
     """The keys of a suite file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(min_length=1, description="name of the suite, stored in its records")
     datasets: list[str] = Field(

@@ -106,7 +106,7 @@ class Target:
 class TableShape(BaseModel):
     """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
     columns: list[str] = Field(

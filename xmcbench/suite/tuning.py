@@ -14,7 +14,7 @@ LARGEST = 2**53  # end of a range: a float holds every whole number up to it
 class Range(BaseModel):
     """Numbers from `low` to `high`, whole if both ends are; with `log` the logarithm is drawn uniformly."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low: int | float = Field(description="lower end")
     high: int | float = Field(description="upper end; a range between whole numbers yields whole numbers")
@@ -41,7 +41,7 @@ Space = dict[str, Range | Annotated[list[Any], Field(min_length=1)]]  # by setti
 class Tune(BaseModel):
     """The key `tune` of a suite: how the settings of its methods are chosen."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     space: dict[str, Space] = Field(
         min_length=1, description="`label: {setting: [values]}`, or a range; `{}`: the method is not tuned"

@@ -20,7 +20,7 @@ NOT_IN_KEY = frozenset({"label", "dataset", "version"})
 class Selection(BaseModel):
     """Training queries held out to choose among checkpoints. Test targets are never used for a choice."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     queries: int = Field(1000, gt=0, description="training queries held out of training")
     metric: str = Field("nDCG@5", description="metric that chooses the checkpoint")
@@ -34,7 +34,7 @@ class Trial(BaseModel):
     a release that changes no result keeps every key, and one that does raises some of `versions`.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     label: str
     method: str
