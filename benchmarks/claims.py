@@ -40,6 +40,7 @@ from xmcbench.reporting.claims import Claim, state_of, write_claims
 from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
+from xmcbench.trial.versions import SELECTION_VERSION, Versions
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
@@ -188,11 +189,15 @@ def compared(better: list[Record], than: list[Record], metric: str, trials: Tria
 def older(*sides: Side) -> str:
     """A remark where trials ran on older versions of the code than what is installed; else empty."""
     records = [record for side in sides for record in side.ended]
-    remarks = {
-        record.older_than(registry().method(record.trial.method).thing.versions(_config(record))) for record in records
-    }
+    remarks = {record.older_than(_installed(record)) for record in records}
     known = "; ".join(sorted(remarks - {""}))
     return f" ({known})" if known else ""
+
+
+def _installed(record: Record) -> Versions:
+    """The versions of the installed code that a new trial with these settings would depend on."""
+    selection = {"selection": SELECTION_VERSION} if record.trial.selection else {}
+    return {**registry().method(record.trial.method).thing.versions(_config(record)), **selection}
 
 
 def _config(record: Record) -> Any:
