@@ -26,7 +26,7 @@ from xmcbench.data import load
 from xmcbench.trial.store import Store
 
 STEPS = (2, 4)
-LIMITS = (0.0, 1.0, 2.0, 4.0)  # GiB of activations that ours keeps
+LIMITS = (0.0, 0.5, 2.0, 4.0)  # GiB of activations that ours keeps
 TEST_QUERIES = 64
 
 

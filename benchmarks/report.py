@@ -25,10 +25,23 @@ def report(name: str, rows: list[dict[str, Any]], out: Path) -> None:
 
 def write_table(name: str, rows: list[dict[str, Any]], path: Path) -> None:
     """Replace the table in a Markdown file between the mark of `<name>.py` and the next end of a table."""
+    before, _, after = _around(name, path)
+    text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
+    path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
+
+
+def read_table(name: str, path: Path) -> list[dict[str, str]]:
+    """The rows that `write_table` wrote."""
+    lines = [line.strip("|").split("|") for line in _around(name, path)[1].strip().splitlines()]
+    headings, _, *rows = [[cell.strip() for cell in line] for line in lines]
+    return [dict(zip(headings, row, strict=True)) for row in rows]
+
+
+def _around(name: str, path: Path) -> tuple[str, str, str]:
+    """A Markdown file up to the mark of `<name>.py`, from there to the next end of a table, and the rest."""
     mark = f"<!-- table of {name}.py -->"
     before, _, rest = path.read_text(encoding="utf-8").partition(mark)
-    _, end, after = rest.partition(END)
+    table, end, after = rest.partition(END)
     if not end:
         raise XMCBenchError(f"{path}: expected a table between {mark} and {END}")
-    text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
-    path.write_text(f"{before}{mark}\n{text}\n{end}{after}", encoding="utf-8")
+    return before + mark, table, end + after
