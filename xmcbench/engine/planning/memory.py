@@ -23,7 +23,7 @@ from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.clustering import CLUSTERED_COPIES
+from xmcbench.engine.sampling.clustering import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 from xmcbench.engine.training.memory import kept_bytes
@@ -163,7 +163,7 @@ def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -
     """
     queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
     of_queries = 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share)
-    of_labels = CLUSTERED_COPIES * width * labels
+    of_labels = width * labels + clustering_bytes(labels, encoder.dimension)
     first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
     if not run.refreshed:
         return first

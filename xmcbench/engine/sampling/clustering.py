@@ -20,9 +20,12 @@ from xmcbench.engine import flops
 MIN_GAIN = 1e-4
 
 AT_ONCE = 2**28  # values: clusters of more are not split at once
-# Of the vectors in memory, at most: as given, and of length 1 by cluster. Many small vectors take half a copy more, for
-# those that are left while clusters settle.
-CLUSTERED_COPIES = 2.5
+
+
+def clustering_bytes(num_vectors: int, dimension: int) -> float:
+    """Memory beside the given vectors: those of length 1, by cluster, and half of them again while clusters settle."""
+    values = num_vectors * dimension
+    return 4.0 * max(values, 1.5 * min(values, AT_ONCE))  # the first split, a later one
 
 
 def balanced_clusters(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.clustering import CLUSTERED_COPIES, balanced_clusters
+from xmcbench.engine.sampling.clustering import balanced_clusters, clustering_bytes
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Order
 from xmcbench.engine.sampling.training_queries import TrainingQueries
@@ -84,8 +84,8 @@ class Clusters(Order):
             self.clusters_Q = workers.gather(clusters_Q).cpu().numpy()
 
     def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
-        copies = CLUSTERED_COPIES - (self.vectors == "bank")  # the bank is there anyway
-        return 4 * copies * num_queries * dimension
+        given = 4 * num_queries * dimension * (self.vectors == "fresh")  # a bank is there anyway
+        return given + clustering_bytes(num_queries, dimension)
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.bank_ND is None:
