@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from xmcbench.engine.tables.label_table import LabelTable
 
 
+BLOCK = 2**18  # rows of which modules compute vectors at a time
 QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 
 
@@ -65,7 +66,8 @@ class Model:
         workers = self.shard.workers
         places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
         with self.inference():
-            mine = vectors(self.embed(tokens.take(places[workers.rank])))
+            own_N = places[workers.rank]
+            mine = vectors_in_blocks(self.embed(tokens.take(own_N)), own_N, lambda rows_ND, _: vectors(rows_ND))
             return _in_order(workers.gather(mine), np.concatenate(places))
 
     def embed_labels(self, tokens: Tokens, vectors: Callable[[Tensor, np.ndarray], Tensor], *, encode: bool) -> Tensor:
@@ -78,7 +80,8 @@ class Model:
         label_ids = self.shard.label_ids
         with self.inference():
             empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
-            mine = vectors(self.embed(tokens.take(label_ids), "embed labels") if encode else empty_S0, label_ids)
+            embeddings_SD = self.embed(tokens.take(label_ids), "embed labels") if encode else empty_S0
+            mine = vectors_in_blocks(embeddings_SD, label_ids, vectors)
             return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
 
     @contextmanager
@@ -116,6 +119,24 @@ class Model:
         """Trainable parameters, with the rows of label tables on all workers."""
         trained = sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
         return trained + self.table_values
+
+
+def vectors_in_blocks(
+    embeddings_NH: Tensor, ids_N: np.ndarray, vectors: Callable[[Tensor, np.ndarray], Tensor]
+) -> Tensor:
+    """[N, D] what `vectors` computes from embeddings and ids, `BLOCK` rows at a time to save memory."""
+    block = embeddings_NH[:BLOCK]
+    first = vectors(block, ids_N[:BLOCK])
+    if first is block:  # the embeddings as they are
+        return embeddings_NH
+    if len(ids_N) <= BLOCK:
+        return first
+    computed_ND = first.new_empty(len(ids_N), first.shape[1])
+    computed_ND[:BLOCK] = first
+    for start in range(BLOCK, len(ids_N), BLOCK):
+        rows = slice(start, start + BLOCK)
+        computed_ND[rows] = vectors(embeddings_NH[rows], ids_N[rows])
+    return computed_ND
 
 
 def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:

@@ -18,6 +18,7 @@ from xmcbench.engine.charging import batch_lengths
 from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
+from xmcbench.engine.model import BLOCK
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
@@ -30,7 +31,7 @@ from xmcbench.engine.training.memory import kept_bytes
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
-INDEX_COPIES = 3  # of label vectors that modules compute
+BLOCK_COPIES = 2  # of a block of label vectors, while modules compute it
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,12 @@ def _data(work: Workload) -> float:
 def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
     """The index, the embeddings of the test queries, and one block of scores; the dataset, opened again for scoring.
 
-    Modules compute the index from embeddings: these and their parts are there beside it.
+    Modules compute the index from embeddings: these and the parts of a block of it are there beside it.
     """
     labels, sizes = work.train.num_labels, SIZES[device]
-    copies = INDEX_COPIES if probe.module_parameters else 1
-    vectors = copies * labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
+    vectors = labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
+    if probe.module_parameters:
+        vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension
     scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
     opened = 0 if device == "cuda" else (8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share
     return float((vectors + 2 * scores) * FLOAT + opened)
