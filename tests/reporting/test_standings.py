@@ -9,7 +9,7 @@ from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics,
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection
-from xmcbench.trial.versions import ENGINE_VERSION
+from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION
 
 from .made import failed, record
 
@@ -90,7 +90,8 @@ def test_one_label_with_several_configurations_is_several_rows_told_apart() -> N
             (4, "tfidf"),
         ]
     ]
-    selections = [record("a"), record("a", 0.4, selection=Selection(queries=9))]
+    held_out = record("a", 0.4, selection=Selection(queries=9), versions={"selection": SELECTION_VERSION})
+    selections = [record("a"), held_out]
     methods = [row.label for row in leaderboard(selections).groups[0].rows]
     assert methods[0] == "a (selection.evaluations=None, selection.metric=None, selection.queries=None)"
     assert methods[1].endswith("selection.queries=9)")
