@@ -29,7 +29,7 @@ from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import SCHEMA_VERSION
 
-LARGEST = 5_000_000
+LARGEST = 1_000_000
 FILES = frozenset({"record.json", PREDICTIONS, "predictions.sha256", RESAMPLED, MANIFEST})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
