@@ -89,10 +89,15 @@ def draw(cells: dict[str, dict[str, Cell]], path: Path) -> None:
         for number, method in enumerate(cells["tokens"]):
             ends = [cells[budget][method] for budget in BUDGETS]
             x, y = [end.encoder_tokens for end in ends], [end.mean for end in ends]
-            style = {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)], "markersize": 4}
-            axes.plot(x, y, label=method, linestyle="-" if number < len(COLOURS) else "--", **style)
-        axes.set(xscale="log", xlabel="encoder tokens (left: equal; right: equal epochs)", ylabel=f"{METRIC} (%)")
+            colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
+            style = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linestyle": line}
+            axes.plot(x, y, label=method, **style)
+            axes.plot(x[1:], y[1:], **style, markerfacecolor="white")
+        axes.set(
+            xscale="log", xlabel="encoder tokens (filled: equal tokens, hollow: equal epochs)", ylabel=f"{METRIC} (%)"
+        )
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+        axes.xaxis.set_minor_formatter(lambda value, _: short_number(value))
         legend_below(axes, columns=4)
 
 
