@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
+import sysconfig
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from xmcbench.trial.store import Store
 STEPS = (2, 4)
 LIMITS = (0.0, 0.5, 2.0, 4.0)  # GiB of activations that ours keeps
 TEST_QUERIES = 64
+XMCBENCH = str(Path(sysconfig.get_path("scripts")) / "xmcbench")
 
 
 def theirs(name: str, batch: int, code: Path, out: Path) -> tuple[float, float]:
@@ -55,7 +57,7 @@ def ours(name: str, steps: int, batch: int, limit: float, data: Path, out: Path)
     }  # fmt: skip
     suite.write_text(yaml.safe_dump(content))
     store = out / suite.stem
-    run = ["xmcbench", "run", str(suite), "--data", str(data), "--store", str(store)]
+    run = [XMCBENCH, "run", str(suite), "--data", str(data), "--store", str(store)]
     subprocess.run(run, capture_output=True, check=True)
     (record,) = Store(store).records()
     return float(record.spent["device_seconds"]), float(record.spent["peak_bytes"]) / 2**30
