@@ -35,6 +35,10 @@ class PseudoLabels(EmbeddingMethod):
 
     config: PseudoLabels.Config
 
+    def __init__(self, config: PseudoLabels.Config) -> None:
+        super().__init__(config)
+        self._rng = np.random.default_rng(0)  # for a plan; a trial draws its pairs by its own seed
+
     @abstractmethod
     def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
         """A non-empty query and label from the words of a document, which has at least two."""

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from fakes.bench import Bench
 
-from tests.fakes.bench import Bench
 from xmcbench.cli.progress import Lines
 from xmcbench.run.plan import Action, PlannedTrial
 from xmcbench.run.time_left import TimeLeft

@@ -37,6 +37,8 @@ METHODS: dict[str, dict[str, Any]] = {
     "ngame": {"hardest": 5, **CLUSTERS},
     "ova": {},
     "ova start": {"rows": "label-embeddings", "label_texts_as_queries": True},
+    "ict": {},
+    "rts": {},
 }
 
 
