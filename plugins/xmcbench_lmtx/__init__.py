@@ -82,6 +82,7 @@ class LMTX(EmbeddingMethod):
         needs=("label texts", "a teacher"),
     )
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
+    not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
 
     class Config(losses.TripletLoss, EmbeddingMethod.Config):
         teacher: TeacherConfig = Field(description="the name of a teacher, or a mapping of its settings")

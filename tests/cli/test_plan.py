@@ -40,6 +40,13 @@ def test_every_trial_is_told_once_and_what_cannot_be_planned_is_named(
     assert "not planned: catalog-200/words: trains no encoder of its own" in shown.err
 
 
+def test_why_a_method_cannot_be_planned_is_said(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lmtx = {"track": "zero-shot", "methods": {"lmtx": {"method": "lmtx", "teacher": "annotated"}}}
+    suite.write_text(yaml.safe_dump(yaml.safe_load(suite.read_text()) | lmtx))
+    call("plan", suite)
+    assert "not planned: catalog-200/lmtx: it trains on what its teacher accepts" in capsys.readouterr().err
+
+
 def test_what_does_not_fit_makes_the_exit_code(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", suite, "--set", "budget.peak_bytes=1e6", "--only", "in-batch", "--format", "csv") == 1
     assert ",no\n" in capsys.readouterr().out

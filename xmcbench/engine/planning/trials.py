@@ -81,7 +81,9 @@ class Planner:
         """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
         method = build_method(trial)
         if not isinstance(method, EmbeddingMethod):
-            raise XMCBenchError("trains no encoder of its own: it cannot be planned")
+            raise XMCBenchError("trains no encoder of its own")
+        if method.not_planned:
+            raise XMCBenchError(method.not_planned)
         key = self._key(trial, method)
         if key not in self._cached:
             self._cached[key] = self._examine(trial, method)

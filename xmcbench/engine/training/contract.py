@@ -6,7 +6,7 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 class TrainedMethod(DualEncoder):
     """The hooks that the training loop calls; `EmbeddingMethod` adds the loop itself."""
+
+    not_planned: ClassVar[str] = ""  # why a plan cannot count the method's costs; empty: it can
 
     class Config(DualEncoder.Config):
         """Settings every trained dual encoder has."""
