@@ -25,7 +25,6 @@ from xmcbench import (
     Method,
     MethodInfo,
     PassTooLargeError,
-    Predictions,
     Progress,
     Run,
     TeacherConfig,
@@ -211,16 +210,17 @@ class LMTX(EmbeddingMethod):
             charging.encoding(self.queries.lengths)
             charging.encoding(self.labels.lengths)  # their vectors are in the index
             charging.scoring(search_flops)
-            best = self._best_labels(documents, np.arange(len(documents.ids)), self.config.shortlist)
+            queries_ND = self.all_query_vectors(self.queries)
+            index = search.build_index(self.index_LD, self.config.search)
+            k = min(self.config.shortlist, len(self.index_LD))
+            best = index.top_k(queries_ND, k, exclude=documents.data.ignore)
+            if self.config.search != "exact":
+                recall = search.measured_recall(index, queries_ND, self.index_LD, k, documents.data.ignore)
+                run.ledger.note_recall(recall)
         rows, places = np.nonzero(best.indices >= 0)
         labels = best.indices[rows, places].astype(np.int64)
         judged = judge(documents.ids[rows], labels)
         return Answers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
-
-    def _best_labels(self, documents: Documents, rows: np.ndarray, k: int) -> Predictions:
-        queries_BD = self.all_query_vectors(self.queries.take(rows))
-        index = search.build_index(self.index_LD, self.config.search)
-        return index.top_k(queries_BD, min(k, len(self.index_LD)), exclude=documents.data.ignore[rows])
 
     def _cycle_budget(self, run: Run) -> Budget | None:
         """The budget of a cycle's training: its epochs, within what is left of the trial's; None if nothing is left."""
@@ -250,9 +250,12 @@ class LMTX(EmbeddingMethod):
                 k = min(PREDICTED, len(self.index_LD))
                 metrics = held_out.score(self.predict(held_out.texts, k))
         else:
+            rows = documents.development
             with ledger.uncharged():
-                best = self._best_labels(documents, documents.development, 1).indices[:, 0]
-            judged = judge(documents.ids[documents.development], best.astype(np.int64))
+                index = search.build_index(self.index_LD, self.config.search)
+                queries_BD = self.all_query_vectors(self.queries.take(rows))
+                best = index.top_k(queries_BD, 1, exclude=documents.data.ignore[rows]).indices[:, 0]
+            judged = judge(documents.ids[rows], best.astype(np.int64))
             metrics = {TEACHER_METRIC: float(judged.yes.mean())} if judged.asked.all() else {}
         context = {"cycle": len(cycles.scores) + 1, "teacher_calls": ledger.teacher_calls}
         run.log.add_point(min(1.0, ledger.fraction(run.budget)), {**context, **metrics})

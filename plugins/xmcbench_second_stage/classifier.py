@@ -32,6 +32,7 @@ class Classifier(SecondStage):
     info = MethodInfo(
         summary="second stage: one-vs-all classifiers on a frozen dual encoder",
         citation="Dahiya et al., NGAME: Negative Mining-aware Mini-batching for Extreme Classification, WSDM 2023",
+        version=2,  # operations of clustering count
     )
 
     class Config(SecondStage.Config):
@@ -92,7 +93,7 @@ class Classifier(SecondStage):
 
     def _sampler(self, train: TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
         """Batches with negatives from shortlists. Shortlists and clusters are computed once: the encoder is frozen."""
-        settings, index_LD = self.config, self.first.index_LD
+        settings = self.config
         order: sampling.Order = sampling.Shuffled()
         if settings.batches == "clusters":
             order = sampling.Clusters(settings.cluster_size, start=0, vectors="fresh")
@@ -105,10 +106,8 @@ class Classifier(SecondStage):
             positives=sampling.Draw(settings.positives_per_query),
             negatives=(nearest,),
         )
-        with run.ledger.stage("mine"):
-            workers = self.first.shard.workers
-            sampler.refresh(0, sampling.Embeddings(lambda: queries_ND, lambda: index_LD, workers))
-            run.ledger.scoring_flops += 2 * len(queries_ND) * index_LD.numel()
+        with self.first.charging_to(run.ledger, run.budget).counted_scoring("mine"):
+            sampler.refresh(0, self.vectors(queries_ND, run))
         return sampler
 
     def _train(self, sampler: sampling.Sampler, table: LabelTable, queries_ND: Tensor, run: Run) -> None:

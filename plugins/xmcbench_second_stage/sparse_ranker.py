@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank, search
+from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank
 from xmcbench_second_stage.stage import SecondStage
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class SparseRanker(SecondStage):
     info = MethodInfo(
         summary="second stage: sparse TF-IDF classifiers rank a dual encoder's best labels",
         citation="Gupta et al., ELIAS: End-to-end Learning to Index and Search in Large Output Spaces, NeurIPS 2022",
+        version=2,  # shortlists no longer depend on the first method's `search`
     )
 
     late_imports = (*SecondStage.late_imports, "sklearn.feature_extraction.text", "sklearn.svm")
@@ -57,14 +58,12 @@ class SparseRanker(SecondStage):
         return self.first.num_parameters + self.weights_LV.nnz + int((~np.isnan(self.intercepts_L)).sum())
 
     def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
-        first, ledger = self.first, run.ledger
+        ledger = run.ledger
         listed_NK = np.full((len(train.texts), 1), -1)
         if queries_ND is not None:
-            with ledger.stage("mine"):
-                k = min(self.config.shortlist, train.num_labels)
-                index = search.build_index(first.index_LD, first.config.search)
-                listed_NK = index.top_k(queries_ND, k, exclude=train.ignore).indices
-                ledger.scoring_flops += 2 * len(queries_ND) * first.index_LD.numel()
+            k = min(self.config.shortlist, train.num_labels)
+            with self.first.charging_to(ledger, run.budget).counted_scoring("mine"):
+                listed_NK = self.vectors(queries_ND, run).nearest(k, exclude=train.ignore)
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         with ledger.between_checks(run.budget), ledger.stage("train"):

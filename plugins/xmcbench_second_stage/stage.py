@@ -20,11 +20,14 @@ from xmcbench import (
     Method,
     PassTooLargeError,
     Predictions,
+    Progress,
     Run,
     Texts,
     TrainingData,
     XMCBenchError,
     registry,
+    sampling,
+    search,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +100,17 @@ class SecondStage(Method):
         workers, fraction = self.first.shard.workers, run.ledger.fraction(run.budget)
         return float(workers.max(torch.tensor(fraction, dtype=torch.float64, device=self.first.index_LD.device)))
 
+    def vectors(self, queries_ND: Tensor, run: Run) -> sampling.Embeddings:
+        """The first method's vectors of training queries and labels, in which shortlists are searched."""
+        first = self.first
+        return sampling.Embeddings(
+            lambda: queries_ND,
+            lambda: first.index_LD,
+            workers=first.shard.workers,
+            note_recall=run.ledger.note_recall,
+            progress=lambda share: run.report(Progress("mine", share)),
+        )
+
     def predict(self, texts: Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)
 
@@ -118,7 +132,8 @@ class SecondStage(Method):
         first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
         with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            charging.require(tokens.lengths, scoring_flops=2 * len(tokens.lengths) * first.index_LD.numel())
+            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape)
+            charging.require(tokens.lengths, scoring_flops=operations)
             charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)
 

@@ -173,8 +173,11 @@ def test_the_shortlist_is_searched_as_predictions_are(trials: Trials, monkeypatc
         return build(labels_LD, "exact", **settings)
 
     monkeypatch.setattr(search, "build_index", spy)
-    trials.fitted(cycles=1, search="faiss-hnsw")
+    _, run = trials.fitted(cycles=1, search="faiss-hnsw")
     assert backends == ["faiss-hnsw"] * 2
+    assert run.ledger.shortlist_recall == 1.0
+    _, run = trials.beside("exact").fitted(cycles=1)
+    assert run.ledger.shortlist_recall is None
 
 
 # The rest -------------------------------------------------------------------------------------------------------------

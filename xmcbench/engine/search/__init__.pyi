@@ -2,5 +2,18 @@ from .exact import ExactIndex, top_k
 from .faiss import HNSW, IVF, FaissIndex
 from .index import Backend, Index, build_index
 from .order import merge
+from .shortlists import measured_recall, search_flops
 
-__all__ = ["HNSW", "IVF", "Backend", "ExactIndex", "FaissIndex", "Index", "build_index", "merge", "top_k"]
+__all__ = [
+    "HNSW",
+    "IVF",
+    "Backend",
+    "ExactIndex",
+    "FaissIndex",
+    "Index",
+    "build_index",
+    "measured_recall",
+    "merge",
+    "search_flops",
+    "top_k",
+]
