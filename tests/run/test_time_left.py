@@ -81,6 +81,14 @@ def test_a_trial_that_trains_is_projected_from_its_budget() -> None:
     assert estimate.seconds([trial("b")]) == 32
 
 
+def test_a_trial_that_takes_longer_than_expected_ends_the_estimate() -> None:
+    clock: Iterator[float] = iter([0.0, 4.0, 10.0])
+    estimate, running = TimeLeft([hit(trial("a"), 5)], clock=lambda: next(clock)), trial("a", seed=1)
+    estimate.begin(running)  # at 0 s
+    assert estimate.seconds([]) == 1
+    assert estimate.seconds([]) is None  # at 10 s
+
+
 def test_trials_side_by_side_share_the_rest() -> None:
     estimate = TimeLeft([hit(trial("a", seed=9), 10)], clock=lambda: 0.0)
     for seed in range(2):

@@ -29,7 +29,8 @@ class TimeLeft:
 
     A trial is expected to take as long as the same trial with another seed; otherwise as long as the trials of its
     method on the dataset; otherwise as long as all trials that trained, on average. Where none of these has ended,
-    trials count that train and have spent a tenth of their budget. Before that there is no estimate.
+    trials count that train and have spent a tenth of their budget. There is no estimate before that, nor while a trial
+    takes longer than expected.
     """
 
     def __init__(self, plan: Sequence[PlannedTrial], clock: Callable[[], float] = time.monotonic) -> None:
@@ -56,13 +57,13 @@ class TimeLeft:
         self._learn(record)
 
     def seconds(self, waiting: Iterable[Trial]) -> float | None:
-        """Until the running trials and then those of `waiting` have ended; None where nothing is known yet."""
+        """Until the running trials and then those of `waiting` have ended; None where nothing is known."""
         left = []
         for running in self._running.values():
             expected = running.projected or self._expected(running.trial)
-            if expected is None:
+            if expected is None or expected < (taken := self._clock() - running.start):
                 return None
-            left.append(max(0.0, expected - (self._clock() - running.start)))
+            left.append(expected - taken)
         expectations = [self._expected(trial) for trial in waiting]
         known = [seconds for seconds in expectations if seconds is not None]
         if len(known) < len(expectations):
