@@ -58,6 +58,12 @@ def test_draws_are_uniform_and_independent(num_queries: int) -> None:
     assert halves.var() == pytest.approx(0.25 / num_queries, rel=0.25)
 
 
+def test_the_sums_of_a_resample_are_those_of_its_draws() -> None:
+    terms = np.random.default_rng(5).random((1500, 23))
+    terms[:, 0] = 1
+    assert resampled_sums(terms) == pytest.approx(draws(1500) @ terms, rel=1e-12)
+
+
 def test_draws_depend_neither_on_threads_nor_on_other_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     terms = {name: mean(np.random.default_rng(6).random(3000)) for name in "ab"}
     several = resample(terms)

@@ -26,9 +26,10 @@ from math import exp, factorial, sqrt
 from typing import Protocol
 
 import numpy as np
+import scipy
 from threadpoolctl import threadpool_limits
 
-from xmcbench.data.pairs import num_threads
+from xmcbench.data.pairs import map_chunks, num_threads
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -67,7 +68,7 @@ def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
         return {}
     columns = _Columns(len(next(iter(terms.values())).numerator))
     places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
-    sums_BC = resampled_sums(np.stack(columns.unique, axis=1))
+    sums_BC = resampled_sums(columns.matrix())
 
     def sums(place: tuple[int, float]) -> np.ndarray:
         column, scale = place
@@ -82,16 +83,29 @@ class _Columns:
 
     def __init__(self, num_queries: int) -> None:
         self.unique = [np.ones(num_queries)]
+        self.sums = [float(num_queries)]  # columns with different sums need no comparison
 
     def place(self, column_N: np.ndarray) -> tuple[int, float]:
         """The number of the column and the factor that gives `column_N`; a new column is added."""
         if bool((column_N == column_N[0]).all()):
             return 0, float(column_N[0])
+        column_sum = float(column_N.sum())
         for number, known in enumerate(self.unique):
-            if np.array_equal(known, column_N):
+            if self.sums[number] == column_sum and np.array_equal(known, column_N):
                 return number, 1.0
         self.unique.append(column_N)
+        self.sums.append(column_sum)
         return len(self.unique) - 1, 1.0
+
+    def matrix(self) -> np.ndarray:
+        """The columns as one matrix [N, C], copied in blocks of rows that fit a core's cache."""
+        terms_NC = np.empty((len(self.unique[0]), len(self.unique)))
+
+        def copy(rows: slice) -> None:
+            np.stack([column[rows] for column in self.unique], axis=1, out=terms_NC[rows])
+
+        map_chunks(copy, *terms_NC.shape)
+        return terms_NC
 
 
 def _ratio(numerator_B: np.ndarray, denominator_B: np.ndarray) -> np.ndarray:
@@ -106,10 +120,16 @@ def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
     mean = max(0.0, 1.0 - _MARGIN / sqrt(num_queries))
     draws = _PoissonDraws(terms_NC, mean)
 
-    def missing_sums(number: int) -> np.ndarray:
-        drawn = np.random.default_rng([RESAMPLES, num_queries, number]).integers(num_queries, size=missing_B[number])
-        sums: np.ndarray = terms_NC[drawn].sum(axis=0)
-        return sums
+    def add_missing(first: int) -> None:
+        """Part 2 of `_RESAMPLES_AT_ONCE` resamples, as a sparse product that copies no terms."""
+        rows = slice(first, first + _RESAMPLES_AT_ONCE)
+        drawn = [
+            np.random.default_rng([RESAMPLES, num_queries, number]).integers(num_queries, size=missing)
+            for number, missing in enumerate(missing_B[rows], start=first)
+        ]
+        ends = np.cumsum([0, *map(len, drawn)])
+        counts_BN = scipy.sparse.csr_array((np.ones(ends[-1]), np.concatenate(drawn), ends), (len(drawn), num_queries))
+        sums_BC[rows] += counts_BN @ terms_NC
 
     sums_BC = np.zeros((RESAMPLES, terms_NC.shape[1]))
     # The threads share out the blocks: those of the matrix product itself would only get in their way.
@@ -118,7 +138,7 @@ def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
             for sums in threads.map(draws.sums, range(0, num_queries, _BLOCK * _BLOCKS_PER_TASK)):
                 sums_BC += sums
         missing_B = np.maximum(num_queries - sums_BC[:, 0], 0).astype(np.int64)
-        sums_BC += np.stack(list(threads.map(missing_sums, range(RESAMPLES))))
+        list(threads.map(add_missing, range(0, RESAMPLES, _RESAMPLES_AT_ONCE)))
     return sums_BC
 
 
@@ -128,8 +148,8 @@ class _PoissonDraws:
     def __init__(self, terms_NC: np.ndarray, mean: float) -> None:
         self.terms_NC = terms_NC
         cumulated = accumulate(exp(-mean) * mean**n / factorial(n) for n in range(20))
-        # A random number of 16 bits gives as many draws as there are thresholds at or below it.
-        self.thresholds = [threshold for share in cumulated if (threshold := round(share * 65536)) < 65536]
+        # A random number of 16 bits gives as many draws as there are thresholds below it.
+        self.thresholds = [threshold for share in cumulated if (threshold := round(share * 65536) - 1) < 65535]
 
     def sums(self, first: int) -> np.ndarray:
         """The sums over the queries of `_BLOCKS_PER_TASK` blocks from query `first` on, float64 [B, C]."""
@@ -143,9 +163,9 @@ class _PoissonDraws:
             for row in range(0, RESAMPLES, _RESAMPLES_AT_ONCE):
                 words = bits.integers(0, 1 << 64, len(counts) // 4, dtype=np.uint64)
                 random = words.astype("<u8", copy=False).view("<u2")
-                counts[:] = 0
-                for threshold in self.thresholds:
-                    np.greater_equal(random, threshold, out=flags.view(bool))
+                np.greater(random, self.thresholds[0], out=counts.view(bool))
+                for threshold in self.thresholds[1:]:
+                    np.greater(random, threshold, out=flags.view(bool))
                     np.add(counts, flags, out=counts)
                 weights[:] = counts.reshape(weights.shape)
                 sums_BC[row : row + _RESAMPLES_AT_ONCE] += weights[:, : len(terms)] @ terms

@@ -7,8 +7,9 @@ A changed definition raises `METRIC_VERSION`. The bootstrap (`bootstrap.py`) res
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, wraps
 
 import numpy as np
 import scipy
@@ -33,6 +34,21 @@ class MetricTerms:
         return float(self.numerator.sum()) / denominator if denominator > 0 else 0.0
 
 
+TermsOf = Callable[["Hits", int], MetricTerms]
+
+
+def cached(terms: TermsOf) -> TermsOf:
+    """Caches the terms in the hits: the metric and its replicates are computed from the same terms."""
+
+    @wraps(terms)
+    def cached_terms(hits: Hits, k: int) -> MetricTerms:
+        if (terms, k) not in hits._terms:
+            hits._terms[terms, k] = terms(hits, k)
+        return hits._terms[terms, k]
+
+    return cached_terms
+
+
 @dataclass(frozen=True)
 class TopHits:
     """The hits among the first k predictions of each query: row, rank (0 is the best) and weight of each, [h]."""
@@ -55,6 +71,7 @@ class Hits:
     train_counts: np.ndarray | None = None  # float64 [L] training queries of each label; None without a dataset
     card: DatasetCard | None = None  # of the dataset; None without one
     _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
+    _terms: dict[tuple[TermsOf, int], MetricTerms] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_queries(self) -> int:
@@ -68,8 +85,8 @@ class Hits:
 
     @cached_property
     def ones(self) -> np.ndarray:
-        """1.0 for each query [N]."""
-        return np.ones(self.num_queries)
+        """1.0 for each query [N]; read-only, without memory of its own."""
+        return np.broadcast_to(np.float64(1), self.num_queries)
 
     def top(self, k: int) -> TopHits:
         """The hits among the first `k` predictions of each query; cached."""
@@ -85,7 +102,7 @@ class Hits:
 
     def sum_per_query(self, values: np.ndarray | None, k: int) -> np.ndarray:
         """The sum of `values`, one for each hit of `top(k)`, per query [N]; without `values` the number of hits."""
-        sums: np.ndarray = np.bincount(self.top(k).queries, values, self.num_queries).astype(np.float64)
+        sums: np.ndarray = np.bincount(self.top(k).queries, values, self.num_queries).astype(np.float64, copy=False)
         return sums
 
     @cached_property
@@ -109,7 +126,7 @@ class Hits:
             labels[pairs] = heaviest_first[keys - rows * num_labels]
 
         map_chunks(order, self.num_queries, max(1, num_pairs // self.num_queries))
-        return replace(self, queries=queries, ranks=ranks, labels=labels, _top={})
+        return replace(self, queries=queries, ranks=ranks, labels=labels, _top={}, _terms={})
 
 
 def find_hits(
@@ -134,22 +151,26 @@ def find_hits(
     return Hits(predictions, pairs, inverse_propensity, queries, ranks, labels, train_counts, card)
 
 
+@cached
 def precision(hits: Hits, k: int) -> MetricTerms:
     """P@k: the share of the k predictions that are true; a row with fewer than k predictions still divides by k."""
-    return MetricTerms(hits.sum_per_query(None, k), k * hits.ones)
+    return MetricTerms(hits.sum_per_query(None, k), np.broadcast_to(np.float64(k), hits.num_queries))
 
 
+@cached
 def ndcg(hits: Hits, k: int) -> MetricTerms:
     """nDCG@k: discounted gain over that of the best ranking of the row; a row without true labels counts as 0."""
     return MetricTerms(hits.sum_per_query(_discounted_gains(hits, k), k), hits.ones)
 
 
+@cached
 def propensity_scored_precision(hits: Hits, k: int) -> MetricTerms:
     """PSP@k: weighted hits over those of the best possible ranking, a ratio of means."""
     actual, ideal = (side.sum_per_query(side.top(k).weights, k) for side in (hits, hits.ideal))
     return MetricTerms(actual, ideal)
 
 
+@cached
 def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
     """PSnDCG@k: PSP@k with discounted gains; both sides are normalised per row as in nDCG, without weights."""
     actual, ideal = (
@@ -158,6 +179,7 @@ def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
     return MetricTerms(actual, ideal)
 
 
+@cached
 def recall(hits: Hits, k: int) -> MetricTerms:
     """R@k: the share of a row's true labels among its first k predictions; a row without true labels counts as 0."""
     return MetricTerms(hits.sum_per_query(1.0 / hits.num_true[hits.top(k).queries], k), hits.ones)
