@@ -144,7 +144,7 @@ def test_unknown_metrics_and_empty_stores_are_errors(world: World) -> None:
     with pytest.raises(XMCBenchError, match="no records with predictions"):
         world.run()
     world.add("first", {"P@1": 0.5})
-    with pytest.raises(XMCBenchError, match=r"^--metrics: unknown evaluator 'NDCG' \(did you mean 'nDCG'"):
+    with pytest.raises(XMCBenchError, match=r"^--metrics: unknown metric 'NDCG@5' \(did you mean 'nDCG@5'"):
         world.run("--metrics", "NDCG@5")
     with pytest.raises(XMCBenchError, match=r"^--metrics: unknown metric 'nDCG' \(did you mean 'nDCG@"):
         world.run("--metrics", "P@1,nDCG")

@@ -58,11 +58,15 @@ def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = 
 
 def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evaluator]:
     """The registered evaluators that `metrics` name. Imports third-party plugins only where a name is not built in."""
-    names = dict.fromkeys(_split(metric, where)[0] for metric in metrics)
-    try:
-        return {name: registry().evaluator(name) for name in names}
-    except UnknownNameError as problem:
-        raise XMCBenchError(f"{where}: {problem}" if where else str(problem)) from None
+    found: dict[str, Evaluator] = {}
+    for metric in metrics:
+        name, k = _split(metric, where)
+        try:
+            found[name] = registry().evaluator(name)
+        except UnknownNameError:
+            known = [f"{evaluator.name}@{k}" for evaluator in registry().all("evaluator")]
+            raise registry().unknown("metric", metric, known, where) from None
+    return found
 
 
 def _split(metric: str, where: str) -> tuple[str, int]:

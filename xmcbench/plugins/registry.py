@@ -145,12 +145,16 @@ class Registry:
             self._load_all(kind)
             known = self._get(kind, name)
         if known is None:
-            problem = UnknownNameError(kind, name, self._things[kind])
-            if self.broken:
-                names = ", ".join(sorted({broken.name for broken in self.broken}))
-                problem.args = (f"{problem}; broken plugins: {names} (`xmcbench methods` shows why)",)
-            raise problem
+            raise self.unknown(kind, name, self._things[kind])
         return known
+
+    def unknown(self, kind: str, name: str, known: Iterable[str], where: str = "") -> UnknownNameError:
+        """The error for an unknown name. It mentions broken plugins: one of them may have been meant to register it."""
+        problem = UnknownNameError(kind, name, known, where)
+        if self.broken:
+            names = ", ".join(sorted({broken.name for broken in self.broken}))
+            problem.args = (f"{problem}; broken plugins: {names} (`xmcbench methods` shows why)",)
+        return problem
 
     def _get(self, kind: str, name: str) -> Registered | None:
         things = self._things[kind]

@@ -8,10 +8,10 @@ from typing import Any
 
 from xmcbench.data import find_source
 from xmcbench.errors import suggest
-from xmcbench.evaluation import parse_metric
+from xmcbench.evaluation import find_evaluators
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import KeyPath
-from xmcbench.plugins.registry import Registered, registry
+from xmcbench.plugins.registry import Registered
 from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import COLUMNS, Target
@@ -21,21 +21,20 @@ from xmcbench.trial.budget import CAPS, Budget
 
 def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bool) -> None:
     """Datasets exist (with `on_disk`, their files too), and so do all metrics."""
-    evaluators = {evaluator.name: evaluator.thing for evaluator in registry().all("evaluator")}
     for i, name in enumerate(file.datasets):
         source = problems.note(("datasets", i), find_source, name, data_dir)
         if on_disk and source is not None and (message := source.missing(data_dir)):
             problems.add(("datasets", i), message)
     for i, name in enumerate(file.metric_names):
-        problems.note(("metrics", i), parse_metric, name, evaluators)
+        problems.note(("metrics", i), find_evaluators, [name])
     for title, shape in file.tables.items():
         for i, name in enumerate(shape.columns):
             if "@" in name:
                 target = Target.parse(name)
                 metric = target.metric if target else name
-                problems.note(("tables", title, "columns", i), parse_metric, metric, evaluators)
+                problems.note(("tables", title, "columns", i), find_evaluators, [metric])
     if file.selection:
-        problems.note(("selection", "metric"), parse_metric, file.selection.metric, evaluators)
+        problems.note(("selection", "metric"), find_evaluators, [file.selection.metric])
         if file.track == "zero-shot":
             problems.add(("selection",), "needs training annotations, which track: zero-shot hides")
 
