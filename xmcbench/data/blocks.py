@@ -16,7 +16,7 @@ import numpy as np
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
-BLOCK_BYTES = 1 << 22  # enough for numpy to be fast, little enough for a processor's cache
+BLOCK_BYTES = 1 << 20  # enough for numpy to be fast, little enough for a processor's cache
 MAX_LINE_BYTES = 1 << 24  # a longer line is an error: no dataset has one, a damaged or hostile file may
 
 

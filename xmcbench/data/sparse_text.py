@@ -191,14 +191,24 @@ def _eight_digits(padded: np.ndarray, ends: np.ndarray, counts: np.ndarray) -> t
     steps: pairs of digits, fours, eights (Lemire, "Quickly parsing eight digits", 2018).
     """
     windows = np.ndarray(len(padded) - _WORD + 1, "<u8", padded, strides=(1,))
-    words = windows[np.maximum(ends, 0)] ^ np.uint64(0x3030303030303030)
-    unused = ((_WORD - np.maximum(counts, 1)) * 8).astype(np.uint64)
-    words = np.where(counts > 0, words >> unused << unused, np.uint64(0))  # the first character is the lowest byte
-    bad = ((words + np.uint64(0x7676767676767676)) | words) & np.uint64(0x8080808080808080) != 0
-    words = words * np.uint64(10 * 2**8 + 1) >> np.uint64(8) & np.uint64(0x00FF00FF00FF00FF)
-    words = words * np.uint64(100 * 2**16 + 1) >> np.uint64(16) & np.uint64(0x0000FFFF0000FFFF)
-    words = words * np.uint64(10000 * 2**32 + 1) >> np.uint64(32)
-    return words.astype(np.int64), bad
+    words = windows[np.maximum(ends, 0)]
+    words ^= np.uint64(0x3030303030303030)
+    unused = ((_WORD - np.maximum(counts, 1)) * 8).view(np.uint64)
+    words >>= unused
+    words <<= unused  # the first character is the lowest byte
+    words[counts == 0] = 0
+    bad = words + np.uint64(0x7676767676767676)
+    bad |= words
+    bad &= np.uint64(0x8080808080808080)
+    words *= np.uint64(10 * 2**8 + 1)
+    words >>= np.uint64(8)
+    words &= np.uint64(0x00FF00FF00FF00FF)
+    words *= np.uint64(100 * 2**16 + 1)
+    words >>= np.uint64(16)
+    words &= np.uint64(0x0000FFFF0000FFFF)
+    words *= np.uint64(10000 * 2**32 + 1)
+    words >>= np.uint64(32)
+    return words.view(np.int64), bad != 0
 
 
 def _values(block: Block, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
