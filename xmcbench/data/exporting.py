@@ -77,8 +77,18 @@ def write_pairs(pairs: scipy.sparse.csr_array, path: Path) -> None:
 
 def _numbers(count: int, after: bytes) -> np.ndarray:
     """The numbers below `count` as text, each followed by `after`."""
-    digits = np.arange(count).astype(f"S{len(str(count))}")
-    return np.strings.add(digits, after)
+    width = len(str(count)) + len(after)
+    table = np.zeros((count, width), np.uint8)
+    first, digits = 0, 1
+    while first < count:
+        numbers = np.arange(first, min(10**digits, count))
+        same_length = table[first : 10**digits]
+        for place in reversed(range(digits)):
+            numbers, digit = np.divmod(numbers, 10)
+            same_length[:, place] = digit + ord("0")
+        same_length[:, digits : digits + len(after)] = list(after)
+        first, digits = 10**digits, digits + 1
+    return table.view(f"S{width}").ravel()
 
 
 def _row_blocks(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
@@ -93,7 +103,7 @@ def _row_blocks(indptr: np.ndarray) -> Iterator[tuple[int, int]]:
 
 def _write_lines(file: BinaryIO, table_TW: np.ndarray, tokens: np.ndarray, ends: np.ndarray) -> None:
     """Write rows `tokens` of the table. A line has the tokens before its end in `ends`; its last byte is a newline."""
-    picked = table_TW[tokens]
+    picked = table_TW.take(tokens)
     text = picked.view(np.uint8)
     text = text[text != 0]  # numpy fills up shorter strings with zeros
     text[np.cumsum(np.strings.str_len(picked))[ends - 1] - 1] = ord("\n")
