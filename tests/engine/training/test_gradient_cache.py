@@ -174,7 +174,7 @@ def test_graphs_are_kept_up_to_the_budget(small_encoder: str, data: TrainingData
         cached = make_cache(encoder, activation_bytes=size).embed(
             [TextRows(texts(encoder, data)[0], QUERY_ROWS, "query")], 0
         )
-        graphs = [micro.output_MD is not None for micro in cached.micro]
+        graphs = [done.output_MD is not None for done in cached.passes]
         assert graphs == sorted(graphs, reverse=True)
         kept.append(sum(graphs))
     assert kept[0] == 0 < kept[1] < kept[2] == len(graphs)
@@ -211,6 +211,6 @@ def test_what_another_part_of_the_step_keeps_takes_from_the_room(small_encoder: 
         cached = cache.embed(
             [TextRows(queries, QUERY_ROWS, "query"), TextRows(labels, LABEL_ROWS, "label")], 0, kept_bytes
         )
-        return sum(micro.output_MD is not None for micro in cached.micro)
+        return sum(done.output_MD is not None for done in cached.passes)
 
     assert kept(0) > kept(SOME_BYTES // 2) > kept(2 * SOME_BYTES) == 0

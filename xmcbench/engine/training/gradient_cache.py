@@ -14,9 +14,11 @@ Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimen
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -39,12 +41,19 @@ class TextRows:
     kind: Literal["query", "label"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class _MicroBatch:
     places: Tensor  # [M] rows of the batch's embeddings
     ids_MW: Tensor
     mask_MW: Tensor | None  # None if no text is padded
     seeds_M: np.ndarray  # of dropout
+
+
+@dataclass
+class _Pass:
+    """A micro-batch that passed the encoder. Its token ids are not kept: a second pass pads the texts again."""
+
+    group: np.ndarray  # [M] places of its texts in the batch
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
@@ -78,33 +87,37 @@ class GradientCache:
         lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
         groups = micro_batches(lengths_N, self.micro_batch_tokens)
         seeds_N = np.concatenate([text_seeds(seed, part.kind, part.rows) for part in parts])
-        micros = (self._micro_batch(parts, group, seeds_N[group]) for group in groups)
+        load = partial(self._micro_batch, parts, seeds_N)
+        waiting = deque(groups)
         leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
-        passes: list[_MicroBatch] = []
+        passes: list[_Pass] = []
         room = max(0, self.activation_bytes - kept_bytes)
         # Autocast casts a weight once per context, so a context spans many micro-batches. What was cast without a graph
         # must not serve where one is kept: hence two contexts.
         with self.autocast():
             saved, coming = SavedBytes(self.encoder.parameters(), compiled=self.encoder.config.compile), 0
-            while saved.total + coming <= room and (micro := next(micros, None)):
-                before = saved.total
+            while waiting and saved.total + coming <= room:
+                before, group = saved.total, waiting.popleft()
+                micro = load(group)
                 with saved:
-                    micro.output_MD = self._run(micro)
-                leaf_ND[micro.places] = micro.output_MD.detach()
-                passes.append(micro)
+                    output_MD = self._run(micro)
+                leaf_ND[micro.places] = output_MD.detach()
+                passes.append(_Pass(group, output_MD))
+                del output_MD  # the pass alone keeps the graph
                 # Texts get shorter, so the next micro-batch keeps about as much, or less.
                 coming = saved.total - before
             if saved.total > room:
                 passes[-1].output_MD = None
         with self.autocast(), torch.no_grad():
-            for micro in micros:
+            for group in waiting:
+                micro = load(group)
                 leaf_ND[micro.places] = self._run(micro)
-                passes.append(micro)
-        return CachedEmbeddings(self, leaf_ND.requires_grad_(), passes, int(lengths_N.sum()), saved.total)
+                passes.append(_Pass(group))
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), load, passes, int(lengths_N.sum()), saved.total)
 
-    def _micro_batch(self, parts: list[TextRows], group: np.ndarray, seeds_M: np.ndarray) -> _MicroBatch:
+    def _micro_batch(self, parts: list[TextRows], seeds_N: np.ndarray, group: np.ndarray) -> _MicroBatch:
         texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
-        return _MicroBatch(upload(group.copy(), self.device), *texts, seeds_M)
+        return _MicroBatch(upload(group.copy(), self.device), *texts, seeds_N[group])
 
     def _run(self, micro: _MicroBatch) -> Tensor:
         # For what `SeededDropout` does not reach, as a compiled encoder's draws: alike in both passes, but dependent on
@@ -114,13 +127,10 @@ class GradientCache:
             output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
         return output_MD
 
-    def pull(self, micro: _MicroBatch, gradient_MD: Tensor) -> None:
-        """Add to the parameters' gradients what one micro-batch owes."""
-        output_MD, micro.output_MD = micro.output_MD, None
-        if output_MD is None:
-            with self.autocast():
-                output_MD = self._run(micro)
-        output_MD.backward(gradient_MD)  # type: ignore[no-untyped-call]
+    def repeat(self, micro: _MicroBatch) -> Tensor:
+        """The micro-batch's embeddings with their graph, in a second pass."""
+        with self.autocast():
+            return self._run(micro)
 
 
 @dataclass(frozen=True)
@@ -132,19 +142,25 @@ class CachedEmbeddings:
 
     cache: GradientCache
     embeddings: Tensor
-    micro: list[_MicroBatch]
+    load: Callable[[np.ndarray], _MicroBatch]
+    passes: list[_Pass]
     tokens: int
     kept_bytes: int
 
     def backward(self) -> None:
         """Push the leaf's gradient into the encoder's parameters. Call once, after the loss's `backward`."""
-        if not self.micro:
+        if not self.passes:
             return
         gradient_ND = self.embeddings.grad
         if gradient_ND is None:
             raise ValueError("no gradient at the embeddings: call the loss's backward first, and this one once")
-        for micro in self.micro:
-            self.cache.pull(micro, gradient_ND[micro.places])
+        for done in self.passes:
+            output_MD, done.output_MD = done.output_MD, None
+            if output_MD is None:
+                output_MD = self.cache.repeat(self.load(done.group))
+            places = upload(done.group.copy(), gradient_ND.device)
+            output_MD.backward(gradient_ND[places])  # type: ignore[no-untyped-call]
+            del output_MD  # with its graph, before the next one is built
         self.embeddings.grad = None  # spent: a second call must not add it again
 
 
