@@ -26,8 +26,6 @@ from report import report
 from xmcbench.data import load
 from xmcbench.trial.store import Store
 
-STEPS = (2, 4)
-LIMITS = (0.0, 0.5, 2.0, 4.0)  # GiB of activations that ours keeps
 TEST_QUERIES = 64
 XMCBENCH = str(Path(sysconfig.get_path("scripts")) / "xmcbench")
 
@@ -68,24 +66,33 @@ def main() -> None:
     parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--dataset", default="catalog-16k", help="made data")
     parser.add_argument("--batch", type=int, default=512)
+    parser.add_argument("--steps", nargs=2, type=int, default=[2, 4], help="of the two runs of each side")
+    parser.add_argument(
+        "--limits",
+        nargs="+",
+        type=float,
+        default=[0.0, 0.5, 2.0, 4.0],
+        metavar="GIB",
+        help="activations that ours keeps",
+    )
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/all_labels"))
     asked = parser.parse_args()
     out, data = asked.out.absolute(), asked.code.absolute() / "Datasets"
-    dataset, names = load(asked.dataset, data, out / "cache"), [f"all-labels-{steps}" for steps in STEPS]
-    for name, steps in zip(names, STEPS, strict=True):
+    dataset, names = load(asked.dataset, data, out / "cache"), [f"all-labels-{steps}" for steps in asked.steps]
+    for name, steps in zip(names, asked.steps, strict=True):
         export(dataset, data / name, train=steps * asked.batch, test=TEST_QUERIES)
     labels = dataset.label_texts
     if not (out / "encoder").exists():
         make_encoder(labels, out / "encoder")
     sides: dict[str, Any] = {"DEXML's public code": [theirs(name, asked.batch, asked.code, out) for name in names]}
-    for limit in LIMITS:
+    for limit in asked.limits:
         key = f"xmcbench, {limit:g} GiB of activations"
         sides[key] = [
-            ours(name, steps, asked.batch, limit, data, out) for name, steps in zip(names, STEPS, strict=True)
+            ours(name, steps, asked.batch, limit, data, out) for name, steps in zip(names, asked.steps, strict=True)
         ]
     rows = [
         {"side": side, "labels": len(labels), "batch": asked.batch,
-         "s/step": (second[0] - first[0]) / (STEPS[1] - STEPS[0]), "peak GiB": max(first[1], second[1])}
+         "s/step": (second[0] - first[0]) / (asked.steps[1] - asked.steps[0]), "peak GiB": max(first[1], second[1])}
         for side, (first, second) in sides.items()
     ]  # fmt: skip
     report("all_labels", rows, asked.out)

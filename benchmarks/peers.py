@@ -32,6 +32,11 @@ HERE = Path(__file__).parent
 QUICKSTART = HERE.parent / "suites" / "quickstart.yaml"
 XMCBENCH = Path(sysconfig.get_path("scripts")) / "xmcbench"
 Rows = list[dict[str, Any]]
+TURNS = 5  # of a command and of --help
+SETTINGS_OF_ALL_LABELS = {
+    "catalog-16k": ["--limits", "0", "0.5", "2", "4"],
+    "catalog-131k": ["--limits", "0.5", "4", "--steps", "1", "2"],
+}
 COLUMNS = ("what", "value", "unit", "peer", "of the peer", "ratio", "wanted")
 
 
@@ -80,33 +85,33 @@ def benchmark(script: str, *arguments: str, table: str = "") -> Callable[[Path],
     return run
 
 
-def command(*arguments: str, repeats: int = 3) -> float:
-    """The least wall-clock seconds of `xmcbench` with these arguments, with compiled modules, as users have them."""
-    seconds = []
+def seconds_of(*arguments: str) -> float:
+    """Wall-clock seconds of `xmcbench` with these arguments, with compiled modules, as users have them."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    for _ in range(repeats):
-        start = time.perf_counter()
-        subprocess.run([XMCBENCH, *arguments], capture_output=True, check=True, env=environment)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)
+    start = time.perf_counter()
+    subprocess.run([XMCBENCH, *arguments], capture_output=True, check=True, env=environment)
+    return time.perf_counter() - start
 
 
 def against_help(*arguments: str) -> Measure:
-    def measure(places: Places) -> Result:
-        store = ["--store", str(places.out / "nowhere")] if arguments[0] == "run" else []
-        return Result(command(*arguments, *store), "s", command("--help"), "--help")
+    """The least seconds of `xmcbench` with these arguments and of `--help`, run in turns."""
+
+    def measure(_: Places) -> Result:
+        turns = [(seconds_of(*arguments), seconds_of("--help")) for _ in range(TURNS)]
+        command, help_ = zip(*turns, strict=True)
+        return Result(min(command), "s", min(help_), "--help")
 
     return measure
 
 
 def cached_run(places: Places) -> Result:
-    run = ["run", str(QUICKSTART), "--only", "tfidf-*", "--store", str(places.out / "cached")]
-    command(*run, repeats=1)
-    return Result(command(*run), "s", command("--help"), "--help")
+    run = "run", str(QUICKSTART), "--only", "tfidf-*", "--store", str(places.out / "cached")
+    seconds_of(*run)
+    return against_help(*run)(places)
 
 
 def quickstart(places: Places) -> Result:
-    return Result(command("run", str(QUICKSTART), "--store", str(places.out / "quickstart"), repeats=1), "s")
+    return Result(seconds_of("run", str(QUICKSTART), "--store", str(places.out / "quickstart")), "s")
 
 
 def trial_overhead(places: Places) -> Result:
@@ -129,27 +134,28 @@ def step(texts: str) -> Measure:
 
 
 @cache
-def all_labels(places: Places) -> Rows:
+def all_labels(places: Places, dataset: str) -> Rows:
     if places.dexml is None:
         raise RuntimeError("its peer is DEXML's public code: --dexml DIR")
-    return benchmark("all_labels", "--code", str(places.dexml))(places.out)
+    settings = ["--code", str(places.dexml), "--dataset", dataset, *SETTINGS_OF_ALL_LABELS[dataset]]
+    return benchmark("all_labels", *settings)(places.out)
 
 
-def step_of_all_labels(limit: str, column: str, unit: str) -> Measure:
+def step_of_all_labels(dataset: str, limit: str, column: str, unit: str) -> Measure:
     """`column` of a step that keeps `limit` of activations, beside the public code's."""
 
     def measure(places: Places) -> Result:
-        found = {row["side"]: row[column] for row in all_labels(places)}
+        found = {row["side"]: row[column] for row in all_labels(places, dataset)}
         return Result(found[f"xmcbench, {limit} of activations"], unit, found["DEXML's public code"], "DEXML's code")
 
     return measure
 
 
-def rows_of_all_labels(limit: str) -> list[Row]:
-    name = f"step with 16,000 labels, {limit} of activations"
+def rows_of_all_labels(dataset: str, limit: str) -> list[Row]:
+    name = f"step with {dataset.removeprefix('catalog-').replace('k', ',000')} labels, {limit} of activations"
     return [
-        Row(f"{name}: time", "half", step_of_all_labels(limit, "s/step", "s")),
-        Row(f"{name}: memory", "no more", step_of_all_labels(limit, "peak GiB", "GiB")),
+        Row(f"{name}: time", "half", step_of_all_labels(dataset, limit, "s/step", "s")),
+        Row(f"{name}: memory", "no more", step_of_all_labels(dataset, limit, "peak GiB", "GiB")),
     ]
 
 
@@ -167,6 +173,17 @@ def metrics(case: str, peer: str) -> Measure:
         return Result(seconds[case], "s", seconds[f"{case}, {peer}"], peer)
 
     return measure
+
+
+def metrics_with_intervals(places: Places) -> Result:
+    """Check of the predictions, metrics and intervals of `catalog-1300k`, 100 labels per test query."""
+    (row,) = benchmark("scale", "--labels", "1300k", "--stages", "score")(places.out)
+    return Result(row["cpu seconds"], "CPU s")
+
+
+def sparse_text(places: Places) -> Result:
+    speeds = {row["side"]: row["MB/s"] for row in benchmark("sparse_text")(places.out)}
+    return Result(speeds["xmcbench"], "MB/s", speeds.get("pyxclib"), "pyxclib" if "pyxclib" in speeds else "")
 
 
 def neighbours(places: Places) -> Result:
@@ -200,12 +217,16 @@ ROWS = [
     Row("trial: seconds beside its own work", "under 1 s", trial_overhead),
     Row("step on short titles, float32", "2.5 x", step("titles")),
     Row("step on texts of 16 tokens, float32", "2.5 x", step("16 tokens")),
-    *rows_of_all_labels("0 GiB"),
-    *rows_of_all_labels("0.5 GiB"),
-    *rows_of_all_labels("2 GiB"),
-    *rows_of_all_labels("4 GiB"),
+    *rows_of_all_labels("catalog-16k", "0 GiB"),
+    *rows_of_all_labels("catalog-16k", "0.5 GiB"),
+    *rows_of_all_labels("catalog-16k", "2 GiB"),
+    *rows_of_all_labels("catalog-16k", "4 GiB"),
+    *rows_of_all_labels("catalog-131k", "0.5 GiB"),
+    *rows_of_all_labels("catalog-131k", "4 GiB"),
     Row("all metrics, 100k x 131k", "0.25 s", metrics("all figures", "plain numpy")),
     Row("20 metrics, 100k x 131k", "1 x", metrics("P, nDCG, PSP, PSnDCG at 1 to 5", "pyxclib")),
+    Row("17 metrics with intervals, 780k x 1.3M", "10 s", metrics_with_intervals),
+    Row("sparse text, read, 119 MB", "100 MB/s", sparse_text),
     Row("TF-IDF neighbours, 55k queries x 275k texts", "under a minute", neighbours),
     Row("search, exact, D = 384", "1.15 x", search(384)),
     Row("search, exact, D = 768", "1.15 x", search(768)),
