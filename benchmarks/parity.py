@@ -7,6 +7,7 @@ Welch's, over seeds. What ended is kept in `--out`: a run that was interrupted g
     pip install accelerate matplotlib pandas
     python benchmarks/parity.py --code DIR                 # an hour on two cores
     python benchmarks/parity.py --code DIR --seeds 2 --only in-batch
+    python benchmarks/parity.py --code DIR --markdown docs/claims.md    # also the table there
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import yaml
-from report import report
+from report import report, write_table
 from scipy import stats
 
 from xmcbench.cli.progress import display
@@ -132,11 +133,21 @@ def compared(case: str, metric: str, mine: list[float], its: list[float]) -> dic
     }  # fmt: skip
 
 
+def printed(row: dict[str, Any]) -> dict[str, str]:
+    """A row as the document shows it."""
+    return {
+        "negatives": row["case"], "metric": row["metric"], "seeds": str(row["seeds"]),
+        "ours": f"{row['ours']:.2f} ± {row['sd']:.2f}", "theirs": f"{row['theirs']:.2f} ± {row['their sd']:.2f}",
+        "difference": f"{row['difference']:+.2f} ({row['from']:+.2f} to {row['to']:+.2f})",
+    }  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--only", nargs="+", default=list(OURS), choices=list(OURS))
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/parity"))
     asked = parser.parse_args()
     out = asked.out.absolute()
@@ -157,6 +168,8 @@ def main() -> None:
             compared(case, name, *([metrics[name] for metrics in side] for side in (mine[case], its)))
             for name in METRICS
         ]
+    if asked.markdown:
+        write_table("parity", [printed(row) for row in rows], asked.markdown)
     report("parity", rows, asked.out)
 
 
