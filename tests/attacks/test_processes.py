@@ -14,7 +14,7 @@ import psutil
 import pytest
 from fakes import install
 from fakes.bench import Bench
-from processes import MAIN, gone, until
+from processes import MAIN, command_line, gone, until
 
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.program import MARK
@@ -121,3 +121,56 @@ def test_a_driver_that_dies_while_its_worker_starts_takes_it_along(daemons: Benc
     driver.kill()
     driver.wait()
     assert until(lambda: not marked(daemons), 10)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends a child with its parent on Linux only")
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, stopped: bool) -> None:
+    """And while it imports the frameworks, when nobody looks at its socket."""
+    driver = (
+        "import os, time, sys; from xmcbench.run.worker_processes import WorkerServer\n"
+        "server = WorkerServer(2); print(server._process.pid, flush=True); time.sleep(300)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", driver], cwd=bench.root, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    server = int(process.stdout.readline())
+    assert until(lambda: "worker_server" in command_line(server))
+    time.sleep(6.0)  # its first lines, on a busy machine
+    if stopped:
+        os.kill(server, signal.SIGSTOP)
+    process.kill()
+    process.wait()
+    assert until(lambda: gone(server), 5)
+
+
+def test_an_interrupt_while_the_command_starts_is_a_line(bench: Bench) -> None:
+    for delay in (0.15, 0.3, 0.6):
+        command = [sys.executable, "-X", "importtime", "-m", "xmcbench", "datasets"]
+        process = subprocess.Popen(
+            command, cwd=bench.root, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        assert process.stderr is not None
+        for line in process.stderr:  # as soon as the command has begun to import
+            if "lazy_loader" in line:
+                break
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert "Traceback" not in said
+        # An interrupt inside of a string that `exec` runs (a dataclass in the making) has Python end by the signal itself.
+        assert process.returncode in (0, 130, -signal.SIGINT), said
+
+
+def test_without_a_home_folder_there_is_a_line(bench: Bench) -> None:
+    code = (
+        "import os, pwd; os.environ.pop('HOME', 0); os.environ.pop('XDG_CACHE_HOME', 0)\n"
+        "def none(*_): raise KeyError\n"
+        "pwd.getpwuid = none\n"
+        "from xmcbench.__main__ import main; main()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "XMCBENCH_CACHE"}
+    command = [sys.executable, "-c", code, "datasets", "show", "catalog-200"]
+    ended = subprocess.run(command, cwd=bench.root, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1), ended.stderr
+    assert "found no home folder" in ended.stderr
+    assert not (bench.root / "~").exists()
