@@ -1,11 +1,14 @@
-"""Files and folders that are complete or absent: written beside their place, synced, then moved into it."""
+"""Files and folders that are complete or absent: written beside their place, synced, then moved into it.
+
+Their rights follow the umask, as those of files that are written in place do.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,11 +24,12 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
+    partial = _beside(path)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        descriptor = os.open(partial, flags, 0o666)
     except OSError as problem:  # it names the temporary file, which means nothing to the user
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
-    partial = Path(name)
     try:
         with os.fdopen(descriptor, "wb") as file:
             yield file
@@ -47,10 +51,10 @@ def atomic_directory(path: Path, partial: Path | None = None) -> Iterator[Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if partial is None:
-        partial = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+        partial = _beside(path)
     else:
         shutil.rmtree(partial, ignore_errors=True)
-        partial.mkdir()
+    partial.mkdir()
     try:
         yield partial
         for file in (*partial.rglob("*"), partial):
@@ -63,6 +67,11 @@ def atomic_directory(path: Path, partial: Path | None = None) -> Iterator[Path]:
         _sync(path.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _beside(path: Path) -> Path:
+    """A new hidden name beside `path`."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
 
 
 def _sync(path: Path) -> None:

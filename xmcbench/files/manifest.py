@@ -1,6 +1,7 @@
 """A manifest of a folder: size and digest (XXH3, 128 bits) of each file, checked before the files are used.
 
-XXH3 finds damage, not forgery. It reads about as fast as memory does.
+XXH3 finds damage, not forgery. It reads about as fast as memory does. A file is damaged where it is missing or has
+another size or digest. One that cannot be read now is not: that is a `MachineFault`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -17,9 +17,11 @@ import xxhash
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_directory, atomic_write
-from xmcbench.files.regular import open_regular, read_regular
+from xmcbench.files.faults import MachineFault, is_missing
+from xmcbench.files.regular import open_regular
 
 MANIFEST = "manifest.json"
+_SMALL = 1 << 20  # bytes of files that one thread reads as soon as several
 _MANIFEST_BYTES = 10_000_000
 _READ_BYTES = 1 << 22
 _checked: dict[Path, tuple[Any, ...]] = {}  # digest, size and time of each file that this process checked
@@ -58,7 +60,8 @@ def add_to_manifest(directory: Path, name: str) -> None:
 def check_manifest(directory: Path, names: Iterable[str] | None = None, manifest: str = MANIFEST) -> None:
     """Raise `DamagedFolder` unless files of `directory` are as its manifest lists them: `names`, or all it lists.
 
-    A digest is computed once per process, and again where the size or time of a file has changed since.
+    Raises `MachineFault` for a file that is there and cannot be read. A digest is computed once per process, and again
+    where the size or time of a file has changed since.
     """
     entries = _read(directory / manifest)
     unchecked: dict[Path, str] = {}
@@ -72,24 +75,22 @@ def check_manifest(directory: Path, names: Iterable[str] | None = None, manifest
             raise DamagedFolder(f"{path}: damaged: found {state[0]:,} bytes, expected {size:,}")
         if _checked.get(path.absolute()) != (digest, *state):
             unchecked[path] = digest
-    with ThreadPoolExecutor() as threads:
-        for (path, digest), found in zip(unchecked.items(), threads.map(_digest, unchecked), strict=True):
-            if found != digest:
-                raise DamagedFolder(f"{path}: damaged: found the digest {found}, expected {digest}")
-            _checked[path.absolute()] = (digest, *_state(path))
+    for (path, digest), found in zip(unchecked.items(), _digests(list(unchecked)), strict=True):
+        if found != digest:
+            raise DamagedFolder(f"{path}: damaged: found the digest {found}, expected {digest}")
+        _checked[path.absolute()] = (digest, *_state(path))
 
 
 def _read(path: Path) -> dict[str, dict[str, Any]]:
     """The entries of a manifest: sizes and digests by names of files, which lie below the manifest's folder."""
     try:
-        entries = json.loads(read_regular(path, _MANIFEST_BYTES))
+        with _faults(path), open_regular(path, _MANIFEST_BYTES) as file:
+            entries = json.loads(file.read())
         for name, entry in entries.items():
             if set(entry) != {"bytes", "xxh3"} or type(entry["bytes"]) is not int or type(entry["xxh3"]) is not str:
                 raise ValueError(f"the entry of {name!r} is not of a size and a digest")
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or "\0" in name:
                 raise ValueError(f"{name!r} is not a file of the folder")
-    except XMCBenchError as problem:
-        raise DamagedFolder(str(problem)) from None
     except (ValueError, TypeError, AttributeError, RecursionError) as problem:
         raise DamagedFolder(f"{path}: damaged: not a manifest: {problem}") from None
     found: dict[str, dict[str, Any]] = entries
@@ -106,20 +107,39 @@ def _entry(path: Path) -> dict[str, Any]:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    try:
+    with _faults(path):
         state = path.stat()
-    except OSError as problem:
-        raise DamagedFolder(f"{path}: damaged: cannot be read: {problem.strerror or problem}") from None
     return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+def _digests(paths: list[Path]) -> list[str]:
+    """The digests of several files, of large ones by several threads."""
+    if sum(path.stat().st_size for path in paths) < _SMALL:  # as for a listing, which reads a dataset's card
+        return [_digest(path) for path in paths]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor() as threads:
+        return list(threads.map(_digest, paths))
 
 
 def _digest(path: Path) -> str:
     digest = xxhash.xxh3_128()
-    try:
+    with _faults(path):
         buffer = bytearray(min(_READ_BYTES, path.stat().st_size + 1))
         with open_regular(path, buffering=0) as file:
             while count := file.readinto(buffer):
                 digest.update(memoryview(buffer)[:count])
-    except OSError as problem:
-        raise DamagedFolder(f"{path}: damaged: cannot be read: {problem.strerror or problem}") from None
     return digest.hexdigest()
+
+
+@contextmanager
+def _faults(path: Path) -> Iterator[None]:
+    """A missing file, or something that is no file, is damage; any other error in reading `path` a `MachineFault`."""
+    try:
+        yield
+    except OSError as problem:
+        if is_missing(problem):
+            raise DamagedFolder(f"{path}: damaged: the file is missing") from None
+        raise MachineFault(path, problem) from problem
+    except XMCBenchError as problem:  # of `open_regular`
+        raise DamagedFolder(f"{problem}: damaged") from None

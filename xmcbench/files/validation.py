@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -12,6 +13,7 @@ from xmcbench.errors import XMCBenchError, shown, suggest
 from xmcbench.files.yaml_lines import KeyPath, YamlDocument, dotted
 
 M = TypeVar("M", bound=BaseModel)
+MOST = 100  # problems of one file: nobody reads more, and each takes time
 
 
 class Problems:
@@ -25,9 +27,12 @@ class Problems:
         return len(self._lines)
 
     def add(self, path: KeyPath, message: str) -> None:
-        """Add a problem of the value at `path`."""
+        """Add a problem of the value at `path`. Raises XMCBenchError with all of them where there are too many."""
         name = f" {dotted(path)}:" if path else ""
         self._lines[f"{self._document.where(path)}:{name} {message}"] = None
+        if len(self._lines) >= MOST:
+            self._lines[f"{self._document.name}: more than {MOST - 1} problems; the first are above"] = None
+            self.check()
 
     def note(self, path: KeyPath, look_up: Any, *arguments: Any) -> Any:
         """Return `look_up(*arguments)`. An XMCBenchError is added as a problem at `path`, and None returned."""
@@ -65,7 +70,7 @@ def validate(
 def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> dict[KeyPath, str]:
     """One message for each place. The errors of a union's members are joined: `expected A or B`."""
     messages: dict[KeyPath, str] = {}
-    for error in invalid.errors(include_url=False):
+    for error in islice(invalid.errors(include_url=False), MOST):
         place = _place(values, error["loc"])
         kind, text = error["type"], error["msg"].removeprefix("Value error, ")
         if kind == "extra_forbidden":
