@@ -213,7 +213,7 @@ def test_two_files_of_ignored_pairs(raw: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["trn_X.txt", "trn_X_Y.txt", "Y.txt", "tst_filter_labels.txt", "trn.json.gz", "Y.trn.npz"]
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(content=st.binary(max_size=60) | st.text("0123 :\n.e-", max_size=40).map(str.encode))
 def test_no_bytes_give_a_traceback(
     tmp_path_factory: pytest.TempPathFactory, name: str, content: bytes, written: Callable[[Path, str], None]

@@ -32,7 +32,6 @@ def unpack(archive: Path, directory: Path) -> list[str]:
         with atomic_directory(directory) as made:
             _unpack(archive, made)
             formats.detect(made)
-            made.chmod(0o755)
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, RuntimeError) as error:
         raise XMCBenchError(f"{archive}: cannot be unpacked ({error})") from error
     return sorted(str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file())

@@ -4,6 +4,11 @@ Sizes are from the tables named below. Maximum lengths are from DEXML (Table 7),
 gives one, 128 for long texts. Labels are truncated at the same length. The propensity constants A and B are 0.5 and 0.4
 for Wikipedia categories, 0.6 and 2.6 for Amazon products, and 0.55 and 1.5 otherwise (AmazonCat-13K and
 LF-WikiSeeAlso-320K included).
+
+Mean words of texts, from which a plan without the data infers tokens: titles of products and articles from UniDEC's
+Table 4 (labels are titles too), Wikipedia categories as counted in 824 of them (those of the 206 articles in gensim
+4.4.0's test data). Labels per query: DEXML's Table 6, UniDEC's Table 4, and LEVER's Table 3 for LMTX's split of
+LF-Wikipedia-500K. Long texts fill their maximum length.
 """
 
 from __future__ import annotations
@@ -21,6 +26,8 @@ PECOS = "https://archive.org/download/pecos-dataset/xmc-base"
 DOWNLOADS = {name: f"{PECOS}/{name}.tar.gz" for name in ("wiki10-31k", "amazoncat-13k")}
 AMAZON = (0.6, 2.6)
 OTHER = (0.55, 1.5)
+CATEGORY_WORDS = 3.26  # of a Wikipedia category
+ARTICLE_WORDS = 3.01  # of the title of a Wikipedia article
 
 
 def _published(
@@ -30,6 +37,7 @@ def _published(
     max_length: int,
     text: str,
     source: str = REPOSITORY,
+    **lengths: float,
 ) -> Draft:
     return Draft(
         name=name,
@@ -43,24 +51,81 @@ def _published(
         text="title" if text == "title" else "title content",
         source=source,
         licence=SEE_SOURCE,
+        **lengths,
     )
 
 
 PUBLISHED = (
-    _published("eurlex-4k", (15_449, 3_865, 3_801), OTHER, 128, "title content", XR_TRANSFORMER),  # DEXML Table 6
+    # DEXML Table 6
+    _published("eurlex-4k", (15_449, 3_865, 3_801), OTHER, 128, "title content", XR_TRANSFORMER, labels_per_query=5.30),
     # LMTX Table 1: another split of EURLex-4K, and two datasets that other papers use too.
     _published("eurlex-4k-lmtx", (15_511, 3_803, 3_956), OTHER, 128, "title content", APLC_XLNET),
     _published("wiki10-31k", (14_146, 6_616, 30_938), OTHER, 128, "title content", XR_TRANSFORMER),
     _published("amazoncat-13k", (1_186_239, 306_782, 13_330), OTHER, 128, "title content", XR_TRANSFORMER),
-    _published("lf-amazontitles-131k", (294_805, 134_835, 131_073), AMAZON, 32, "title"),  # DEXML Table 6
+    # DEXML Table 6
+    _published(
+        "lf-amazontitles-131k",
+        (294_805, 134_835, 131_073),
+        AMAZON,
+        32,
+        "title",
+        query_words=6.92,
+        label_words=6.92,
+        labels_per_query=2.29,
+    ),
     # UniDEC's dataset table; test size from PRIME Table 7 (134.8K). The same products as lf-amazontitles-131k.
-    _published("lf-amazon-131k", (294_805, 134_835, 131_073), AMAZON, 128, "title content"),
-    _published("lf-wikiseealso-320k", (693_082, 177_515, 312_330), OTHER, 128, "title content"),  # LMTX Table 1
+    _published("lf-amazon-131k", (294_805, 134_835, 131_073), AMAZON, 128, "title content", labels_per_query=2.29),
+    # LMTX Table 1
+    _published(
+        "lf-wikiseealso-320k",
+        (693_082, 177_515, 312_330),
+        OTHER,
+        128,
+        "title content",
+        label_words=ARTICLE_WORDS,
+        labels_per_query=2.11,
+    ),
     # LMTX Table 1 for the articles; the rounded sizes of the titles in PRIME Table 7 agree (1.8M / 0.8M / 0.5M).
-    # DEXML Table 6 has 1,779,881 / 769,421 queries instead.
-    _published("lf-wikititles-500k", (1_813_391, 783_743, 501_070), WIKIPEDIA, 32, "title"),
-    _published("lf-wikipedia-500k", (1_813_391, 783_743, 501_070), WIKIPEDIA, 128, "title content"),
-    _published("lf-amazontitles-1.3m", (2_248_619, 970_237, 1_305_265), AMAZON, 32, "title"),  # DEXML Table 6
+    _published(
+        "lf-wikititles-500k",
+        (1_813_391, 783_743, 501_070),
+        WIKIPEDIA,
+        32,
+        "title",
+        query_words=ARTICLE_WORDS,
+        label_words=CATEGORY_WORDS,
+        labels_per_query=4.77,
+    ),
+    _published(
+        "lf-wikipedia-500k",
+        (1_813_391, 783_743, 501_070),
+        WIKIPEDIA,
+        128,
+        "title content",
+        label_words=CATEGORY_WORDS,
+        labels_per_query=4.77,
+    ),
+    # DEXML Table 6: fewer queries, the same labels.
+    _published(
+        "lf-wikipedia-500k-dexml",
+        (1_779_881, 769_421, 501_070),
+        WIKIPEDIA,
+        128,
+        "title content",
+        label_words=CATEGORY_WORDS,
+        labels_per_query=4.75,
+    ),
+    # DEXML Table 6
+    _published(
+        "lf-amazontitles-1.3m",
+        (2_248_619, 970_237, 1_305_265),
+        AMAZON,
+        32,
+        "title",
+        query_words=8.74,
+        label_words=8.74,
+        labels_per_query=22.20,
+    ),
 )
 
 # Published results refer to this dataset, but it is not public. UniDEC Table 4 and Appendix A.
@@ -94,6 +159,16 @@ SMALL = (
         source="TIBKAT records with GND subjects, https://github.com/sciknoworg/subject-indexing-dataset; "
         "English names of subjects, https://github.com/NatLibFi/Annif-LLMs4Subjects",
         licence="CC BY 4.0, subject names CC0",
+    ),
+    Draft(
+        name="lf-tibkat-gnd-38k",
+        num_train=109_955,
+        num_test=25_743,
+        num_labels=38_166,
+        max_length=128,
+        source="LLMs4Subjects, https://github.com/sciknoworg/subject-indexing-dataset at 38ba1959: TIBKAT records with "
+        "GND subjects; D'Souza et al., SemEval-2025 Task 5, https://aclanthology.org/2025.semeval2025-1.139",
+        licence="CC BY 4.0 by the repository's LICENSE, CC BY-SA 4.0 by its README",
     ),
 )
 

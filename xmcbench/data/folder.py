@@ -68,10 +68,11 @@ def own_source(directory: Path) -> FolderSource:
 
 
 def own_names(data_dir: Path) -> list[str]:
-    """The names of the folders in `data_dir` that contain a dataset in one of the layouts."""
+    """The names of the folders in `data_dir` that contain a dataset in one of the layouts; hidden ones are none."""
     if not data_dir.is_dir():
         return []
-    return sorted(path.name for path in data_dir.iterdir() if path.is_dir() and is_dataset(path))
+    paths = [path for path in data_dir.iterdir() if not path.name.startswith(".")]
+    return sorted(path.name for path in paths if path.is_dir() and is_dataset(path))
 
 
 def is_dataset(directory: Path) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import numpy as np
@@ -40,6 +39,8 @@ def map_chunks(function: Callable[[slice], Result], num_rows: int, width: int) -
     chunks = list(row_chunks(num_rows, width))
     if len(chunks) < 2:
         return [function(chunk) for chunk in chunks]
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(num_threads()) as threads:
         return list(threads.map(function, chunks))
 

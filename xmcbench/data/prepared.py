@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from contextlib import suppress
+from glob import escape
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,8 @@ from xmcbench.data.folder import is_dataset, own_names, own_source
 from xmcbench.data.prepared_copy import CARD, PREPARED_VERSION, content_hash, read_card, read_copy, write_copy
 from xmcbench.data.source import Family, Source
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.files.cached_folder import open_or_make
-from xmcbench.files.manifest import DamagedFolder, check_manifest
+from xmcbench.files.cached_folder import check_cached_folder, open_or_make
+from xmcbench.files.manifest import DamagedFolder
 from xmcbench.plugins.registry import registry
 
 __all__ = ["content_hash", "dataset_name", "find_source", "load", "prepared_directory"]
@@ -30,8 +31,14 @@ def default_data_dir() -> Path:
 
 
 def default_cache_dir() -> Path:
-    """$XMCBENCH_CACHE, or the user's cache directory."""
-    return Path(os.environ.get("XMCBENCH_CACHE") or platformdirs.user_cache_dir("xmcbench"))
+    """$XMCBENCH_CACHE, or the user's cache directory. Raises XMCBenchError for a user without a home folder."""
+    if given := os.environ.get("XMCBENCH_CACHE"):
+        return Path(given)
+    try:
+        return Path(platformdirs.user_cache_dir("xmcbench"))
+    except RuntimeError:
+        reason = "found no home folder, expected one, or the folder of caches in $XMCBENCH_CACHE"
+        raise XMCBenchError(reason) from None
 
 
 def find_source(name: str, data_dir: Path | None = None) -> Source:
@@ -85,9 +92,15 @@ def load_card(name: str, data_dir: Path | None = None, cache_dir: Path | None = 
     """The card of the dataset `name`, with its content hash. Of a prepared copy no other file is opened."""
     *_, directory = _places(name, data_dir, cache_dir)
     with suppress(DamagedFolder):
-        check_manifest(directory, [CARD])
+        check_cached_folder(directory, [CARD])
         return read_card(directory)
     return load(name, data_dir, cache_dir).card
+
+
+def prepared_copies(name: str, cache_dir: Path | None = None) -> list[Path]:
+    """All prepared copies of the dataset `name`, of whatever content, with the files beside them."""
+    pattern = f"{escape(name)}-{'[0-9a-f]' * 16}*"
+    return sorted(((cache_dir or default_cache_dir()) / "datasets").glob(pattern))
 
 
 def _places(name: str, data_dir: Path | None, cache_dir: Path | None) -> tuple[Source, Path, Path]:

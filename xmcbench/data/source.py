@@ -25,6 +25,9 @@ class Draft(Facts):
     num_test: int | None = Field(default=None, ge=1, description="test queries")
     num_labels: int | None = Field(default=None, ge=1)
     text: Literal["title", "title content"] = Field(default="title content", description="JSON fields that make a text")
+    query_words: float | None = Field(default=None, gt=0, description="words of a query, for plans without the data")
+    label_words: float | None = Field(default=None, gt=0, description="words of a label text, likewise")
+    labels_per_query: float | None = Field(default=None, gt=0, description="labels of a query, likewise")
 
     def card(self, num_train: int, num_test: int, num_labels: int, where: str) -> DatasetCard:
         """The card of data with these sizes, read from `where`. Raises XMCBenchError if a size is unexpected."""
@@ -38,7 +41,7 @@ class Draft(Facts):
                 )
         if num_train < FEWEST_TRAIN:  # propensities are not defined below
             raise XMCBenchError(f"{where}: found {num_train} training queries, expected at least {FEWEST_TRAIN}")
-        return DatasetCard(**(self.model_dump(exclude={"text"}) | sizes))
+        return DatasetCard(**(self.model_dump(include=set(Facts.model_fields)) | sizes))
 
 
 class Source(ABC):

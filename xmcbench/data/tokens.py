@@ -89,6 +89,13 @@ class Tokens:
             raise ValueError(f"{OFFSETS}: offsets do not fit {len(ids)} token ids")
         return cls.from_offsets(ids, offsets)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Tokens]) -> Tokens:
+        """The texts of all parts, one part after another, with a copy of their token ids."""
+        flat = [part.flat()[0] for part in parts]
+        lengths = np.concatenate([part.lengths for part in parts])
+        return cls.from_offsets(np.concatenate(flat), np.concatenate(([0], np.cumsum(lengths))))
+
     def take(self, rows: np.ndarray) -> Tokens:
         """The texts `rows`, in that order, without a copy of their token ids."""
         return Tokens(self.ids, self.starts[rows], self.lengths[rows])

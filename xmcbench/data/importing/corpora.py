@@ -6,10 +6,11 @@ import json
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import chain
+from math import isfinite
 from pathlib import Path
 
-from xmcbench.data.importing.rows import Columns, Row, open_text, read_records, read_rows
-from xmcbench.errors import XMCBenchError
+from xmcbench.data.importing.rows import Columns, Row, as_key, as_text, open_text, read_records, read_rows, reading
+from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.plugins.extras import import_extra
 
 PREFERRED = "http://www.w3.org/2004/02/skos/core#prefLabel"
@@ -17,13 +18,33 @@ PREFERRED = "http://www.w3.org/2004/02/skos/core#prefLabel"
 
 def read_beir(directory: Path) -> tuple[dict[str, Iterator[Row]], dict[str, str]]:
     """The splits of a BEIR folder, whose labels are the documents of the corpus, and the text of each document."""
-    documents = {
-        str(record["_id"]): " ".join(part for part in (record.get("title", ""), record.get("text", "")) if part)
-        for record in read_records(directory / "corpus.jsonl")
-    }
-    queries = {str(record["_id"]): str(record["text"]) for record in read_records(directory / "queries.jsonl")}
+    documents, queries = _texts(directory / "corpus.jsonl"), _texts(directory / "queries.jsonl")
     splits = {split: _read_qrels(directory / "qrels" / f"{split}.tsv", queries) for split in ("train", "test")}
     return splits, documents
+
+
+def _texts(path: Path) -> dict[str, str]:
+    """Title, if there is one, and text of each record by its `_id`."""
+    texts: dict[str, str] = {}
+    for number, record in enumerate(read_records(path), start=1):
+        where = f"{path}: row {number}"
+        for name in ("_id", "text"):
+            if name not in record:
+                raise UnknownNameError("key", name, record, where)
+        key = as_key(record["_id"], f"{where}, key '_id'")
+        title, text = (
+            as_text(value, f"{where}, key {name!r}")
+            for name, value in (("title", record.get("title") or ""), ("text", record["text"]))
+        )
+        _add(texts, key, " ".join(part for part in (title, text) if part), where)
+    return texts
+
+
+def _add(texts: dict[str, str], key: str, text: str, where: str) -> None:
+    """Enter the text of a new key."""
+    if key in texts:
+        raise XMCBenchError(f"{where}: found {shown(key)} again, expected each key once")
+    texts[key] = text
 
 
 def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
@@ -33,8 +54,10 @@ def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
             query, document, score = record["query-id"], record["corpus-id"], float(record["score"])
         except (KeyError, ValueError) as error:
             raise XMCBenchError(f"{path}: row {number}: {error}, expected query-id, corpus-id and score") from error
+        if not isfinite(score):
+            raise XMCBenchError(f"{path}: row {number}, column 'score': found {score}, expected a finite number")
         if query not in queries:
-            raise XMCBenchError(f"{path}: row {number}, column 'query-id': found {query!r}, which is no query")
+            raise XMCBenchError(f"{path}: row {number}, column 'query-id': found {shown(query)}, which is no query")
         if score > 0:
             relevant[query].append(document)
     for query, documents in relevant.items():
@@ -59,7 +82,7 @@ def read_annif(path: Path) -> Iterator[Row]:
         subjects = rest.split()
         wrong = [subject for subject in subjects if not (subject.startswith("<") and subject.endswith(">"))]
         if wrong:
-            raise XMCBenchError(f"{where}: found {wrong[0][:60]!r}, expected URIs in angle brackets")
+            raise XMCBenchError(f"{where}: found {shown(wrong[0])}, expected URIs in angle brackets")
         yield Row(text, [subject[1:-1] for subject in subjects], where)
 
 
@@ -78,18 +101,19 @@ def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
     if path.suffix in (".ttl", ".rdf"):
         return _read_skos(path, language)
     if path.suffix == ".txt":
-        with open_text(path) as file:
+        with reading(path), open_text(path) as file:
             return {str(number): line.rstrip("\r\n") for number, line in enumerate(file)}
-    texts = {}
+    texts: dict[str, str] = {}
     if path.suffix == ".tsv":
-        for key, text in _tab_separated(path):
-            texts[key[1:-1] if key.startswith("<") and key.endswith(">") else key] = text.split("\t")[0]
+        for number, (key, text) in enumerate(_tab_separated(path), start=1):
+            name = key[1:-1] if key.startswith("<") and key.endswith(">") else key
+            _add(texts, name, text.split("\t")[0], f"{path}: row {number}")
         return texts
-    for record in read_records(path):
-        values = list(record.values())
+    for number, record in enumerate(read_records(path), start=1):
+        where, values = f"{path}: row {number}", list(record.values())
         if len(values) < 2:
-            raise XMCBenchError(f"{path}: found {len(values)} columns, expected a key and a text per label")
-        texts[str(values[0])] = str(values[1])
+            raise XMCBenchError(f"{where}: found {len(values)} columns, expected a key and a text per label")
+        _add(texts, as_key(values[0], where), as_text(values[1], where), where)
     return texts
 
 
@@ -111,9 +135,12 @@ def _read_skos(path: Path, language: str) -> dict[str, str]:
 
 
 def _tab_separated(path: Path) -> Iterator[tuple[str, str]]:
-    with open_text(path) as file:
-        for number, line in enumerate(file, start=1):
+    if not path.is_file():
+        raise XMCBenchError(f"{path}: found no such file")
+    with reading(path) as place, open_text(path) as file:
+        for line in file:
             first, tab, rest = line.rstrip("\r\n").partition("\t")
             if not tab:
-                raise XMCBenchError(f"{path}: row {number}: found no tab, expected two columns separated by a tab")
+                raise XMCBenchError(f"{path}: row {place.row}: found no tab, expected two columns separated by a tab")
             yield first, rest
+            place.row += 1

@@ -9,13 +9,17 @@ import csv
 import io
 import json
 import logging
-from collections.abc import Iterable, Iterator
+import lzma
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from xmcbench.data.blocks import open_binary
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.plugins.extras import import_extra
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected
@@ -41,22 +45,61 @@ class Columns:
     labels: str
     separator: str = ";"
 
+    def __post_init__(self) -> None:
+        if not self.separator:
+            raise XMCBenchError("--separator: found nothing, expected what stands between labels")
+
+
+@dataclass
+class Place:
+    """The row of a file that is being read."""
+
+    row: int = 1
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[Place]:
+    """What goes wrong in the block becomes an XMCBenchError of one line, with the file and the row that it keeps."""
+    place = Place()
+    try:
+        yield place
+    except (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, lzma.LZMAError) as error:
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        raise XMCBenchError(f"{path}: row {place.row}: {reason}") from error
+
 
 def read_rows(path: Path, columns: Columns, encoding: str | None = None) -> Iterator[Row]:
     """The rows of a table. Fields of labels are lists, or texts with `columns.separator` between labels."""
-    for number, record in enumerate(read_records(path, encoding), start=1):
+    for number, record in enumerate(read_records(path, encoding, (columns.text, columns.labels)), start=1):
         where = f"{path}: row {number}"
         for column in (columns.text, columns.labels):
             if column not in record:
                 raise UnknownNameError("column", column, [str(name) for name in record], where)
-        text = record[columns.text]
-        if not isinstance(text, str):
-            raise XMCBenchError(f"{where}, column {columns.text!r}: found {_short(text)}, expected text")
+        text = as_text(record[columns.text], f"{where}, column {columns.text!r}")
         yield Row(text, _labels(record[columns.labels], columns, where), where)
 
 
-def read_records(path: Path, encoding: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a table by column; its format follows from the suffix of its name."""
+def as_text(value: Any, where: str) -> str:
+    """`value` if it is text. Raises XMCBenchError, which begins with `where`."""
+    if not isinstance(value, str):
+        raise XMCBenchError(f"{where}: found {shown(value)}, expected text")
+    return value
+
+
+def as_key(value: Any, where: str) -> str:
+    """`value` as a key: text, or a whole number. Raises XMCBenchError, which begins with `where`."""
+    if not isinstance(value, str | int) or isinstance(value, bool):
+        raise XMCBenchError(f"{where}: found {shown(value)}, expected text or a whole number")
+    return str(value)
+
+
+def read_records(
+    path: Path, encoding: str | None = None, columns: Sequence[str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """The records of a table by column; its format follows from the suffix of its name.
+
+    Where the format allows it only `columns` are read. A column or key that is there twice is an error.
+    """
     if not path.is_file():
         raise XMCBenchError(f"{path}: found no such file")
     suffix = Path(path.stem if path.suffix == ".gz" else path.name).suffix
@@ -65,24 +108,28 @@ def read_records(path: Path, encoding: str | None = None) -> Iterator[dict[str, 
     if suffix in (".jsonl", ".json", ".ndjson"):
         return _read_json_lines(path, encoding)
     if suffix in (".parquet", ".arrow"):
-        return _read_columnar(path, suffix)
+        return _read_columnar(path, suffix, columns)
     raise XMCBenchError(f"{path}: found the ending {suffix!r}, expected .csv, .tsv, .jsonl, .parquet or .arrow")
 
 
 def _read_csv(path: Path, delimiter: str | None, encoding: str | None) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(MAX_FIELD)
-    with open_text(path, encoding) as file:
-        delimiter = delimiter or _delimiter(path, file)
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
-        number = 0
-        try:
-            header = next(reader, [])
-            for number, fields in enumerate(reader, start=1):
-                if len(fields) != len(header):
-                    raise XMCBenchError(f"{path}: row {number}: found {len(fields)} fields, expected {len(header)}")
-                yield dict(zip(header, fields, strict=True))
-        except (csv.Error, UnicodeDecodeError, EOFError, OSError) as error:
-            raise XMCBenchError(f"{path}: row {number + 1}: {error}") from error
+    with reading(path) as place, open_text(path, encoding) as file:
+        reader = csv.reader(file, delimiter=delimiter or _delimiter(path, file), strict=True)
+        header = [name or f"column {number}" for number, name in enumerate(next(reader, []), start=1)]
+        _check_once(header, str(path))
+        for fields in reader:
+            if len(fields) != len(header):
+                raise XMCBenchError(f"{path}: row {place.row}: found {len(fields)} fields, expected {len(header)}")
+            yield dict(zip(header, fields, strict=True))
+            place.row += 1
+
+
+def _check_once(names: Iterable[str], where: str) -> None:
+    """Raise where a name is there twice: one of two values would be lost."""
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise XMCBenchError(f"{where}: found {shown(twice[0])} twice, expected each column or key once")
 
 
 def _delimiter(path: Path, file: TextIO) -> str:
@@ -99,32 +146,41 @@ def _delimiter(path: Path, file: TextIO) -> str:
 
 
 def _read_json_lines(path: Path, encoding: str | None) -> Iterator[dict[str, Any]]:
-    with open_text(path, encoding) as file:
-        number = 0
-        try:
-            while line := file.readline(16 * MAX_FIELD):
-                number += 1
-                record = json.loads(line.rstrip())
-                if not isinstance(record, dict):
-                    raise XMCBenchError(f"{path}: row {number}: found {_short(record)}, expected a JSON object")
-                yield record
-        except (ValueError, RecursionError, EOFError, OSError) as error:
-            row = number if isinstance(error, json.JSONDecodeError | RecursionError) else number + 1
-            raise XMCBenchError(f"{path}: row {row}: {error}") from error
+    with reading(path) as place, open_text(path, encoding) as file:
+
+        def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+            _check_once((name for name, _ in pairs), f"{path}: row {place.row}")
+            return dict(pairs)
+
+        while line := file.readline(16 * MAX_FIELD):
+            record = json.loads(line.rstrip(), object_pairs_hook=as_object)
+            if not isinstance(record, dict):
+                raise XMCBenchError(f"{path}: row {place.row}: found {shown(record)}, expected a JSON object")
+            yield record
+            place.row += 1
 
 
-def _read_columnar(path: Path, suffix: str) -> Iterator[dict[str, Any]]:
+def _read_columnar(path: Path, suffix: str, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
     arrow = import_extra("pyarrow", "parquet", f"reading {suffix} files")
+    row = 1
     try:
         if suffix == ".parquet":
-            parquet = import_extra("pyarrow.parquet", "parquet", "reading Parquet files")
-            batches: Iterable[Any] = parquet.ParquetFile(path).iter_batches()
+            file = import_extra("pyarrow.parquet", "parquet", "reading Parquet files").ParquetFile(path)
+            names = file.schema_arrow.names
         else:
-            batches = arrow.ipc.open_stream(path.open("rb"))
-        for batch in batches:
-            yield from batch.to_pylist()
-    except (arrow.ArrowInvalid, OSError) as error:
-        raise XMCBenchError(f"{path}: {str(error).splitlines()[0]}") from error
+            file = arrow.ipc.open_stream(path.open("rb"))
+            names = file.schema.names
+        _check_once(names, str(path))
+        for column in columns or ():
+            if column not in names:
+                raise UnknownNameError("column", column, names, str(path))
+        chosen = list(dict.fromkeys(columns or names))
+        for batch in file.iter_batches(columns=chosen) if suffix == ".parquet" else file:
+            records = batch.select(chosen).to_pylist()
+            yield from records
+            row += len(records)
+    except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise XMCBenchError(f"{path}: rows from {row} on: {str(error).partition(chr(10))[0]}") from error
 
 
 def open_text(path: Path, encoding: str | None = None) -> TextIO:
@@ -134,9 +190,11 @@ def open_text(path: Path, encoding: str | None = None) -> TextIO:
         encoding = encoding or _encoding(path, opened.read(SAMPLE_BYTES))
         opened.seek(0)
         return io.TextIOWrapper(opened, encoding, newline="")
-    except (OSError, EOFError, LookupError) as error:
+    except BaseException as error:
         opened.close()
-        raise XMCBenchError(f"{path}: cannot be read ({error})") from error
+        if isinstance(error, LookupError):  # no such encoding
+            raise XMCBenchError(f"{path}: {error}, expected the name of an encoding") from error
+        raise
 
 
 def _encoding(path: Path, sample: bytes) -> str:
@@ -156,15 +214,13 @@ def _encoding(path: Path, sample: bytes) -> str:
 
 
 def _labels(value: Any, columns: Columns, where: str) -> list[str]:
-    if isinstance(value, str):
-        return [part for raw in value.split(columns.separator) if (part := raw.strip())]
-    if isinstance(value, list) and all(isinstance(part, str | int) and not isinstance(part, bool) for part in value):
-        return [str(part) for part in value]
+    where = f"{where}, column {columns.labels!r}"
     if value is None:
         return []
-    raise XMCBenchError(f"{where}, column {columns.labels!r}: found {_short(value)}, expected text or a list of labels")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    if isinstance(value, str):
+        parts = value.split(columns.separator)
+    elif isinstance(value, list):
+        parts = [as_key(part, where) for part in value]
+    else:
+        raise XMCBenchError(f"{where}: found {shown(value)}, expected text or a list of labels")
+    return [label for part in parts if (label := part.strip())]

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 
+from xmcbench.data.importing.folders import new_folder
 from xmcbench.data.importing.rows import Row
 from xmcbench.errors import XMCBenchError, suggest
-from xmcbench.files.atomic import atomic_directory
 
 
 @dataclass
@@ -42,14 +42,15 @@ def write_dataset(
     source: str,
     label_texts: dict[str, str] | None = None,
     deduplicate: bool = False,
+    replace: bool = False,
 ) -> Imported:
-    """Write `folder` whole or not at all. Without `label_texts` a label's key is its text.
+    """Write `folder` whole or not at all, with `replace` in place of an older dataset.
+
+    Without `label_texts` a label's key is its text.
 
     With `deduplicate` rows with the text of an earlier row are left out, of the test split also those with a text of
     the training split; their labels are added to those of the earlier row of their split.
     """
-    if folder.exists():
-        raise XMCBenchError(f"{folder}: found a dataset of this name, expected a new --name")
     report = Imported(removed=deduplicate, folder=folder)
     ids: dict[str, int] = {key: number for number, key in enumerate(label_texts)} if label_texts else {}
     seen: set[str] = set()
@@ -63,7 +64,8 @@ def write_dataset(
         sizes = f"{report.train} training rows, {report.test} test rows and {report.labels} labels"
         raise XMCBenchError(f"{source}: found {sizes}, expected some of each")
     texts = [label_texts[key] if label_texts else key for key in ids]
-    _write(folder, source, {"trn": splits[0], "tst": splits[1]}, texts)
+    with new_folder(folder, replace) as made:
+        _write(made, source, {"trn": splits[0], "tst": splits[1]}, texts)
     return report
 
 
@@ -98,18 +100,15 @@ def _unique(
     return unique
 
 
-def _write(folder: Path, source: str, splits: dict[str, list[tuple[Row, list[int]]]], labels: list[str]) -> None:
+def _write(made: Path, source: str, splits: dict[str, list[tuple[Row, list[int]]]], labels: list[str]) -> None:
     try:
-        with atomic_directory(folder) as made:
-            for name, rows in splits.items():
-                with (made / f"{name}.json").open("w", encoding="utf-8") as file:
-                    file.writelines(
-                        json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n"
-                        for row, ids in rows
-                    )
-            with (made / "lbl.json").open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
-            (made / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
-            made.chmod(0o755)
+        for name, rows in splits.items():
+            with (made / f"{name}.json").open("w", encoding="utf-8") as file:
+                file.writelines(
+                    json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n" for row, ids in rows
+                )
+        with (made / "lbl.json").open("w", encoding="utf-8") as file:
+            file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
+        (made / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
     except UnicodeEncodeError as error:
         raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error

@@ -1,0 +1,126 @@
+"""Import of a clone of spack's packages: from a package's description to the packages that it depends on.
+
+The clone (https://github.com/spack/spack-packages) has a folder with a `package.py` per package. The files are parsed,
+never run: the description is the docstring of the package's class, the dependencies are the names in its calls of
+`depends_on`, whatever their versions and conditions. A name that is put together at run time is left out.
+
+- A query is a package with a dependency: "name: description". A label is a package that a query depends on, with a text
+  of the same form; a virtual package, such as `mpi`, has only its name. A package is no label of itself, and evaluation
+  ignores that pair.
+- A package is in the test split if the SHA-256 of its name, modulo 10, is 0 or 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+
+from xmcbench.data.folder import CARD_FILE
+from xmcbench.data.importing.json_folder import write_json_layout
+from xmcbench.data.importing.write import Imported
+from xmcbench.errors import XMCBenchError
+
+PACKAGES = Path("repos/spack_repo/builtin/packages")
+NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*")
+CARD = """\
+source: https://github.com/spack/spack-packages
+licence: Apache-2.0 or MIT
+max_length: 128
+max_label_length: 64
+"""
+TEST_OF_TEN = 2  # of ten hash classes of names, the number in the test split
+
+
+def import_spack(clone: Path, folder: Path) -> Imported:
+    """Write the dataset of the clone into `folder`, which is empty or is made.
+
+    Raises XMCBenchError that names the file of a package that is no Python, or the folder that is missing.
+    """
+    paths = sorted((clone / PACKAGES).glob("*/package.py"))
+    if not paths:
+        raise XMCBenchError(f"{clone / PACKAGES}: found no package, expected a clone of spack-packages")
+    found = {package_name(path.parent.name): read_package(path) for path in paths}
+    needs = {name: needed - {name} for name, (_, needed) in found.items() if needed - {name}}
+    labels = sorted(set().union(*needs.values()))
+    ids = {label: number for number, label in enumerate(labels)}
+    texts = {name: f"{name}: {text}" if text else name for name, (text, _) in found.items()}
+    train, test = ([name for name in sorted(needs) if is_test(name) == side] for side in (False, True))
+    if not (train and test):
+        raise XMCBenchError(
+            f"{clone}: found {len(train)} training and {len(test)} test packages, expected some of each"
+        )
+
+    def lines(names: list[str]) -> Iterator[dict[str, object]]:
+        return (
+            {"uid": name, "title": texts[name], "target_ind": sorted(ids[label] for label in needs[name])}
+            for name in names
+        )
+
+    def own(names: list[str]) -> str:
+        return "".join(f"{row} {ids[name]}\n" for row, name in enumerate(names) if name in ids)
+
+    write_json_layout(
+        folder,
+        lines(train),
+        lines(test),
+        ({"uid": label, "title": texts.get(label, label)} for label in labels),
+        {CARD_FILE: CARD, "filter_labels_train.txt": own(train), "filter_labels_test.txt": own(test)},
+    )
+    return Imported(train=len(train), test=len(test), labels=len(labels), folder=folder)
+
+
+def package_name(folder: str) -> str:
+    """The name of the package in a folder.
+
+    >>> package_name("py_numpy"), package_name("_3dtk")
+    ('py-numpy', '3dtk')
+    """
+    return folder.lstrip("_").replace("_", "-")
+
+
+def is_test(name: str) -> bool:
+    return int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN
+
+
+def read_package(path: Path) -> tuple[str, set[str]]:
+    """Description and dependencies of the package in a file."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SyntaxWarning)  # of invalid escapes
+            tree = ast.parse(path.read_bytes())
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise XMCBenchError(f"{path}: {error}, expected Python") from error
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    described = [text for node in classes if (text := ast.get_docstring(node))]
+    return " ".join(described[0].split()) if described else "", set(_dependencies(tree))
+
+
+def _dependencies(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id == "depends_on"
+            and node.args
+        ):
+            spec, whole = _start(node.args[0])
+            name = NAME.match(spec)
+            if name and (whole or name.end() < len(spec)):
+                yield name[0]
+
+
+def _start(spec: ast.expr) -> tuple[str, bool]:
+    """The text with which a spec begins, as far as it is written out, and whether that is all of it."""
+    if isinstance(spec, ast.Constant) and isinstance(spec.value, str):
+        return spec.value, True
+    if isinstance(spec, ast.JoinedStr) and spec.values:
+        return _start(spec.values[0])[0], False
+    if isinstance(spec, ast.BinOp):
+        return _start(spec.left)[0], False
+    if isinstance(spec, ast.Call) and isinstance(spec.func, ast.Attribute) and spec.func.attr == "format":
+        return _start(spec.func.value)[0].partition("{")[0], False
+    return "", False
