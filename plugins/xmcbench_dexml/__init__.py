@@ -1,13 +1,19 @@
-"""DEXML: dual encoders for extreme multi-label classification (Gupta et al., ICLR 2024)."""
+"""DEXML: dual encoders for extreme multi-label classification (Gupta et al., ICLR 2024).
+
+Legend: B queries of a batch, S labels of its pool, L labels, D dimensions, P true pairs, R pairs of related queries,
+X labels and queries.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import not_
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 from pydantic import Field
 
-from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling, upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,6 +27,7 @@ ONLY_WITH = {
     "cached_negatives": ("negatives", "embedding-cache"),
     "k": ("loss", "soft-top-k"),
     "alpha": ("loss", "soft-top-k"),
+    "query_negatives": ("loss", "decoupled-softmax"),
 }
 
 
@@ -44,10 +51,7 @@ class DEXML(EmbeddingMethod):
         loss: Literal["decoupled-softmax", "softmax", "bce", "soft-top-k"] = Field(
             "decoupled-softmax", description="decoupled-softmax is Eq. 5, soft-top-k Eq. 6 and 7, bce Eq. 2"
         )
-        positives: Literal["all", "one"] = Field(
-            "all",
-            description="positives in the loss: all in the pool (Eq. 5), or one drawn uniformly per query and step",
-        )
+        positives: losses.TrainedPositives = "all"  # Eq. 5
         temperature: float = Field(0.05, gt=0, description="divides the inner products")
         positives_per_query: int = Field(
             1, gt=0, description="positives per query drawn into the pool; not with `all` negatives"
@@ -65,6 +69,12 @@ class DEXML(EmbeddingMethod):
         )
         k: int = Field(5, gt=0, description="k of the soft top-k loss")
         alpha: float = Field(2.0, gt=0, description="steepness of the soft top-k operator")
+        query_negatives: bool = Field(
+            default=False,
+            exclude_if=not_,  # so that keys of trials without it stay
+            description="queries of the batch without a common label are negatives of one another too (RAE-XMC); with "
+            "`decoupled-softmax`",
+        )
 
         def unused(self) -> frozenset[str]:
             unused = {setting for setting, (other, value) in ONLY_WITH.items() if getattr(self, other) != value}
@@ -87,6 +97,7 @@ class DEXML(EmbeddingMethod):
             case "hard":
                 timing = {"start": settings.refresh_start, "every": settings.refresh_every}
                 negatives = [sampling.Nearest(settings.negatives_per_query, settings.shortlist, **timing)]
+        self.targets = train.targets
         drawn = sampling.Draw(settings.positives_per_query)
         size = settings.batch_size
         return sampling.Sampler(train, batch_size=size, seed=seed, positives=drawn, negatives=negatives)
@@ -95,14 +106,44 @@ class DEXML(EmbeddingMethod):
         settings, positives = self.config, batch.positives
         if settings.loss == "bce":
             return losses.binary_cross_entropy(queries_BD, labels_SD, positives, temperature=settings.temperature)
-        weights_P = positives.every() if settings.positives == "all" else positives.one_sampled()
-        common = (queries_BD, labels_SD, positives, weights_P)
+        common = (queries_BD, labels_SD, positives, positives.weights(settings.positives))
         match settings.loss:
             case "softmax":
                 return losses.softmax(*common, temperature=settings.temperature)
             case "soft-top-k":
                 return losses.soft_top_k(*common, k=settings.k, alpha=settings.alpha, temperature=settings.temperature)
+        if settings.query_negatives:
+            common = self._with_queries(*common, batch.query_ids)
         return losses.decoupled_softmax(*common, temperature=settings.temperature)
+
+    def _with_queries(
+        self,
+        queries_BD: Tensor,
+        labels_SD: Tensor,
+        positives: losses.Positives,
+        weights_P: Tensor,
+        query_ids: np.ndarray,
+    ) -> tuple[Tensor, Tensor, losses.Positives, Tensor]:
+        """The arguments of the loss with queries as further columns of the pool; each worker adds its share of them.
+
+        A query and one that shares a label with it, itself too, become true pairs of weight 0: decoupled softmax takes
+        those neither for positives nor for negatives.
+        """
+        import torch
+
+        host, device, num_labels = positives.host, queries_BD.device, len(labels_SD)
+        mine = np.arange(host.workers.rank, len(query_ids), host.workers.size)
+        targets_BL = self.targets[query_ids]
+        rows_R, columns_R = (
+            torch.from_numpy(ids.astype(np.int64)) for ids in (targets_BL @ targets_BL[mine].T).nonzero()
+        )
+        rows_P = torch.cat([host.rows_P, rows_R])
+        order_P = rows_P.argsort(stable=True)
+        columns_P = torch.cat([host.columns_P, num_labels + columns_R])[order_P]
+        pool_XD = torch.cat([labels_SD, queries_BD[upload(mine, device)]])
+        larger = losses.Positives(rows_P[order_P], columns_P, len(query_ids), len(pool_XD), workers=host.workers)
+        weights_P = torch.cat([weights_P, weights_P.new_zeros(len(rows_R))])[upload(order_P, device)]
+        return queries_BD, pool_XD, larger.to(device), weights_P
 
 
 @hookimpl

@@ -79,6 +79,7 @@ class LMTX(EmbeddingMethod):
         citation="Zhang et al., Zero-Shot Learning Over Large Output Spaces: Utilizing Indirect Knowledge Extraction "
         "from Large Language Models",
         needs=("label texts", "a teacher"),
+        version=2,  # a document's positive is the label that was drawn for it
     )
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"

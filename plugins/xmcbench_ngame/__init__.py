@@ -14,7 +14,6 @@ from pydantic import Field
 from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 
@@ -26,7 +25,7 @@ class NGAME(EmbeddingMethod):
         summary="dual encoder, triplet loss, batches of clustered queries",
         citation="Dahiya et al., NGAME: Negative Mining-aware Mini-batching for Extreme Classification, WSDM 2023",
         needs=("label texts",),
-        version=2,  # AdamW's epsilon is 1e-6
+        version=3,  # 2: AdamW's epsilon is 1e-6; 3: a query's positive is the label that was drawn for it
     )
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
@@ -61,22 +60,20 @@ class NGAME(EmbeddingMethod):
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """The weighted triplet loss over the `hardest` negatives of this step."""
-        settings = self.config.model_copy(update={"hardest": self.hardest(queries_BD.device)})
+        settings = self.config.model_copy(update={"hardest": self.hardest()})
         loss = settings.triplet(queries_BD, labels_SD, batch.positives)
         if self.run is not None and self.run.ledger.steps == 0:
             self._warn_of_collapse(settings, loss.detach(), queries_BD, labels_SD, batch)
         return loss
 
-    def hardest(self, device: torch.device) -> int:
+    def hardest(self) -> int:
         """Negatives per query in the loss of this step: from `first_hardest` to `hardest`, geometrically."""
-        import torch
-
         settings, run = self.config, self.run
         if settings.first_hardest is None or run is None:
             return settings.hardest
         # The fastest clock of all workers counts, so that all take the same number of negatives.
-        fraction = torch.tensor(run.ledger.fraction(run.budget), dtype=torch.float64, device=device)
-        place = min(1.0, float(self.shard.workers.max(fraction)) / settings.hardest_share)
+        fraction = self.shard.workers.largest(run.ledger.fraction(run.budget))
+        place = min(1.0, fraction / settings.hardest_share)
         return round(settings.first_hardest ** (1 - place) * settings.hardest**place)
 
     def _warn_of_collapse(

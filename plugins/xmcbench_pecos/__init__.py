@@ -90,8 +90,8 @@ class XRTransformer(Pecos):
 
     def fit(self, train: TrainingData, run: Run) -> None:
         """Export the encoder in the layout of transformers, uncharged as in every method, then run the program."""
-        encoder = encoders.Encoder.build(self.config.encoder, train.texts, run.seed, run.cache)
-        found = encoder.transformer.config.model_type
+        encoder = encoders.build_encoder(self.config.encoder, train.texts, run.seed, run.cache)
+        found = encoder.transformer.config.model_type if isinstance(encoder, encoders.TransformerEncoder) else "static"
         if found not in TRANSFORMERS:
             raise XMCBenchError(
                 f"{self.name}: encoder {self.config.encoder.name!r} is of type {found}, "

@@ -26,7 +26,6 @@ AT_ONCE = 16_384  # prototypes
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
 PAPERS_LENGTH = 0.152
 SEEDS = 2**62
-GROWTH = (10, 25, 50, 75, 100, 125, 150, 200)
 
 
 def unit(vectors_ND: Tensor) -> Tensor:
@@ -45,7 +44,9 @@ class PRIME(EmbeddingMethod):
         citation="Dahiya et al., Prototypical Extreme Multi-label Classification with a Dynamic Margin Loss, "
         "NAACL 2025",
         needs=("label texts",),
-        version=3,  # 2: free vectors begin at the paper's length; 3: dropout follows the label
+        # 2: free vectors begin at the paper's length; 3: dropout follows the label; 4: a query's positives are the
+        # labels that were drawn for it, and all terms are divided by the number of queries
+        version=4,
     )
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
@@ -55,6 +56,7 @@ class PRIME(EmbeddingMethod):
             "propensity",
             description="they are drawn with probability proportional to their inverse propensity, or uniformly",
         )
+        positives: losses.TrainedPositives = "drawn"
         free_vectors: int = Field(
             65_536,
             ge=0,
@@ -106,10 +108,6 @@ class PRIME(EmbeddingMethod):
             gt=0,
             description="of the softmax over scores that weighs the violating negatives; null weighs all alike",
         )
-        cluster_size: int = Field(
-            4, gt=0, description="most queries of a cluster before it grows; the number of clusters is a power of two"
-        )
-        cluster_growth: tuple[int, ...] = Field(GROWTH, description="epochs from which clusters are twice as large")
 
         @model_validator(mode="after")
         def _makes_sense(self) -> PRIME.Config:
@@ -253,7 +251,9 @@ class PRIME(EmbeddingMethod):
         texts_BD, texts_SD = unit(queries_BD), unit(labels_SD)
         loss = texts_BD.new_zeros(())
         if settings.label_to_query:
-            loss = loss + self._triplet(*losses.label_to_query(texts_BD, texts_SD, positives))
+            texts_RD, pool_BD, turned = losses.label_to_query(texts_BD, texts_SD, positives)
+            # Divided by the queries of the batch, as the other terms: the sums of Eq. 1 are over the same pairs.
+            loss = loss + self._triplet(texts_RD, pool_BD, turned) * (turned.mean_over / positives.num_queries)
         if settings.query_to_label:
             loss = loss + self._triplet(texts_BD, texts_SD, positives)
         if settings.query_to_prototype or settings.regulariser_weight:
@@ -275,6 +275,7 @@ class PRIME(EmbeddingMethod):
             queries_BD,
             labels_SD,
             positives,
+            positives.weights(settings.positives),
             margin=margin,
             hardest=settings.hardest,
             weight_temperature=settings.weight_temperature,
@@ -287,16 +288,15 @@ class PRIME(EmbeddingMethod):
         """R: prototypes should score m' higher than texts for positives, m' lower for negatives (Eq. 6, 7)."""
         negatives = losses.hardest_pairs(queries_BD, prototypes_SD, positives, self.config.hardest)
 
-        def hinges(pairs: losses.Positives, sign: int) -> Tensor:
+        def part(pairs: losses.Positives, weights_P: Tensor, sign: int) -> Tensor:
+            """A worker's part of the weighted mean over the pairs of all workers; 0 where there are none."""
             of_texts_P, of_prototypes_P = (losses.pair_scores(queries_BD, z, pairs) for z in (texts_SD, prototypes_SD))
-            return (sign * (of_texts_P - of_prototypes_P) + self.config.regulariser_margin).relu()
+            hinges_P = (sign * (of_texts_P - of_prototypes_P) + self.config.regulariser_margin).relu()
+            counted_P = weights_P * (hinges_P > 0) if self.config.regulariser_mean == "violators" else weights_P
+            return (hinges_P * weights_P).sum() / positives.workers.sum(counted_P.sum()).clamp(min=1)
 
-        return (self._mean(hinges(positives, 1), positives) + self._mean(hinges(negatives, -1), positives)) / 2
-
-    def _mean(self, hinges_P: Tensor, positives: losses.Positives) -> Tensor:
-        """A worker's part of the mean over the pairs of all workers; 0 where there are none."""
-        counted_P = hinges_P > 0 if self.config.regulariser_mean == "violators" else hinges_P.new_ones(hinges_P.shape)
-        return hinges_P.sum() / positives.workers.sum(counted_P.sum()).clamp(min=1)
+        trained_P = positives.weights(self.config.positives)
+        return (part(positives, trained_P, 1) + part(negatives, negatives.every(), -1)) / 2
 
     def after_step(self, batch: sampling.Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         """c_p <- alpha c_p + (1 - alpha) h_q for each query q of a positive p, in the order of the batch (Eq. 4)."""
@@ -304,8 +304,9 @@ class PRIME(EmbeddingMethod):
 
         if self.config.centroids != "momentum":
             return
-        alpha, table, positives = self.config.momentum, self.modules["centroids"], batch.positives
-        columns_P, queries_PD = positives.columns_P, unit(queries_BD)[positives.rows_P]
+        alpha, table, device = self.config.momentum, self.modules["centroids"], queries_BD.device
+        # Numbers of labels and queries are computed on the CPU, so that nothing waits for a GPU.
+        columns_P, queries_PD = batch.positives.host.columns_P, unit(queries_BD)[batch.positives.rows_P]
         if self.config.queries_per_centroid > 1:
             more_P, more_PD = self._more_queries(columns_P.unique(), batch.label_ids)
             columns_P, queries_PD = torch.cat((columns_P, more_P)), torch.cat((queries_PD, more_PD))
@@ -313,20 +314,20 @@ class PRIME(EmbeddingMethod):
         labels_S, group_P, counts_S = torch.unique_consecutive(columns_P, return_inverse=True, return_counts=True)
         # A label's n queries are applied in order: the last weighs the most, the old centroid weighs alpha^n.
         later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
-        rows_S = table.rows_of(batch.label_ids[labels_S.cpu().numpy()])
-        old_SD = table.weight[rows_S] * (alpha**counts_S)[:, None]
-        weights_P1 = ((1 - alpha) * alpha**later_P)[:, None]
-        table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD[by_label_P] * weights_P1)
+        rows_S = table.rows_of(batch.label_ids[labels_S.numpy()])
+        indices = (rows_S, alpha**counts_S, group_P, by_label_P, (1 - alpha) * alpha**later_P)
+        rows_S, left_S, group_P, by_label_P, weights_P = (xmcbench.upload(each, device) for each in indices)
+        old_SD = table.weight[rows_S] * left_S[:, None]
+        table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD[by_label_P] * weights_P[:, None])
 
     def _more_queries(self, columns_S: Tensor, label_ids: np.ndarray) -> tuple[Tensor, Tensor]:
         """Columns [P] and vectors [P, D] of further training queries of the labels in the columns [S] (Appendix G).
 
-        They are embedded without a gradient, and charged. A query is drawn by its relative place in the list of its
-        label's queries. Within a step the relative places are the same for all labels, so workers agree.
+        Columns are on the CPU. The queries are embedded without a gradient, and charged. A query is drawn by its
+        relative place in the list of its label's queries. Within a step the relative places are the same for all
+        labels, so workers agree.
         """
-        import torch
-
-        labels_S = label_ids[columns_S.cpu().numpy()]
+        labels_S = label_ids[columns_S.numpy()]
         starts_S, counts_S = self.queries_of.indptr[labels_S], np.diff(self.queries_of.indptr)[labels_S]
         seed = int(self.run.rng("centroids").integers(SEEDS))
         rng = np.random.default_rng([seed, self.run.ledger.steps])
@@ -337,7 +338,7 @@ class PRIME(EmbeddingMethod):
         self.charging.own_encoding(tokens.lengths)
         vectors_UD = unit(self.embed(tokens))
         columns_P = columns_S.repeat_interleave(drawn_SE.shape[1])
-        return columns_P, vectors_UD[torch.from_numpy(inverse_P.ravel()).to(columns_S.device)]
+        return columns_P, vectors_UD[xmcbench.upload(inverse_P.ravel(), vectors_UD.device)]
 
 
 @hookimpl

@@ -77,7 +77,7 @@ class PseudoLabels(EmbeddingMethod):
         """Embed the labels of the dataset instead of those of the training pairs."""
         length = self.config.max_label_length or self._real.card.max_label_length
         labels_of_pairs, self.shard = self.shard, self._real_shard()
-        self.index_LD = self.all_label_vectors(self.encoder.tokenizer.tokens(self._real.label_texts, length))
+        self.index_LD = self.all_label_vectors(self.encoder.label_tokenizer.tokens(self._real.label_texts, length))
         self.shard = labels_of_pairs  # training may continue
 
     def _real_shard(self) -> Any:

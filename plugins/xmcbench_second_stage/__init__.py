@@ -7,10 +7,12 @@ from typing import Any
 
 from xmcbench import hookimpl
 from xmcbench_second_stage.classifier import Classifier
+from xmcbench_second_stage.memory import Memory
 from xmcbench_second_stage.sparse_ranker import SparseRanker
 
 
 @hookimpl
 def register_methods(register: Callable[[type[Any]], None]) -> None:
     register(Classifier)
+    register(Memory)
     register(SparseRanker)

@@ -32,7 +32,9 @@ class Classifier(SecondStage):
     info = MethodInfo(
         summary="second stage: one-vs-all classifiers on a frozen dual encoder",
         citation="Dahiya et al., NGAME: Negative Mining-aware Mini-batching for Extreme Classification, WSDM 2023",
-        version=2,  # operations of clustering count
+        # 2: operations of clustering count; 3: a query's positives are the labels that were drawn for it, and dropout
+        # follows the query, alike on every device
+        version=3,
     )
 
     class Config(SecondStage.Config):
@@ -58,6 +60,7 @@ class Classifier(SecondStage):
         margin: float = Field(0.2, gt=0, description="margin of the hinge of a positive and a negative")
         hardest: int = Field(10, gt=0, description="negatives per query in the loss")
         positives_per_query: int = Field(3, gt=0, description="positives drawn into the pool")
+        positives: losses.TrainedPositives = "drawn"
         negatives_per_query: int = Field(5, gt=0, description="negatives drawn into the pool from the shortlist")
         shortlist: int = Field(
             100, gt=0, description="nearest labels of each query in the first method's index that are not true"
@@ -134,17 +137,19 @@ class Classifier(SecondStage):
 
     def _step(self, whole: sampling.Batch, table: LabelTable, queries_ND: Tensor, seed: int) -> float:
         """The loss of a batch, after its backward pass; all workers use the same dropout masks."""
-        import torch
         from torch.nn.functional import dropout, normalize
 
         shard, settings = self.first.shard, self.config
         batch = shard.share(whole)
-        torch.manual_seed(seed)
-        queries_BD = dropout(queries_ND[torch.from_numpy(batch.query_ids).to(queries_ND.device)], settings.dropout)
+        queries_BD = queries_ND[xmcbench.upload(batch.query_ids, queries_ND.device)]
+        with xmcbench.row_dropout(seed, "query", batch.query_ids):
+            queries_BD = dropout(queries_BD, settings.dropout)
+        positives = batch.positives.to(queries_ND.device)
         loss = losses.triplet(
             queries_BD,
             normalize(table(table.rows_of(batch.label_ids)), dim=1),
-            batch.positives.to(queries_ND.device),
+            positives,
+            positives.weights(settings.positives),
             margin=settings.margin,
             hardest=settings.hardest,
             over_negatives="mean",

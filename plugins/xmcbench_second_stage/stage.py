@@ -71,6 +71,9 @@ class SecondStage(Method):
     def skip(self, card: DatasetCard) -> str | None:
         return self.first.skip(card)
 
+    def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
+        return self.first, _share_of(budget, self.config.share)
+
     def fit(self, train: TrainingData, run: Run) -> None:
         share = self.config.share
         part = replace(
@@ -95,10 +98,7 @@ class SecondStage(Method):
 
     def spent(self, run: Run) -> float:
         """The spent share of the budget; the fastest clock of all workers counts, so that they stop together."""
-        import torch
-
-        workers, fraction = self.first.shard.workers, run.ledger.fraction(run.budget)
-        return float(workers.max(torch.tensor(fraction, dtype=torch.float64, device=self.first.index_LD.device)))
+        return self.first.shard.workers.largest(run.ledger.fraction(run.budget))
 
     def vectors(self, queries_ND: Tensor, run: Run) -> sampling.Embeddings:
         """The first method's vectors of training queries and labels, in which shortlists are searched."""

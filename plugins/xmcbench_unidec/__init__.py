@@ -7,6 +7,7 @@ H hidden size of the encoder, D dimensions of a head.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -37,7 +38,7 @@ class UniDEC(EmbeddingMethod):
         citation="Kharbanda et al., Unified Dual Encoder and Classifier Training for Extreme Multi-label "
         "Classification, arXiv:2405.03714, 2024",
         needs=("label texts",),
-        version=2,  # dropout of the heads follows query and label
+        version=3,  # 2: dropout of the heads follows query and label; 3: losses of labels are summed as in the paper
     )
 
     class Config(EmbeddingMethod.Config):
@@ -68,6 +69,12 @@ class UniDEC(EmbeddingMethod):
         )
         directions: Literal["both", "query-to-label"] = Field(
             "both", description="half the loss each way, or from queries to labels alone"
+        )
+        over_labels: Literal["sum", "mean"] = Field(
+            "sum",
+            description="of the labels' losses, in the direction from labels to queries; sum: divided by the number of "
+            "queries, as the other direction, so that both are the sums of Section 3.1 up to one factor; with `both` "
+            "directions",
         )
         de_weight: float = Field(
             0.3,
@@ -104,7 +111,7 @@ class UniDEC(EmbeddingMethod):
         refresh_every: int = Field(5, gt=0, description="epochs between refreshes of clusters and shortlists")
 
         def unused(self) -> frozenset[str]:
-            unused = set()
+            unused = {"over_labels"} if self.directions == "query-to-label" else set()
             if self.heads == "de":
                 unused |= {"inference", "fusion", "rows", "de_weight", "extra_positives"}
                 unused |= {"classifier_temperature", "classifier_learning_rate"}
@@ -254,7 +261,10 @@ class UniDEC(EmbeddingMethod):
         there = loss(queries_BD, labels_SD, positives, temperature=tau)
         if self.config.directions == "query-to-label":
             return there
-        return (there + loss(*losses.label_to_query(queries_BD, labels_SD, positives), temperature=tau)) / 2
+        labels_RD, queries_BD, turned = losses.label_to_query(queries_BD, labels_SD, positives)
+        if self.config.over_labels == "sum":
+            turned = replace(turned, total_rows=positives.num_queries)
+        return (there + loss(labels_RD, queries_BD, turned, temperature=tau)) / 2
 
     def _classifier_pool(self, batch: sampling.Batch) -> tuple[np.ndarray, losses.Positives]:
         """Labels [T] and true pairs of the pool with up to `extra_positives` more labels of each query (Section C.4).
@@ -266,14 +276,14 @@ class UniDEC(EmbeddingMethod):
         if not self.config.extra_positives:
             return batch.label_ids, batch.positives
         # Seeded from torch's generator, so that every worker draws alike before it keeps those it holds.
-        drawn = self.extra.labels(batch.query_ids, np.random.default_rng(int(torch.randint(SEEDS, ()))))
+        _, drawn = self.extra.pairs(batch.query_ids, np.random.default_rng(int(torch.randint(SEEDS, ()))))
         label_ids = np.union1d(batch.label_ids, drawn[self.shard.mine_L[drawn]])
         rows, columns = self.targets[batch.query_ids][:, label_ids].nonzero()
         of_pool = batch.positives
         rows_P, columns_P = torch.from_numpy(rows.astype(np.int64)), torch.from_numpy(columns.astype(np.int64))
-        none_B = torch.full_like(of_pool.sampled_B, -1)  # these losses train on every pair
-        positives = losses.Positives(rows_P, columns_P, none_B, len(label_ids), of_pool.workers)
-        return label_ids, positives.to(none_B.device)
+        sizes = len(batch.query_ids), len(label_ids)
+        positives = losses.Positives(rows_P, columns_P, *sizes, workers=of_pool.workers)
+        return label_ids, positives.to(of_pool.rows_P.device)
 
 
 @hookimpl

@@ -158,7 +158,7 @@ def test_of_a_checkpoint_that_is_loaded_nothing_large_stays_in_memory(tmp_path: 
 
     first, table = update()
     table(torch.arange(100_000)).sum().backward()
-    first.apply(1.0)
+    first.apply(1.0, norm=1.0)
     checkpoint.save(tmp_path / "x", first.tensors(), {}, ALONE)
     saved, _ = checkpoint.load(tmp_path / "x")
     second, copied = update()

@@ -31,7 +31,7 @@ def norm_of(workers: Workers, broken: int | None, value: float) -> float:
         if workers.rank == broken:
             gradient[0, 1] = value
         table().grad = gradient
-    return global_gradient_norm(parameters, [table.gradient_norm_squared() for table in tables], workers)
+    return float(global_gradient_norm(parameters, [table.gradient_norm_squared() for table in tables], workers))
 
 
 @pytest.mark.parametrize("size", range(1, MOST + 1))
@@ -62,7 +62,7 @@ def test_squares_of_many_values_are_all_counted() -> None:
 def test_clipping_brings_a_norm_down_to_the_limit_and_never_up(limit: float, scale: float) -> None:
     parameters = [torch.zeros(2, requires_grad=True), torch.zeros(1, requires_grad=True)]
     parameters[0].grad = torch.tensor([5.0, 12.0])
-    norm = global_gradient_norm(parameters, [], ALONE)
+    norm = float(global_gradient_norm(parameters, [], ALONE))
     assert norm == pytest.approx(13)
     assert clip(parameters, norm, limit) == pytest.approx(scale)
-    assert global_gradient_norm(parameters, [], ALONE) == pytest.approx(13 * scale)
+    assert float(global_gradient_norm(parameters, [], ALONE)) == pytest.approx(13 * scale)

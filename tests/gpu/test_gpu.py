@@ -1,24 +1,28 @@
-"""What a GPU computes equals what the CPU computes, within the tolerances stated here: `pytest -m gpu`."""
+"""What a GPU computes equals what the CPU computes, within the tolerances stated here."""
 
 from __future__ import annotations
 
-import sys
-import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
+from corridor_methods import METHODS
+from corridors import outside, stored, train
 from engine.losses.cases import CASES, embeddings, outcome
 from engine.losses.reference import positives_of
 from engine.training.method import toy
-from fitting import fit_and_kill
 from torch import Tensor
 from torch.nn.functional import dropout, normalize
 from toy import make_run, save_small_encoder, toy_data
+from transformers import AutoConfig, AutoModel
 
+from xmcbench import losses
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
+from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import FULL_ATTENTION, TransformerEncoder
 from xmcbench.engine.losses import Positives
 from xmcbench.engine.sampling.clustering import balanced_clusters
 from xmcbench.engine.search.exact import ExactIndex
@@ -27,25 +31,12 @@ from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.engine.workers import current_workers, joined
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
+from .places import DEVICE, needs_cuda, waits
 
-from corridor_methods import METHODS  # noqa: E402
-from corridors import outside, stored, train  # noqa: E402
-
-DEVICE = "cuda"
 DATA = toy_data()
+STEPS = 4
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device, and `pytest -m gpu`"),
-]
-
-
-@pytest.fixture(autouse=True)
-def _exact_float32() -> None:
-    """Products of float32 without TF32, as the harness leaves them."""
-    torch.backends.cuda.matmul.allow_tf32 = False
+pytestmark = pytest.mark.gpu
 
 
 def on_device(positives: Positives) -> Positives:
@@ -121,41 +112,29 @@ def test_clusters_are_as_good_and_as_balanced_as_on_the_cpu() -> None:
 
 def trained(root: Path, **settings: Any) -> dict[str, Tensor]:
     method = toy(save_small_encoder(root, DATA), **settings)
-    method.fit(DATA, make_run(root, {"steps": 8}))
+    method.fit(DATA, make_run(root, {"steps": STEPS}))
     return {name: tensor.float().cpu() for name, tensor in method.encoder.state_dict().items()}
-
-
-@pytest.mark.parametrize("negatives", ["in-batch", "hard", "all", "cached", "clustered"])
-def test_a_killed_run_resumes_to_the_weights_of_an_unbroken_one(negatives: str, tmp_path: Path) -> None:
-    """With dropout and a classifier. To 1e-6: sums on a GPU may be added in another order."""
-    whole = trained(tmp_path / "whole", negatives=negatives, classifier=True)
-    encoder = save_small_encoder(tmp_path / "killed", DATA)
-    settings: dict[str, Any] = {"negatives": negatives, "classifier": True}
-    fit_and_kill(5, toy(encoder, **settings), DATA, make_run(tmp_path / "killed", {"steps": 8}))
-    resumed = toy(encoder, **settings)
-    resumed.fit(DATA, make_run(tmp_path / "killed", {"steps": 8}))
-    for name, tensor in resumed.encoder.state_dict().items():
-        torch.testing.assert_close(tensor.float().cpu(), whole[name], rtol=1e-5, atol=1e-6)
 
 
 def test_micro_batches_and_second_passes_change_nothing(tmp_path: Path) -> None:
     """The gradient cache: to the rounding of float32 sums."""
     whole = trained(tmp_path / "whole", micro_batch_tokens=10_000)
-    for settings in ({"micro_batch_tokens": 40}, {"micro_batch_tokens": 40, "activation_gib": 0.0}):
+    for settings in ({"micro_batch_tokens": 100}, {"micro_batch_tokens": 100, "activation_gib": 0.0}):
         parts = trained(tmp_path / str(settings["activation_gib"] if len(settings) > 1 else "kept"), **settings)
         for name, tensor in parts.items():
             torch.testing.assert_close(tensor, whole[name], rtol=1e-3, atol=1e-5)
 
 
+@needs_cuda
 def test_bf16_trains_to_about_the_weights_of_float32(tmp_path: Path) -> None:
-    """No weight is farther from that of float32 than eight steps of AdamW can move one: the learning rate each."""
+    """No weight is farther from that of float32 than the steps of AdamW can move one: the learning rate each."""
     start = save_small_encoder(tmp_path / "start", DATA)
     method = toy(start, precision="bf16")
-    method.fit(DATA, make_run(tmp_path / "bf16", {"steps": 8}))
+    method.fit(DATA, make_run(tmp_path / "bf16", {"steps": STEPS}))
     wanted = trained(tmp_path / "float32")
     for name, tensor in method.encoder.state_dict().items():
         assert torch.isfinite(tensor).all(), name
-        assert float((tensor.float().cpu() - wanted[name]).abs().max()) <= 8 * method.config.learning_rate
+        assert float((tensor.float().cpu() - wanted[name]).abs().max()) <= STEPS * method.config.learning_rate
 
 
 def test_activations_are_counted() -> None:
@@ -166,6 +145,7 @@ def test_activations_are_counted() -> None:
     assert saved.total >= kept.numel() * 4
 
 
+@needs_cuda
 def test_collectives_of_one_rank_over_nccl(tmp_path: Path) -> None:
     with joined(0, 1, tmp_path / "meeting"):
         assert torch.distributed.get_backend() == "nccl"
@@ -174,24 +154,20 @@ def test_collectives_of_one_rank_over_nccl(tmp_path: Path) -> None:
         assert torch.equal(workers.sum(rows_ND), rows_ND)
 
 
-def synchronisations(root: Path, **settings: Any) -> int:
-    """How often the host waited for the GPU in a training of eight steps."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            trained(root, **settings)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return sum("synchroniz" in str(warning.message) for warning in caught)
+def num_waits(root: Path, **settings: Any) -> int:
+    """How often the host waited for the GPU in a training."""
+    with waits() as so_far:
+        trained(root, **settings)
+        return so_far().total()
 
 
 def test_no_micro_batch_waits_for_the_gpu(tmp_path: Path) -> None:
-    """Ten times as many micro-batches cost no further synchronisation."""
-    few = synchronisations(tmp_path / "few", micro_batch_tokens=10_000)
-    assert synchronisations(tmp_path / "many", micro_batch_tokens=20) == few
+    """Several times as many micro-batches cost no further synchronisation."""
+    few = num_waits(tmp_path / "few", micro_batch_tokens=10_000)
+    assert num_waits(tmp_path / "many", micro_batch_tokens=50) == few
 
 
+@needs_cuda
 def test_faiss_finds_what_exact_search_finds() -> None:
     faiss = pytest.importorskip("faiss", reason="needs faiss-gpu")
     if not getattr(faiss, "get_num_gpus", int)():
@@ -209,7 +185,42 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("corridors")
 
 
+@needs_cuda
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_ends_in_its_corridor(name: str, cache: Path) -> None:
     """The corridors were measured on a CPU; a GPU rounds otherwise, as another processor does."""
     assert outside(train(name, 0, cache), stored()[name]) == []
+
+
+def test_tensors_of_two_devices_do_not_mix() -> None:
+    truth_BS = np.random.default_rng(0).random((8, 20)) < 0.2
+    queries, labels = embeddings(truth_BS.shape, dtype=torch.float32)
+    positives = on_device(positives_of(truth_BS))
+    for given in ((queries.to(DEVICE), labels, positives), (queries, labels.to(DEVICE), positives)):
+        with pytest.raises(RuntimeError, match="device"):
+            losses.softmax(*given, positives.every(), temperature=0.1)
+
+
+@pytest.mark.parametrize("kind", sorted(FULL_ATTENTION))
+def test_a_mask_per_token_hides_what_a_mask_per_text_hides(kind: str) -> None:
+    """Embeddings of padded texts are those of plain attention on the CPU, and nothing waits for the GPU."""
+    sizes = {"vocab_size": 50, "max_position_embeddings": 20, "pad_token_id": 0}
+    sizes |= {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    torch.manual_seed(0)
+    settings = AutoConfig.for_model(
+        kind, **({"dim": 16, "n_layers": 2, "n_heads": 2} if kind == "distilbert" else {}), **sizes
+    )
+    no_tokenizer: Any = Mock()
+    plain = AutoModel.from_config(settings, attn_implementation="eager")
+    fused = AutoModel.from_config(settings, attn_implementation="sdpa")
+    fused.load_state_dict(plain.state_dict())
+    ids_MW = torch.randint(1, 50, (3, 7), generator=torch.Generator().manual_seed(1))
+    mask_MW = torch.arange(7) < torch.tensor([7, 4, 1])[:, None]
+    with torch.inference_mode():
+        wanted = TransformerEncoder(EncoderConfig(), plain, no_tokenizer).eval()(ids_MW, mask_MW)
+        encoder = TransformerEncoder(EncoderConfig(), fused, no_tokenizer).eval().to(DEVICE)
+        given = ids_MW.to(DEVICE), mask_MW.to(DEVICE)
+        with waits() as so_far:
+            computed = encoder(*given)
+            assert not so_far()
+    torch.testing.assert_close(computed.cpu(), wanted, rtol=1e-4, atol=1e-5)

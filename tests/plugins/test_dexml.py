@@ -9,11 +9,14 @@ import numpy as np
 import pytest
 import torch
 from fitting import assert_saved_predicts_the_same, share_memorised
+from many_workers import on_workers
 from pydantic import ValidationError
 from toy import LABELS, make_run, toy_data
 
 from xmcbench import XMCBenchError, losses, sampling
 from xmcbench.data.dataset import TrainingData
+from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_dexml import DEXML
 
 
@@ -98,7 +101,7 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
     def value(**settings: Any) -> float:
         return dexml(negatives="all", **settings).loss(queries, labels, batch).item()
 
-    every, one = positives.every(), positives.one_sampled()
+    every, one = positives.every(), positives.weights("one")
     tau = {"temperature": 0.5}
     wanted = {
         value(**tau): losses.decoupled_softmax(queries, labels, positives, every, **tau),
@@ -118,11 +121,60 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
         assert found == pytest.approx(other.item())
 
 
+def vectors_of(batch: sampling.Batch) -> list[torch.Tensor]:
+    """Leaves in float64 for the queries and the pool of a batch."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = len(batch.query_ids), len(batch.label_ids)
+    return [torch.randn(n, 8, generator=generator, dtype=torch.float64).requires_grad_() for n in sizes]
+
+
+@pytest.mark.parametrize("positives", ["all", "one", "drawn"])
+def test_queries_without_a_common_label_are_negatives_too(data: TrainingData, positives: str) -> None:
+    """By plain autograd: -log(e^s_ij / (e^s_ij + sum over false labels e^s_in + sum over unrelated queries e^s_iq))."""
+    method = dexml(negatives="in-batch", query_negatives=True, positives=positives, temperature=0.5)
+    batch = method.sampler(data, 0).batch(0, 0)
+    found_in, wanted_in = vectors_of(batch), vectors_of(batch)
+    found = method.loss(*found_in, batch)
+    queries_BD, labels_SD = wanted_in
+    targets_BL = data.targets[batch.query_ids].toarray() > 0
+    related_BB = torch.from_numpy((targets_BL[:, None] & targets_BL[None]).any(axis=2))
+    assert 0 < int((~related_BB).sum()) < related_BB.numel() - len(related_BB)
+    scores_BS, scores_BB = (queries_BD @ labels_SD.T / 0.5, queries_BD @ queries_BD.T / 0.5)
+    true_BS = torch.from_numpy(targets_BL[:, batch.label_ids])
+    false_B = torch.where(true_BS, 0.0, scores_BS.exp()).sum(1) + torch.where(related_BB, 0.0, scores_BB.exp()).sum(1)
+    own = batch.positives
+    weights_BS = torch.zeros_like(scores_BS).index_put((own.rows_P, own.columns_P), own.weights(positives).double())
+    wanted = (weights_BS * -torch.log(scores_BS.exp() / (scores_BS.exp() + false_B[:, None]))).sum() / len(queries_BD)
+    assert found.item() == pytest.approx(wanted.item())
+    for own_grad, grad in zip(
+        *(torch.autograd.grad(*pair) for pair in ((found, found_in), (wanted, wanted_in))), strict=True
+    ):
+        torch.testing.assert_close(own_grad, grad)
+
+
+def query_negatives_on(workers: Workers) -> tuple[float, torch.Tensor]:
+    """A worker's part of the loss, and of the gradient of the queries."""
+    method = dexml(negatives="in-batch", query_negatives=True)
+    whole = method.sampler(toy_data(), 0).batch(0, 0)
+    queries_BD, labels_SD = vectors_of(whole)
+    shard = Shard(LABELS, workers)
+    own_SD = labels_SD[torch.from_numpy(shard.mine_L[whole.label_ids])]
+    loss = method.loss(queries_BD, own_SD, shard.share(whole))
+    return loss.item(), torch.autograd.grad(loss, queries_BD)[0]
+
+
+def test_workers_share_the_queries_that_are_negatives() -> None:
+    wanted, gradient_BD = query_negatives_on(ALONE)
+    parts = on_workers(3, query_negatives_on)
+    assert sum(loss for loss, _ in parts) == pytest.approx(wanted)
+    torch.testing.assert_close(sum(gradient for _, gradient in parts), gradient_BD)
+
+
 @pytest.mark.parametrize(
     ("settings", "unused"),
     [
         ({"negatives": "hard"}, {"k", "alpha", "cached_negatives"}),
-        ({"negatives": "hard", "loss": "soft-top-k"}, {"cached_negatives"}),
+        ({"negatives": "hard", "loss": "soft-top-k"}, {"cached_negatives", "query_negatives"}),
         (
             {"negatives": "in-batch"},
             {"k", "alpha", "cached_negatives", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"},
@@ -135,7 +187,7 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
             {"negatives": "all", "loss": "bce"},
             {
                 *("k", "alpha", "negatives_per_query", "shortlist", "refresh_start", "refresh_every"),
-                *("positives_per_query", "positives", "cached_negatives"),
+                *("positives_per_query", "positives", "cached_negatives", "query_negatives"),
             },
         ),
     ],

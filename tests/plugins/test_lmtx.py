@@ -70,7 +70,9 @@ def test_settings_of_the_loss_change_the_loss(trials: Trials) -> None:
     for changed in changes:
         value = trials.method(**(defaults | changed)).loss(queries, labels, batch).item()
         settings: dict[str, Any] = defaults | changed
-        wanted = losses.triplet(queries, labels, batch.positives, over_negatives="mean", **settings)
+        wanted = losses.triplet(
+            queries, labels, batch.positives, batch.positives.weights("drawn"), over_negatives="mean", **settings
+        )
         assert value == pytest.approx(wanted.item())
         found.add(value)
     assert len(found) == len(changes)

@@ -90,7 +90,7 @@ def test_every_part_is_charged(trials: Trials) -> None:
 def test_a_budget_ends_the_cycles_within_a_step(limit: str, trials: Trials, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Cycles, "improving", property(lambda _: True))
     trials.says = yes_to_all
-    budget = {"steps": 4, "epochs": 1.4, "encoder_tokens": 3000}
+    budget = {"steps": 4, "epochs": 1.4, "encoder_tokens": 2300}
     _, run = trials.fitted({limit: budget[limit]}, cycles=9)
     assert run.ledger.fraction(run.budget) >= 1
     assert not run.ledger.over(run.budget)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from engine.losses import reference
 from fitting import assert_saved_predicts_the_same, share_memorised
 from pydantic import ValidationError
 from toy import LABELS, make_run, toy_data
@@ -86,11 +87,31 @@ def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
     for changed in changes:
         settings = defaults | changed
         value = at_step(ngame(**settings), 1).loss(queries, labels, batch).item()
-        wanted = losses.triplet(queries, labels, batch.positives, over_negatives="mean", **settings)
+        wanted = losses.triplet(
+            queries, labels, batch.positives, batch.positives.weights("drawn"), over_negatives="mean", **settings
+        )
         assert value == pytest.approx(wanted.item())
         found.add(value)
     assert len(found) == len(changes)  # no two settings give one value
     assert {name: getattr(ngame().config, name) for name in defaults} == defaults
+
+
+@pytest.mark.parametrize("which", ["drawn", "one"])
+def test_the_loss_is_the_equation_over_the_label_drawn_for_each_query(data: TrainingData, which: str) -> None:
+    """In float64, one query and one label at a time. Labels that are true by chance are no negatives."""
+    method = at_step(ngame(positives=which, batch_size=60), 1)
+    batch = method.sampler(data, 0).batch(0, 0)
+    truth_BS = data.targets[batch.query_ids][:, batch.label_ids].toarray() > 0
+    assert truth_BS.sum() > 1.3 * len(truth_BS)  # many are true by chance
+    generator = torch.Generator().manual_seed(0)
+    queries, labels = (torch.randn(n, 6, generator=generator, dtype=torch.float64) for n in truth_BS.shape)
+    wanted = torch.zeros((), dtype=torch.float64)
+    for row, column in zip(batch.positives.rows_P.tolist(), batch.positives.columns_P.tolist(), strict=True):
+        weight = reference.weighting(which, truth_BS, batch.positives)(row, column)
+        scores = [reference.score(queries[row], label, 1.0) for label in labels]
+        term = reference.triplet(0.3, 10, 0.1, "zero logit", "mean")(scores, column, truth_BS[row])
+        wanted += weight * term / len(queries)
+    assert method.loss(queries, labels, batch).item() == pytest.approx(wanted.item(), rel=1e-9)
 
 
 def test_unused_settings_are_told() -> None:
@@ -105,9 +126,9 @@ def test_unused_settings_are_told() -> None:
 
 def test_the_number_of_hardest_negatives_falls_over_its_share_of_the_budget() -> None:
     method = ngame(first_hardest=100, hardest=10, hardest_share=0.5)
-    found = [at_step(method, step).hardest(torch.device("cpu")) for step in (0, 25, 50, 75, 100)]
+    found = [at_step(method, step).hardest() for step in (0, 25, 50, 75, 100)]
     assert found == [100, 32, 10, 10, 10]
-    assert at_step(ngame(hardest=7), 0).hardest(torch.device("cpu")) == 7
+    assert at_step(ngame(hardest=7), 0).hardest() == 7
 
 
 def first_loss(data: TrainingData, spread: float, step: int = 0, **settings: Any) -> None:

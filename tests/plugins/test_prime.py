@@ -1,160 +1,28 @@
-"""PRIME: its loss is its equation, each switch does what it says, and the method memorises what it is shown."""
+"""PRIME: each switch does what it says, and the method memorises what it is shown."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from engine.losses import reference
 from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
 from many_workers import on_workers
 from pydantic import ValidationError
-from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, normalize
-from toy import LABELS, make_run, toy_data
+from toy import LABELS, make_run
 
 import xmcbench_prime
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
-from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_prime import PRIME
 
-D = 6
-DATA = toy_data(ignored=1)
-GROUPS = np.arange(LABELS) // 5  # eight clusters of five labels
-
-
-def prime(**settings: Any) -> PRIME:
-    return PRIME(PRIME.Config(**({"encoder": "tiny", "batch_size": 20, "free_vectors": 8} | settings)))
-
-
-def made(**settings: Any) -> PRIME:
-    """A method with modules for embeddings of `D` dimensions and no encoder; networks in float64."""
-    method = prime(feedforward=8, prototype_dropout=0.0, **settings)
-    method.encoder = SimpleNamespace(dimension=D)  # type: ignore[assignment]
-    method.shard = Shard(LABELS, ALONE, GROUPS if method.config.free_vectors else None)
-    torch.manual_seed(3)
-    method.modules = method.build_modules(DATA)
-    method.modules["prototypes"].double()
-    with torch.no_grad():
-        method.begin(sampling.Embeddings(lambda: rows(len(DATA.texts), 5).float(), lambda: rows(LABELS, 6).float()))
-    return method
-
-
-def rows(count: int, seed: int) -> Tensor:
-    return torch.randn(count, D, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def batch_of(method: PRIME) -> tuple[sampling.Batch, Tensor, Tensor]:
-    """A batch, and embeddings of its queries and labels that ask for a gradient."""
-    batch = method.sampler(DATA, 0).batch(0, 0)
-    return batch, rows(len(batch.query_ids), 1).requires_grad_(), rows(len(batch.label_ids), 2).requires_grad_()
-
-
-# The loss ---------------------------------------------------------------------------------------------------------
-
-
-def expected(method: PRIME, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
-    """Eq. 5, one pair at a time."""
-    settings = method.config
-    truth_BS = DATA.targets[batch.query_ids][:, batch.label_ids].toarray() > 0
-    margin: Any = (settings.smallest_margin, settings.largest_margin)
-    term = reference.triplet(
-        settings.largest_margin if settings.margin == "fixed" else margin,
-        settings.hardest,
-        settings.weight_temperature,
-        "excluded",
-        "sum",
-        settings.margin == "as-printed",
-    )
-    h_BD, h_SD = normalize(queries_BD, dim=1), normalize(labels_SD, dim=1)
-    z_SD = method.label_vectors(labels_SD, batch.label_ids)
-    sampled = reference.weighting("one_sampled", truth_BS, batch.positives)
-    total = torch.zeros((), dtype=torch.float64)
-    if settings.query_to_prototype:
-        total = total + reference.mean_loss(term, h_BD, z_SD, truth_BS, sampled, 1.0)
-    if settings.query_to_label:
-        total = total + reference.mean_loss(term, h_BD, h_SD, truth_BS, sampled, 1.0)
-    if settings.label_to_query:
-        torch.manual_seed(9)
-        ranks_B = torch.randperm(len(queries_BD)).tolist()
-        first = {s: min(np.flatnonzero(truth_BS[:, s]), key=ranks_B.__getitem__) for s in range(len(labels_SD))}
-        weight = lambda s, b: float(first[s] == b)  # noqa: E731
-        total = total + reference.mean_loss(term, h_SD, h_BD, truth_BS.T, weight, 1.0)
-    if settings.regulariser_weight:
-        total = total + settings.regulariser_weight * regulariser(method, h_BD, h_SD, z_SD, truth_BS)
-    return total
-
-
-def regulariser(method: PRIME, h_BD: Tensor, h_SD: Tensor, z_SD: Tensor, truth_BS: np.ndarray) -> Tensor:
-    settings = method.config
-    s_BS, b_BS = h_BD @ h_SD.T, h_BD @ z_SD.T
-    parts: dict[int, list[Tensor]] = {1: [], -1: []}
-    for row in range(len(h_BD)):
-        false = sorted(np.flatnonzero(~truth_BS[row]), key=lambda column: -b_BS[row, column].item())
-        for sign, columns in ((1, np.flatnonzero(truth_BS[row])), (-1, false[: settings.hardest])):
-            for column in columns:
-                hinge = sign * (s_BS[row, column] - b_BS[row, column]) + settings.regulariser_margin
-                parts[sign].append(hinge if hinge > 0 else hinge * 0)
-    counts = [sum(bool(settings.regulariser_mean == "all" or h > 0) for h in hinges) or 1 for hinges in parts.values()]
-    return sum(torch.stack(h).sum() / n for h, n in zip(parts.values(), counts, strict=True)) / 2
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {},
-        {"query_to_prototype": False},
-        {"query_to_label": False},
-        {"label_to_query": False},
-        {"query_to_label": False, "label_to_query": False, "regulariser_weight": 0.0},
-        {"regulariser_weight": 0.0},
-        {"regulariser_weight": 2.0, "regulariser_mean": "violators"},
-        {"regulariser_weight": 2.0, "regulariser_margin": 0.05, "hardest": 3},
-        {"margin": "fixed"},
-        {"margin": "as-printed"},
-        {"margin": "dynamic", "smallest_margin": 0.3, "largest_margin": 0.9},
-        {"hardest": 3, "weight_temperature": None},
-        {"centroids": "none"},
-        {"free_vectors": 0},
-    ],
-    ids=str,
-)
-def test_value_and_gradients_equal_the_equation(settings: dict[str, Any]) -> None:
-    method = made(**settings)
-    batch, queries, labels = batch_of(method)
-    inputs = [queries, labels, *method.modules["prototypes"].parameters()]
-    torch.manual_seed(9)
-    outcomes = [
-        (value, torch.autograd.grad(value, inputs, allow_unused=True, materialize_grads=True))
-        for value in (method.loss(queries, labels, batch), expected(method, queries, labels, batch))
-    ]
-    (value, gradients), (wanted, others) = outcomes
-    assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
-    for gradient, other in zip(gradients, others, strict=True):
-        torch.testing.assert_close(gradient, other, rtol=1e-6, atol=1e-8)
-    plain = made()
-    torch.manual_seed(9)
-    assert settings == {} or value.item() != pytest.approx(plain.loss(queries, labels, batch).item(), rel=1e-4)
-
-
-def test_a_regulariser_that_nothing_violates_is_zero_and_no_number_divides_by_zero() -> None:
-    method = made(regulariser_mean="violators", regulariser_margin=0.0, regulariser_weight=1.0)
-    batch, queries, labels = batch_of(method)
-    same = normalize(labels, dim=1)  # prototypes that are the texts: every hinge is 0
-    value = method._regulariser(normalize(queries, dim=1), same, same, batch.positives)
-    value.backward()
-    assert value.item() == 0
-    assert labels.grad is not None
-    assert not labels.grad.any()
-
+from .prime_modules import DATA, GROUPS, D, batch_of, made, prime, rows
 
 # Prototypes -------------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,8 @@ def both_ways(queries_BD: Tensor, labels_SD: Tensor, true_BS: Tensor, tau: float
     if settings.directions == "query-to-label":
         return there
     asked_for = true_BS.sum(0) > 0
-    return (there + one_way(scores_BS.T[asked_for], true_BS.T[asked_for]).mean()) / 2
+    back = one_way(scores_BS.T[asked_for], true_BS.T[asked_for])
+    return (there + (back.mean() if settings.over_labels == "mean" else back.sum() / len(true_BS))) / 2
 
 
 def reference(method: UniDEC, data: TrainingData, batch: sampling.Batch, leaves: dict[str, Tensor]) -> Tensor:
@@ -90,6 +91,7 @@ LOSSES: list[dict[str, Any]] = [
     {},
     {"loss": "pal"},
     {"directions": "query-to-label"},
+    {"over_labels": "mean"},
     {"heads": "de"},
     {"heads": "de", "loss": "pal"},
     {"de_weight": 0.9},
@@ -296,6 +298,7 @@ CLASSIFIER = {
         ({"heads": "de"}, CLASSIFIER),
         ({"negatives_per_query": 0}, {"shortlist"}),
         ({"batches": "shuffled"}, {"cluster_size"}),
+        ({"directions": "query-to-label"}, {"over_labels"}),
         ({"batches": "shuffled", "negatives_per_query": 0}, {"cluster_size", *MINED}),
     ],
 )

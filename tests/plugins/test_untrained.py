@@ -10,8 +10,8 @@ from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.search.faiss import IVF
 from xmcbench.run.repeated_predictions import Sample
 from xmcbench_untrained import Untrained
@@ -21,7 +21,7 @@ def test_it_ranks_by_the_encoder_as_it_is(small_encoder: str, data: TrainingData
     method = Untrained(Untrained.Config(encoder=small_encoder))
     run = make_run(tmp_path, {"steps": 1})
     method.fit(data, run)
-    encoder = Encoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
     weights = encoder.state_dict()
     assert all(weight.equal(weights[name]) for name, weight in method.encoder.state_dict().items())
     queries = method.embed(encoder.tokenizer.tokens(data.texts, data.card.max_length)).numpy()

@@ -12,7 +12,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import checkpoint
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.build import build_encoder
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
@@ -29,14 +29,13 @@ def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     """Build the encoder and the modules of `method`, tokenise the texts of `train`; all become attributes of it."""
     workers, seed = current_workers(), derive_seed(run.seed, "weights")
     method.run, method.report = run, run.report
-    method.encoder = Encoder.build(method.config.encoder, train.texts, seed, run.cache).to(default_device())
+    method.encoder = build_encoder(method.config.encoder, train.texts, seed, run.cache).to(default_device())
     method.charging = method.charging_to(run.ledger, run.budget)
     method.query_length = method.config.max_query_length or train.card.max_length
     label_length = method.config.max_label_length or train.card.max_label_length
     method.encoder.check_length(max(method.query_length, label_length))
-    tokenizer = method.encoder.tokenizer
-    method.queries = tokenizer.tokens(train.texts, method.query_length, run.cache)
-    method.labels = tokenizer.tokens(train.label_texts, label_length, run.cache)
+    method.queries = method.encoder.tokenizer.tokens(train.texts, method.query_length, run.cache)
+    method.labels = method.encoder.label_tokenizer.tokens(train.label_texts, label_length, run.cache)
     # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
     method.modules, method.shard = nn.Module(), Shard(train.num_labels, workers)
     torch.manual_seed(seed)
@@ -51,7 +50,7 @@ def add_modules(
     torch.manual_seed(seed)
     method.modules = method.build_modules(train).to(default_device())
     own_values = sum(table.weight.numel() for table in method.tables().values() if table.learns)
-    method.table_values = int(workers.sum(torch.tensor(own_values, device=default_device())))
+    (method.table_values,) = workers.totals(own_values)
 
 
 def plain_embeddings(method: VectorMethod) -> Embeddings:

@@ -12,10 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from xmcbench.engine.device import default_device
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
@@ -68,7 +66,7 @@ class Charging:
 
     def own_encoding(self, lengths_N: np.ndarray) -> None:
         """Charge a forward pass over this worker's texts and those of all other workers; every worker calls this."""
-        tokens, operations = self._over_workers(int(lengths_N.sum()), self.encoder_flops(lengths_N))
+        tokens, operations = self.workers.totals(int(lengths_N.sum()), self.encoder_flops(lengths_N))
         self.ledger.encoder_tokens += tokens
         self.ledger.encoder_flops += operations
 
@@ -122,7 +120,7 @@ class Charging:
         """Charge the seconds of the block to `stage`, and the operations on scores that each worker counts in it."""
         with self.ledger.stage(stage), counting() as scored:
             yield
-        self.scoring(*self._over_workers(scored.flops))
+        self.scoring(*self.workers.totals(scored.flops))
 
     def step_cost(
         self, batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray | None, scoring_flops: int
@@ -138,7 +136,7 @@ class Charging:
             pool_positives=len(batch.positives.rows_P),
             encoder_tokens=int(lengths_N.sum()),
             encoder_flops=TRAINING_PASSES * self.encoder_flops(lengths_N),
-            scoring_flops=self._over_workers(scoring_flops)[0],
+            scoring_flops=self.workers.totals(scoring_flops)[0],
         )
 
     def step(self, cost: StepCost, times: int = 1) -> None:
@@ -151,7 +149,3 @@ class Charging:
         ledger.encoder_tokens += times * cost.encoder_tokens
         ledger.encoder_flops += times * cost.encoder_flops
         ledger.scoring_flops += times * cost.scoring_flops
-
-    def _over_workers(self, *counts: int) -> list[int]:
-        total: list[int] = self.workers.sum(torch.tensor(counts, device=default_device())).tolist()
-        return total

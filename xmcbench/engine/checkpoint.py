@@ -85,7 +85,7 @@ def check(directory: Path) -> tuple[int, dict[str, Any]]:
     try:
         content = json.loads((directory / NOTE).read_bytes())
         size, note = int(content["workers"]), dict(content["note"])
-    except (OSError, ValueError, KeyError, TypeError) as problem:
+    except (ValueError, KeyError, TypeError) as problem:
         raise DamagedFolder(f"{directory / NOTE}: not a checkpoint: {problem!r}") from problem
     for rank in range(1, size):
         check_manifest(directory, [_file(rank)], _manifest(rank))

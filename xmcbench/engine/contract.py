@@ -13,7 +13,7 @@ from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.settings import EncoderConfig, Precision
+from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.model import Model
 from xmcbench.engine.search.index import Backend
 from xmcbench.trial.budget import Budget, Ledger
@@ -69,17 +69,19 @@ class VectorMethod(Model, Method):
         micro_batch_tokens: int | None = Field(
             None,
             gt=0,
-            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU",
+            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU "
+            "and for static",
         )
 
         def micro_batch_on(self, kind: str) -> int:
-            """Padded tokens through the encoder at once on a device of that kind, `cpu` or `cuda`.
+            """Padded tokens through the encoder at once on a device of that kind: `cpu`, or that of a GPU.
 
             A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding, but
             in bf16 each new shape of a product has a setup cost, so fewer and larger micro-batches are faster.
             """
             on_cpu = 8_192 if self.precision == "bf16" else 2_048
-            return self.micro_batch_tokens or (65_536 if kind == "cuda" else on_cpu)
+            large = kind != "cpu" or self.encoder.name == STATIC  # which pads nothing, and keeps a vector a text
+            return self.micro_batch_tokens or (65_536 if large else on_cpu)
 
     config: VectorMethod.Config
     index_LD: Tensor

@@ -1,15 +1,27 @@
-"""The device that models live on."""
+"""The device that models live on, and the copies to it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     import torch
+    from torch import Tensor
+
+GPU = "cuda"  # the kind of device that is used where there is one
 
 
 def default_device() -> torch.device:
     """The current GPU where there is one, else the CPU."""
     import torch
 
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(GPU if torch.get_device_module(GPU).is_available() else "cpu")
+
+
+def upload(array: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """An array, or a tensor on the CPU, on `device`; copied from pinned memory, so that a GPU keeps computing."""
+    import torch
+
+    tensor = torch.as_tensor(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

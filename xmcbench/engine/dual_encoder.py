@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.sentence_layout import write_sentence_layout
+from xmcbench.engine.encoders.sentence_layout import SentenceModule, write_sentence_layout
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
@@ -65,7 +65,10 @@ class DualEncoder(VectorMethod):
 
         self.encoder.save(directory)
         if self.encoder_alone_scores:
-            write_sentence_layout(directory, self.encoder.config, self.encoder.dimension, self.query_length)
+            modules = self.encoder.sentence_modules(self.query_length)
+            if self.encoder.config.normalize and modules[-1].kind != "Normalize":
+                modules.append(SentenceModule("Normalize", f"{len(modules)}_Normalize"))  # no settings, so no folder
+            write_sentence_layout(directory, modules, self.encoder.prompts)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         tensors["index"] = self.index_LD.contiguous()
         save_file(tensors, directory / VECTORS, metadata={"query_length": str(self.query_length)})
@@ -74,10 +77,11 @@ class DualEncoder(VectorMethod):
         from safetensors import safe_open
         from safetensors.torch import load_file
 
-        from xmcbench.engine.encoders.encoder import Encoder
+        from xmcbench.engine.encoders.build import load_encoder
 
-        self.encoder = Encoder.load(self.config.encoder, directory).to(default_device())
-        tensors = load_file(directory / VECTORS, device=str(default_device()))
+        device = default_device()
+        self.encoder = load_encoder(self.config.encoder, directory).to(device)
+        tensors = {name: tensor.to(device) for name, tensor in load_file(directory / VECTORS).items()}
         with safe_open(directory / VECTORS, framework="pt") as file:
             self.query_length = int(file.metadata()["query_length"])
         self.index_LD = tensors.pop("index")

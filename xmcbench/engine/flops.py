@@ -16,6 +16,7 @@ class Count:
     """Operations so far. A backward pass may run in another thread: it keeps the count that its forward pass saw."""
 
     flops: int = 0
+    kept_scores: int = 0  # by forward passes of losses, for their backward passes
 
 
 _current: ContextVar[Count | None] = ContextVar("_current", default=None)

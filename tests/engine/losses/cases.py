@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -39,7 +40,7 @@ class Case:
 
     loss: Callable[[Tensor, Tensor, Positives, float], Tensor]
     term: reference.Term | None
-    scheme: str = "every"
+    scheme: str = "all"
     turned: bool = False
 
     def value(self, queries_BD: Tensor, labels_SD: Tensor, positives: Positives, temperature: float) -> Tensor:
@@ -63,7 +64,7 @@ class Case:
 
 
 def weighted(loss: Callable[..., Tensor], scheme: str, q: Tensor, z: Tensor, p: Positives, tau: float) -> Tensor:
-    return loss(q, z, p, getattr(p, scheme)(), temperature=tau)
+    return loss(q, z, p, p.averaged() if scheme == "averaged" else p.weights(scheme), temperature=tau)
 
 
 def unweighted(loss: Callable[..., Tensor], q: Tensor, z: Tensor, p: Positives, tau: float) -> Tensor:
@@ -75,7 +76,7 @@ def triplet(settings: dict[str, Any], q: Tensor, z: Tensor, p: Positives, tau: f
     margin, as_printed = settings["margin"], settings.get("as_printed", False)
     others = {name: value for name, value in settings.items() if name not in ("margin", "as_printed")}
     given = margin if isinstance(margin, float) else DynamicMargin(*margin, as_printed)
-    return losses.triplet(q / tau, z, p, margin=given, **others)
+    return losses.triplet(q / tau, z, p, p.weights("drawn"), margin=given, **others)
 
 
 def every_case() -> dict[str, Case]:
@@ -86,21 +87,19 @@ def every_case() -> dict[str, Case]:
         ("decoupled softmax", losses.decoupled_softmax, reference.decoupled_softmax),
         ("soft top-k", soft_top_k, reference.soft_top_k(K, ALPHA)),
     ):
-        for scheme in ("every", "averaged", "one_sampled"):
+        for scheme in ("all", "averaged", "one"):
             cases[f"{name}, {scheme}"] = Case(partial(weighted, loss, scheme), term, scheme)
     cases["psl"] = Case(partial(unweighted, losses.psl), reference.softmax, "averaged")
-    cases["pal"] = Case(partial(unweighted, losses.pal), reference.softmax, "every")
+    cases["pal"] = Case(partial(unweighted, losses.pal), reference.softmax, "all")
     for name, settings in TRIPLETS.items():
-        cases[name] = Case(partial(triplet, settings), reference.triplet(**settings), "one_sampled")
+        cases[name] = Case(partial(triplet, settings), reference.triplet(**settings), "drawn")
     turned = {f"{name}, label to query": Case(c.loss, c.term, c.scheme, turned=True) for name, c in cases.items()}
     cases["binary cross-entropy"] = Case(partial(unweighted, losses.binary_cross_entropy), None)
     return {**cases, **turned}
 
 
 CASES = every_case()
-ONE_EACH = [
-    name for name in CASES if "averaged" not in name and "one_sampled" not in name and name not in ("psl", "pal")
-]
+ONE_EACH = [name for name in CASES if not re.search("averaged|, one|psl|pal", name)]
 
 
 def embeddings(

@@ -20,23 +20,28 @@ Term = Callable[[list[Tensor], int, np.ndarray], Tensor]  # of a row's scores, o
 
 
 def positives_of(truth_BS: np.ndarray, seed: int = 0) -> Positives:
-    """The dense truth as the losses take it, with one pair of each row drawn."""
+    """The dense truth as the losses take it: one pair of each row is `one`, up to two are `drawn`."""
     rng = np.random.default_rng(seed)
     rows, columns = np.nonzero(truth_BS)
-    drawn = [rng.choice(np.flatnonzero(rows == row)) if (rows == row).any() else -1 for row in range(len(truth_BS))]
-    sampled = torch.tensor(drawn, dtype=torch.int64)
-    return Positives(torch.from_numpy(rows), torch.from_numpy(columns), sampled, truth_BS.shape[1])
+    chosen = {}
+    for which, count in (("one", 1), ("drawn", 2)):
+        weights_P = torch.zeros(len(rows))
+        for row in np.flatnonzero(truth_BS.any(1)):
+            pairs = np.flatnonzero(rows == row)
+            weights_P[rng.choice(pairs, min(count, len(pairs)), replace=False)] = 1
+        chosen[which] = weights_P
+    return Positives(torch.from_numpy(rows), torch.from_numpy(columns), *truth_BS.shape, chosen)
 
 
 def weighting(name: str, truth_BS: np.ndarray, positives: Positives) -> Weight:
     """What the scheme `name` of `Positives` says of one pair."""
-    sampled = {(int(positives.rows_P[p]), int(positives.columns_P[p])) for p in positives.sampled_B if p >= 0}
-    schemes: dict[str, Weight] = {
-        "every": lambda row, column: 1.0,  # noqa: ARG005
-        "averaged": lambda row, column: 1.0 / truth_BS[row].sum(),  # noqa: ARG005
-        "one_sampled": lambda row, column: float((row, column) in sampled),
-    }
-    return schemes[name]
+    if name == "all":
+        return lambda row, column: 1.0  # noqa: ARG005
+    if name == "averaged":
+        return lambda row, column: 1.0 / truth_BS[row].sum()  # noqa: ARG005
+    pairs = zip(positives.rows_P.tolist(), positives.columns_P.tolist(), strict=True)
+    chosen = dict(zip(pairs, positives.chosen[name].tolist(), strict=True))
+    return lambda row, column: chosen[row, column]
 
 
 def score(query_D: Tensor, label_D: Tensor, temperature: float) -> Tensor:

@@ -116,14 +116,12 @@ def test_decoupling_matters_only_beside_other_positives() -> None:
         queries, labels = embeddings(truth.shape)
         positives = reference.positives_of(truth)
         found = [
-            CASES[f"{name}, every"].value(queries, labels, positives, 0.3) for name in ("softmax", "decoupled softmax")
+            CASES[f"{name}, all"].value(queries, labels, positives, 0.3) for name in ("softmax", "decoupled softmax")
         ]
         assert torch.allclose(*found) is same
 
 
-@pytest.mark.parametrize(
-    "name", ["softmax, every", "decoupled softmax, every", "soft top-k, every", "binary cross-entropy"]
-)
+@pytest.mark.parametrize("name", ["softmax, all", "decoupled softmax, all", "soft top-k, all", "binary cross-entropy"])
 def test_the_order_of_the_labels_does_not_matter(name: str) -> None:
     truth = TRUTHS["ordinary"]
     queries, labels = embeddings(truth.shape)

@@ -24,9 +24,7 @@ def truth() -> Positives:
     dense = torch.rand(B, S, generator=generator) < 0.3
     dense[0], dense[1], dense[2] = True, False, False
     dense[2, -1] = True
-    rows, columns = dense.nonzero(as_tuple=True)
-    sampled = [(rows == row).nonzero()[-1].item() if (rows == row).any() else -1 for row in range(B)]
-    return Positives(rows, columns, torch.tensor(sampled), S)
+    return reference.positives_of(dense.numpy())
 
 
 def chunks_of(monkeypatch: pytest.MonkeyPatch, scores: int, kept: int) -> None:
@@ -75,7 +73,9 @@ def test_the_score_matrix_is_never_there(name: str, monkeypatch: pytest.MonkeyPa
     diagonal = torch.arange(n)
     queries, labels = (x.float().detach().requires_grad_() for x in embeddings((n, n), dimensions=2))
     with Watch() as watch:
-        CASES[name].value(queries, labels, Positives(diagonal, diagonal, diagonal, n), 1.0).backward()
+        CASES[name].value(
+            queries, labels, Positives(diagonal, diagonal, n, n, {"drawn": torch.ones(n)}), 1.0
+        ).backward()
     assert watch.largest == chunk < n * n
 
 
@@ -93,9 +93,9 @@ def test_few_chunks_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 # Products of B x S scores in the forward pass, and in forward and backward together.
 PRODUCTS = {
-    "softmax, every": (1, 3),
-    "decoupled softmax, every": (1, 3),
-    "soft top-k, every": (1, 3),
+    "softmax, all": (1, 3),
+    "decoupled softmax, all": (1, 3),
+    "soft top-k, all": (1, 3),
     "triplet, prime": (1, 3),
     "binary cross-entropy": (3, 3),
 }
@@ -120,5 +120,5 @@ def test_operations_are_counted_whatever_is_kept(name: str, kept: int, monkeypat
 def test_a_kept_chunk_is_scored_once(kept: int, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chunks_of(monkeypatch, S * B, kept=kept)
     with FlopCounterMode(display=False) as done:
-        CASES["softmax, every"].value(*embeddings((B, S), dimensions=D), truth(), 0.3).backward()
+        CASES["softmax, all"].value(*embeddings((B, S), dimensions=D), truth(), 0.3).backward()
     assert done.get_total_flops() == products * 2 * B * S * D

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from many_workers import on_workers
 from torch import Tensor
 
@@ -45,9 +44,8 @@ def truth_for(sizes: list[int]) -> np.ndarray:
 def share(whole: Positives, start: int, stop: int, workers: Workers) -> Positives:
     """The pairs of the labels from `start` to `stop`."""
     mine = (whole.columns_P >= start) & (whole.columns_P < stop)
-    place_P = torch.where(mine, mine.cumsum(0) - 1, -1)
-    sampled_B = torch.where(whole.sampled_B >= 0, place_P[whole.sampled_B], -1)
-    return Positives(whole.rows_P[mine], whole.columns_P[mine] - start, sampled_B, stop - start, workers)
+    chosen = {which: weights_P[mine] for which, weights_P in whole.chosen.items()}
+    return Positives(whole.rows_P[mine], whole.columns_P[mine] - start, B, stop - start, chosen, workers)
 
 
 def outcomes(queries: Tensor, labels: Tensor, positives: Positives) -> Outcomes:

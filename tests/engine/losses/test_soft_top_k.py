@@ -21,8 +21,8 @@ from xmcbench.engine.losses.soft_top_k_loss import threshold
 
 def threshold_of(x_BS: Tensor, k: int) -> Tensor:
     """The threshold of given scores: those of queries that are unit vectors."""
-    none, no_pair_B = torch.empty(0, dtype=torch.int64), torch.full((len(x_BS),), -1)
-    true = Positives(none, none, no_pair_B, x_BS.shape[1])
+    none = torch.empty(0, dtype=torch.int64)
+    true = Positives(none, none, *x_BS.shape)
     return threshold(torch.eye(len(x_BS), dtype=x_BS.dtype), x_BS.T, true, k, 1.0)[0]
 
 
@@ -48,7 +48,7 @@ SPREADS = {
 }
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 1000),
     k=st.integers(1, 6),
@@ -85,7 +85,7 @@ def test_many_labels_keep_the_digits(k: int) -> None:
     np.testing.assert_allclose(threshold_of(x_BS, k).numpy(), wanted_B, rtol=3e-7, atol=1e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 1000), k=st.integers(1, 5), spare=st.integers(1, 60), spread=st.sampled_from([0.0, 1.0, 100.0])
 )
@@ -127,7 +127,7 @@ def test_a_threshold_moves_with_its_scores_even_where_float32_underflows() -> No
 @pytest.mark.parametrize("size", [1, 4, 5])
 def test_a_pool_of_at_most_k_labels_is_the_top_k(size: int) -> None:
     queries, labels = torch.randn(2, 3, requires_grad=True), torch.randn(size, 3, requires_grad=True)
-    true = Positives(torch.tensor([0, 1]), torch.tensor([0, size - 1]), torch.tensor([0, 1]), size)
+    true = Positives(torch.tensor([0, 1]), torch.tensor([0, size - 1]), 2, size)
     loss = soft_top_k(queries, labels, true, true.every(), k=5, temperature=0.1)
     loss.backward()
     assert loss.item() == 0

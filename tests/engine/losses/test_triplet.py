@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -48,7 +50,8 @@ def line(*scores: float) -> tuple[Tensor, Tensor]:
     return torch.ones(1, 1, requires_grad=True), torch.tensor(scores)[:, None].requires_grad_()
 
 
-FIRST = Positives(torch.tensor([0, 0]), torch.tensor([0, 3]), torch.tensor([0]), 5)  # labels 0 and 3; 0 is drawn
+FIRST = Positives(torch.tensor([0, 0]), torch.tensor([0, 3]), 1, 5)  # labels 0 and 3
+ONLY_0 = torch.tensor([1.0, 0.0])
 
 
 def test_the_hardest_are_negatives_best_first() -> None:
@@ -65,21 +68,19 @@ def test_the_mean_is_over_the_negatives_there_are() -> None:
     queries, labels = line(0.5, 0.1, 0.4, 0.9, 0.2)
     assert hardest_negatives(queries, labels, FIRST, 4)[0][0, 3] == -torch.inf
     hinges = [1 - 0.5 + s_n for s_n in (0.4, 0.2, 0.1)]
-    total = triplet(queries, labels, FIRST, margin=1.0, hardest=9, over_negatives="sum")
+    total = triplet(queries, labels, FIRST, ONLY_0, margin=1.0, hardest=9, over_negatives="sum")
     assert total.item() == pytest.approx(sum(hinges))
-    mean = triplet(queries, labels, FIRST, margin=1.0, hardest=9, over_negatives="mean")
+    mean = triplet(queries, labels, FIRST, ONLY_0, margin=1.0, hardest=9, over_negatives="mean")
     assert mean.item() == pytest.approx(sum(hinges) / 3)
 
 
 def test_bystanders_take_their_share_of_the_weight_or_not() -> None:
     """One violator of two: alone it weighs 1, beside a logit of 0 it weighs e^s / (e^s + 1)."""
     queries, labels = line(0.5, -0.9, 0.4, 0.9, -0.9)
-    true = Positives(FIRST.rows_P, FIRST.columns_P, FIRST.sampled_B, 5)
+    common: dict[str, Any] = {"margin": 0.3, "hardest": 2, "weight_temperature": 0.1, "over_negatives": "sum"}
 
     def value(**options: str) -> float:
-        return triplet(
-            queries, labels, true, margin=0.3, hardest=2, weight_temperature=0.1, over_negatives="sum", **options
-        ).item()
+        return triplet(queries, labels, FIRST, ONLY_0, **common, **options).item()
 
     assert value() == pytest.approx(0.2)
     assert value(bystanders="zero logit") == pytest.approx(0.2 / (1 + torch.exp(torch.tensor(-4.0)).item()))
@@ -92,6 +93,7 @@ def test_without_a_violator_there_is_nothing_to_learn(bystanders: str) -> None:
         queries,
         labels,
         FIRST,
+        ONLY_0,
         margin=GENTLE,
         hardest=3,
         weight_temperature=0.1,
@@ -109,7 +111,7 @@ def test_hardest_pairs_are_those_of_the_hardest_scores() -> None:
     for count, wanted in ((1, [2]), (2, [2, 4]), (9, [1, 2, 4])):
         found = hardest_pairs(queries, labels, FIRST, count)
         assert sorted(found.columns_P.tolist()) == wanted
-        assert (found.rows_P.tolist(), found.sampled_B.tolist()) == ([0] * len(wanted), [-1])
+        assert found.rows_P.tolist() == [0] * len(wanted)
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1 << 21])
@@ -117,7 +119,7 @@ def test_pair_scores_and_their_gradients_are_those_of_the_products(chunk: int, m
     monkeypatch.setitem(score_sums.CHUNK_SCORES, "cpu", chunk)
     generator = torch.Generator().manual_seed(0)
     queries, labels = (torch.randn(n, 3, generator=generator, dtype=torch.float64).requires_grad_() for n in (2, 5))
-    pairs = Positives(torch.tensor([0, 0, 1]), torch.tensor([4, 0, 4]), torch.tensor([-1, -1]), 5)
+    pairs = Positives(torch.tensor([0, 0, 1]), torch.tensor([4, 0, 4]), 2, 5)
     ours, wanted = pair_scores(queries, labels, pairs), (queries @ labels.T)[pairs.rows_P, pairs.columns_P]
     torch.testing.assert_close(ours, wanted)
     weights = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)

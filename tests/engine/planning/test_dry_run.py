@@ -6,19 +6,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from toy import make_run
 
 from engine.training.method import Toy
 from xmcbench.data.dataset import TrainingData
+from xmcbench.data.tokens import Tokens
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.encoders.build import build_encoder
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.probe import observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.search import shortlists
+from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.engine.training.loop import Loop
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry
@@ -77,6 +83,30 @@ def test_a_plan_is_what_a_trial_then_takes(name: str, small_encoder: str, data: 
     assert planned.encoder_flops == pytest.approx(spent.encoder_flops, rel=0.05)
     assert planned.scoring_flops == pytest.approx(spent.scoring_flops, rel=0.25)
     assert planned.flops == pytest.approx(spent.flops, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["dexml hard", "prime", "ova start"])
+def test_a_plan_of_a_static_encoder_too(name: str, data: TrainingData, tmp_path: Path) -> None:
+    test_a_plan_is_what_a_trial_then_takes(name, "static", data, tmp_path)
+
+
+@pytest.mark.parametrize("lengths", [[3] * 200, [1] * 10 + [40] * 20])
+def test_a_step_of_a_static_encoder_keeps_what_is_planned(
+    lengths: list[int], data: TrainingData, tmp_path: Path
+) -> None:
+    """A vector a text, and numbers a word piece."""
+    config = EncoderConfig(name="static", words="random", dimension=64)
+    encoder = build_encoder(config, data.texts, 0, tmp_path).train()
+    vocabulary = len(encoder.tokenizer.tokenizer)
+    planned = costs(config, "float32", 6, vocabulary)
+    assert planned.parameters == planned.word_parameters == 64 * vocabulary
+    tokens = Tokens.from_offsets(np.ones(sum(lengths), np.int32), np.cumsum([0, *lengths]))
+    saved = SavedBytes(encoder.parameters())
+    with saved:
+        output_MD = encoder(*map(torch.from_numpy, encoder.collate(tokens, np.arange(len(lengths)))))
+    kept = planned.kept_bytes(sum(lengths), len(lengths)) + planned.bytes_per_pass
+    assert kept == pytest.approx(saved.total, rel=0.02)
+    del output_MD
 
 
 def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the_ledger(

@@ -11,7 +11,7 @@ import pytest
 
 from xmcbench.engine.planning import memory as memory_module
 from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, accelerator
-from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large
+from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large, too_long
 from xmcbench.engine.planning.workload import Lengths
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
@@ -32,6 +32,8 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         budget: dict[str, Any] | None = None,
         dataset: str = "catalog-200",
         machine: Machine | None = None,
+        workers: int = 1,
+        lengths: Lengths = Lengths(12, 6),  # noqa: B008 (frozen)
         **settings: Any,
     ) -> TrialPlan:
         found = registry().method(method)
@@ -44,7 +46,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             dataset=dataset, dataset_hash="", seed=0, budget=Budget.model_validate(budget or {"steps": 10}),
         )  # fmt: skip
         machine = machine or Machine(DEVICE, kind="cpu")
-        return Planner(tmp_path / "data", tmp_path / "cache", Lengths(12, 6), machine).plan(trial)
+        return Planner(tmp_path / "data", tmp_path / "cache", lengths, machine).plan(trial, workers)
 
     return plan
 
@@ -61,7 +63,7 @@ def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[...,
 
 
 def test_several_workers_share_and_talk(planned: Callable[..., TrialPlan]) -> None:
-    one, four = (planned("ova", machine=Machine(DEVICE, workers, kind="cuda")) for workers in (1, 4))
+    one, four = (planned("ova", machine=Machine(DEVICE, kind="cuda"), workers=workers) for workers in (1, 4))
     assert (one.flops, one.steps) == (four.flops, four.steps)
     assert four.seconds == pytest.approx(one.seconds / 4)
     assert four.device_hours == pytest.approx(one.device_hours)
@@ -98,7 +100,7 @@ def test_a_larger_batch_keeps_more_until_nothing_is_kept(planned: Callable[..., 
 def test_less_is_kept_and_more_recomputed_where_the_budget_has_little_memory(planned: Callable[..., TrialPlan]) -> None:
     settings: dict[str, Any] = {"negatives": "in-batch", "batch_size": 64, "micro_batch_tokens": 64}
     enough = planned(**settings)
-    peak = enough.memory.before_training + 1000
+    peak = enough.memory.before_training + int(enough.memory.activations)  # half of that is for activations
     scarce = planned(**settings, budget={"steps": 10, "peak_bytes": peak})
     none = planned(**settings, activation_gib=0)
     assert none.memory.activations < scarce.memory.activations < enough.memory.activations
@@ -135,6 +137,33 @@ def test_a_dataset_that_is_not_here_is_planned_from_its_card(planned: Callable[.
     assert "eurlex-4k is not here: queries and labels of 12 and 6 tokens are assumed" in made.notes
     # 16 queries draw a label each; with so many labels few of them are the same.
     assert made.encoder_tokens == pytest.approx(made.steps * (16 * 12 + 16 * 6), rel=0.01)
+
+
+def test_lengths_follow_from_the_words_on_the_card(planned: Callable[..., TrialPlan]) -> None:
+    def lengths(dataset: str, **settings: Any) -> str:
+        made = planned(dataset=dataset, negatives="in-batch", budget={"steps": 1}, lengths=Lengths(), **settings)
+        return made.notes[0].removeprefix(f"{dataset} is not here: queries and labels of ")
+
+    # 2 + 1.4 * 6.92 words of a product's title; 2 + 1.4 * 3.26 of a category, and a long article
+    assert lengths("lf-amazontitles-131k") == "12 and 12 tokens are assumed"
+    assert lengths("lf-wikipedia-500k") == "128 and 7 tokens are assumed"
+    assert lengths("lf-wikipedia-500k", max_query_length=64, max_label_length=5) == "64 and 5 tokens are assumed"
+
+
+def test_a_second_stage_is_planned_up_to_its_encoder(planned: Callable[..., TrialPlan], small_encoder: str) -> None:
+    first = {"encoder": {"name": small_encoder}, "batch_size": 16}
+    whole = planned("classifier", budget={"steps": 10}, first={"method": "dexml", **first}, share=0.6)
+    assert whole.flops == planned("dexml", budget={"steps": 6}).flops
+    assert whole.notes == ("a: what trains its encoder (dexml) is counted, the stage that follows is not",)
+
+
+def test_a_time_limit_below_the_prediction_is_told(planned: Callable[..., TrialPlan]) -> None:
+    plan = planned(workers=2)
+    assert too_long(plan, plan.seconds) is None
+    assert too_long(plan, plan.seconds / 2) == (
+        f"catalog-200/a is predicted to take {plan.seconds / 3600:.4g} hours on 2 x {DEVICE.name}, "
+        f"the suite's timeout ends it after {plan.seconds / 7200:.4g}"
+    )
 
 
 def test_what_trains_no_encoder_is_not_planned(planned: Callable[..., TrialPlan]) -> None:

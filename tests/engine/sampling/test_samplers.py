@@ -58,14 +58,26 @@ def nearest(sampler: Sampler) -> Nearest:
     return found
 
 
+CHOICES: tuple[Any, ...] = ("drawn", "one", "one-by-draws")
 MAKERS = [in_batch, hard, all_labels, clustered]
 Make = Callable[..., Sampler]
+
+
+def chosen_pairs(batch: Batch, which: Any) -> list[tuple[int, int]]:
+    """The queries and labels of the pairs that this choice of positives trains on."""
+    positives = batch.positives
+    here = positives.weights(which) > 0
+    queries = batch.query_ids[positives.rows_P[here].numpy()]
+    return list(zip(queries.tolist(), batch.label_ids[positives.columns_P[here].numpy()].tolist(), strict=True))
 
 
 def same(one: Batch, other: Batch) -> bool:
     def arrays(batch: Batch) -> list[Any]:
         positives = batch.positives
-        return [batch.query_ids, batch.label_ids, positives.rows_P, positives.columns_P, positives.sampled_B]
+        return [
+            *(batch.query_ids, batch.label_ids, positives.rows_P, positives.columns_P),
+            *(positives.weights(which) for which in CHOICES),
+        ]
 
     return all(np.array_equal(a, b) for a, b in zip(arrays(one), arrays(other), strict=True))
 
@@ -87,8 +99,12 @@ def test_every_true_pair_of_the_pool_is_marked_and_no_other(
         np.add.at(marked, (positives.rows_P.numpy(), positives.columns_P.numpy()), 1)
         assert np.array_equal(marked, DENSE[np.ix_(batch.query_ids, pool)])  # none missing, none twice, last included
         assert bool((positives.rows_P.diff() >= 0).all())
-        assert bool((positives.sampled_B >= 0).all())  # at least one positive of each query is in its pool
-        assert torch.equal(positives.rows_P[positives.sampled_B], torch.arange(len(batch.query_ids)))
+        for which in CHOICES:
+            weights_P = positives.weights(which)
+            assert weights_P.unique().tolist() in ([0, 1], [1])
+            counts_B = torch.bincount(positives.rows_P, weights_P)
+            most_B = torch.from_numpy(DENSE[batch.query_ids].sum(1)).clamp(max=drawn if which == "drawn" else 1)
+            assert torch.equal(counts_B, most_B.double())
 
 
 @pytest.mark.parametrize("make", MAKERS)
@@ -110,14 +126,15 @@ def test_batches_are_random_access(make: Make) -> None:
     assert not np.array_equal(make(seed=4).batch(0, 0).query_ids, in_order[0].query_ids)
 
 
-def test_the_sampled_positive_is_about_uniform() -> None:
+def test_one_positive_of_all_is_about_uniform() -> None:
     query = int(np.argmax(DENSE.sum(1)))
     drawn: Counter[int] = Counter()
     sampler = all_labels(batch_size=QUERIES)
     for epoch in range(400):
         batch = sampler.batch(epoch, 0)
         row = int(np.flatnonzero(batch.query_ids == query)[0])
-        drawn[int(batch.positives.columns_P[batch.positives.sampled_B[row]])] += 1
+        here = (batch.positives.rows_P == row) & (batch.positives.weights("one") == 1)
+        drawn[int(batch.positives.columns_P[here])] += 1
     assert set(drawn) == set(np.flatnonzero(DENSE[query]))
     assert min(drawn.values()) > 0.7 * 400 / len(drawn)
 
@@ -127,12 +144,14 @@ def test_the_sampled_positive_is_about_uniform() -> None:
 def test_positives_are_drawn_up_to_a_number_without_replacement(by: Any, wanted: int | None, seed: int) -> None:
     draw = in_batch(positives=Draw(wanted, by)).drawn
     queries = np.random.default_rng(seed).permutation(QUERIES)[:20]
-    drawn, ends = draw.labels(queries, np.random.default_rng(seed)), 0
-    for query in queries:
+    (rows, drawn), ends = draw.pairs(queries, np.random.default_rng(seed)), 0
+    assert np.array_equal(rows, np.sort(rows))
+    for row, query in enumerate(queries):
         true = np.flatnonzero(DENSE[query])
         starts, ends = ends, ends + (len(true) if wanted is None else min(wanted, len(true)))
         assert len(set(drawn[starts:ends])) == ends - starts
         assert set(drawn[starts:ends]) <= set(true)
+        assert set(rows[starts:ends]) <= {row}
     assert ends == len(drawn)
 
 
@@ -143,7 +162,7 @@ def test_positives_are_drawn_as_often_as_their_weights_say(by: Any) -> None:
     weights_L = inverse_propensity(DATA.targets, 2.0, 0.1) if by == "propensity" else np.ones(LABELS)
     query = int(np.argmax(DENSE.sum(1)))
     true = np.flatnonzero(DENSE[query])
-    drawn = sampler.drawn.labels(np.full(20_000, query), np.random.default_rng(0))
+    _, drawn = sampler.drawn.pairs(np.full(20_000, query), np.random.default_rng(0))
     found = np.bincount(drawn, minlength=LABELS)[true] / len(drawn)
     np.testing.assert_allclose(found, weights_L[true] / weights_L[true].sum(), atol=0.012)
 
@@ -155,7 +174,7 @@ def test_a_second_draw_weighs_what_the_first_left() -> None:
     sampler.drawn.weights_L = np.ones(LABELS)
     true, weights = np.flatnonzero(DENSE[query]), np.array([1.0, 2.0, 5.0]) / 8
     sampler.drawn.weights_L[true] = weights
-    drawn = sampler.drawn.labels(np.full(20_000, query), np.random.default_rng(0))
+    _, drawn = sampler.drawn.pairs(np.full(20_000, query), np.random.default_rng(0))
     both = [weights[i] * weights[j] / (1 - weights[i]) for i in range(3) for j in range(3) if i != j]
     wanted = [
         sum(both[0:2]) + both[2] + both[4],
@@ -187,11 +206,12 @@ def test_a_shortlist_is_padded_where_labels_run_out() -> None:
 @settings(max_examples=20)
 @given(wanted=st.integers(1, 12), seed=st.integers(0, 50))
 def test_negatives_are_drawn_without_replacement_from_the_shortlist(wanted: int, seed: int) -> None:
-    sampler = hard(per_query=wanted)
+    sampler = hard(per_query=wanted, batch_size=1, seed=seed)
     nearest_NK = nearest(sampler).nearest_NK
     assert nearest_NK is not None
-    for query in sampler.query_ids:
-        pool = sampler.pool(np.array([query]), np.random.default_rng(seed))
+    for index in range(sampler.num_batches(0)):
+        batch = sampler.batch(0, index)
+        (query,), pool = batch.query_ids, batch.label_ids
         negatives = [label for label in pool if not DENSE[query, label]]
         assert len(negatives) == min(wanted, 10)
         assert set(negatives) <= set(nearest_NK[query].tolist())
@@ -237,7 +257,7 @@ def test_each_source_of_negatives_adds_its_own() -> None:
     assert nearest_NK is not None
     for index in range(sampler.num_batches(0)):
         batch = sampler.batch(0, index)
-        drawn = plain.drawn.labels(batch.query_ids, sampler.rng("batch", 0, index))
+        _, drawn = plain.drawn.pairs(batch.query_ids, sampler.rng("batch", 0, index))
         assert set(drawn) < set(batch.label_ids)
         assert set(batch.label_ids) - set(drawn) <= set(nearest_NK[batch.query_ids].ravel())
 
@@ -250,7 +270,7 @@ def test_a_part_serves_one_sampler() -> None:
 
 
 @given(seed=st.integers(0, 99), added=st.integers(0, LABELS))
-def test_a_wider_pool_has_its_true_pairs_and_the_sampled_ones_of_before(seed: int, added: int) -> None:
+def test_a_wider_pool_has_its_true_pairs_and_the_chosen_ones_of_before(seed: int, added: int) -> None:
     sampler = in_batch(seed=seed)
     batch = sampler.batch(0, 0)
     more = np.random.default_rng(seed).permutation(LABELS)[:added]
@@ -258,9 +278,9 @@ def test_a_wider_pool_has_its_true_pairs_and_the_sampled_ones_of_before(seed: in
     marked = np.zeros((len(batch.query_ids), len(wide.label_ids)), int)
     np.add.at(marked, (wide.positives.rows_P.numpy(), wide.positives.columns_P.numpy()), 1)
     assert np.array_equal(marked, DENSE[np.ix_(wide.query_ids, wide.label_ids)])
-    sampled = [(each.label_ids[each.positives.columns_P], each.positives.sampled_B) for each in (batch, wide)]
-    assert np.array_equal(*(labels[pairs] for labels, pairs in sampled))
-    assert torch.equal(wide.positives.rows_P[wide.positives.sampled_B], torch.arange(len(batch.query_ids)))
+    for which in CHOICES:
+        before, after = (chosen_pairs(each, which) for each in (batch, wide))
+        assert before == after
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=[recipe.name for recipe in RECIPES])
@@ -299,7 +319,7 @@ def test_the_last_label_of_a_pool_is_a_positive(make: Make, loss: str) -> None:
     if loss == "binary_cross_entropy":
         value = losses.binary_cross_entropy(queries[[row]], labels, alone, temperature=1.0)
     else:
-        value = getattr(losses, loss)(queries[[row]], labels, alone, alone.one_sampled(), temperature=1.0)
+        value = getattr(losses, loss)(queries[[row]], labels, alone, alone.weights("one"), temperature=1.0)
     value.backward()
     assert value.item() > 0
     assert labels.grad is not None
@@ -310,5 +330,5 @@ def test_the_last_label_of_a_pool_is_a_positive(make: Make, loss: str) -> None:
 def only(batch: Batch, row: int) -> dict[str, torch.Tensor]:
     """The fields of the positives of one query of the batch."""
     mine = batch.positives.rows_P == row
-    columns = batch.positives.columns_P[mine]
-    return {"rows_P": torch.zeros_like(columns), "columns_P": columns, "sampled_B": torch.zeros(1, dtype=torch.int64)}
+    columns, one = batch.positives.columns_P[mine], batch.positives.weights("one")[mine]
+    return {"rows_P": torch.zeros_like(columns), "columns_P": columns, "num_queries": 1, "chosen": {"one": one}}

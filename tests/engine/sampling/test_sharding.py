@@ -21,10 +21,8 @@ def make_batch(seed: int, queries: int) -> tuple[Batch, np.ndarray]:
     truth = rng.random((queries, LABELS)) < 0.3
     pool = np.flatnonzero(rng.random(LABELS) < 0.6)
     rows, columns = np.nonzero(truth[:, pool])
-    sampled = [int(rng.choice(np.flatnonzero(rows == row))) if (rows == row).any() else -1 for row in range(queries)]
-    positives = Positives(
-        torch.from_numpy(rows), torch.from_numpy(columns), torch.tensor(sampled, dtype=torch.int64), len(pool)
-    )
+    chosen = {which: torch.from_numpy(rng.integers(0, 3, len(rows))).float() for which in ("drawn", "one")}
+    positives = Positives(torch.from_numpy(rows), torch.from_numpy(columns), queries, len(pool), chosen)
     return Batch(np.arange(queries), pool, positives), truth
 
 
@@ -39,7 +37,7 @@ def test_shares_partition_the_batch(seed: int, queries: int, size: int, grouped:
     assert np.array_equal(
         np.concatenate([batch.query_ids[shard.queries(queries)] for shard in shards]), batch.query_ids
     )
-    sampled = []
+    chosen: dict[str, list[tuple[int, int, float]]] = {"drawn": [], "one": []}
     for shard in shards:
         share = shard.share(batch)
         assert set(share.label_ids) == set(batch.label_ids) & set(shard.label_ids)
@@ -49,13 +47,17 @@ def test_shares_partition_the_batch(seed: int, queries: int, size: int, grouped:
         marked[positives.rows_P, positives.columns_P] = True
         assert np.array_equal(marked, truth[:, share.label_ids])
         assert len(positives.rows_P) == marked.sum()
-        held = positives.sampled_B >= 0
-        pairs = positives.sampled_B[held]
-        assert torch.equal(positives.rows_P[pairs], torch.arange(queries)[held])
-        sampled += [(int(positives.rows_P[p]), int(share.label_ids[positives.columns_P[p]])) for p in pairs]
-    pairs = batch.positives.sampled_B[batch.positives.sampled_B >= 0]
-    wanted = [(int(batch.positives.rows_P[p]), int(batch.label_ids[batch.positives.columns_P[p]])) for p in pairs]
-    assert sorted(sampled) == sorted(wanted)  # each query's one positive is with one worker
+        for which, pairs in chosen.items():
+            pairs += weighted_pairs(share, which)
+    for which, pairs in chosen.items():
+        assert sorted(pairs) == sorted(weighted_pairs(batch, which))  # each chosen pair is with one worker
+
+
+def weighted_pairs(batch: Batch, which: str) -> list[tuple[int, int, float]]:
+    """Row, label and weight of each pair."""
+    positives = batch.positives
+    labels = batch.label_ids[positives.columns_P.numpy()]
+    return list(zip(positives.rows_P.tolist(), labels.tolist(), positives.chosen[which].tolist(), strict=True))
 
 
 def test_labels_of_a_group_lie_together() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -34,14 +34,12 @@ def small(sizes: Sizes, shape: tuple[int, int, int]) -> Iterator[None]:
         yield
 
 
-@settings(deadline=None)
 @given(case=tied(), sizes=SIZES, shape=SHAPES)
 def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
     with small(sizes, shape):
         assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), case.solution())
 
 
-@settings(deadline=None)
 @given(case=tied(), sizes=SIZES, shape=SHAPES)
 def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
     with small(sizes, shape):
@@ -71,6 +69,16 @@ def test_vectors_kept_in_bf16_are_scored_in_float32() -> None:
     assert_same(top_k(queries_ND, labels_LD, 9), top_k(queries_ND.float(), labels_LD.float(), 9))
 
 
+def test_numpys_products_find_what_torchs_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = clustered()
+    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(7, 500, 1000))
+    found = []
+    for by_numpy in (True, False):
+        monkeypatch.setattr(exact, "numpy_multiplies_faster", lambda answer=by_numpy: answer)
+        found.append(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude))
+    assert_same(*found)
+
+
 @pytest.mark.parametrize("sizes", [Sizes(1, 1_000, 1), Sizes(2, 33, 500), Sizes(4, 1, 10_000), Sizes(9, 128, 7_000)])
 def test_chunks_change_no_score(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -> None:
     case = clustered(num_queries=9, num_labels=200)
@@ -79,7 +87,6 @@ def test_chunks_change_no_score(sizes: Sizes, monkeypatch: pytest.MonkeyPatch) -
     assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), whole)
 
 
-@settings(deadline=None)
 @given(case=st.one_of(tied(), st.just(clustered(num_queries=5))), num_shards=st.integers(1, 5))
 def test_merged_shards_equal_the_whole(case: Case, num_shards: int) -> None:
     parts = []

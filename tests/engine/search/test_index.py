@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 
 from xmcbench import XMCBenchError
 from xmcbench.engine.search import HNSW, IVF, Backend, FaissIndex, build_index, top_k
@@ -21,7 +21,6 @@ from .cases import Case, assert_same, clustered, tied
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
 
-@settings(deadline=None)
 @given(case=tied())
 def test_flat_faiss_gives_the_exact_answer(case: Case) -> None:
     found = build_index(case.labels_LD, "faiss-flat").top_k(case.queries_ND, case.k, exclude=case.exclude)

@@ -65,7 +65,7 @@ class Toy(EmbeddingMethod):
         self.calls += 1
         positives = batch.positives
         queries_BD = self.query_vectors(queries_BD)
-        loss = losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.one_sampled(), temperature=0.1)
+        loss = losses.decoupled_softmax(queries_BD, labels_SD, positives, positives.weights("one"), temperature=0.1)
         if self.config.classifier:
             table = self.modules["classifier"]
             rows_SD = table(table.rows_of(torch.from_numpy(batch.label_ids)))
@@ -73,7 +73,12 @@ class Toy(EmbeddingMethod):
         return loss * torch.nan if self.calls - 1 == self.config.blow_up_at else loss
 
 
+OF_STATIC = {"words": "random", "dimension": 24, "word_weights": True, "linear": 32}
+STATIC = "static"  # in place of a transformer's folder: words without context, all parts of which learn
+
+
 def toy(encoder: str, **settings: Any) -> Toy:
     """A `Toy` with batches of 20 (three an epoch) and dropout in encoder and head, unless told otherwise."""
-    encoders = {"name": encoder, "dropout": settings.pop("dropout", 0.1), "hidden_dropout": 0.1}
+    encoders: dict[str, Any] = {"name": encoder, "dropout": settings.pop("dropout", 0.1)}
+    encoders |= OF_STATIC if encoder == STATIC else {"hidden_dropout": 0.1}
     return Toy(Toy.Config(**({"encoder": encoders, "batch_size": 20, "head_dropout": 0.1} | settings)))

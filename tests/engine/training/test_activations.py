@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
 from torch import nn
 
@@ -28,3 +30,12 @@ def test_without_a_graph_nothing_is_kept() -> None:
     with saved, torch.no_grad():
         layer(torch.randn(6, 10)).exp()
     assert saved.total == 0
+
+
+def test_a_graph_that_is_dropped_is_freed() -> None:
+    """An operation that keeps its own result must not keep itself alive by it."""
+    with SavedBytes([]):
+        result = torch.ones(10, requires_grad=True).exp()
+    storage = weakref.ref(result.untyped_storage())
+    del result
+    assert storage() is None

@@ -14,19 +14,19 @@ from torch import Tensor, nn
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.embedding import autocast
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
 
 QUERY_ROWS, LABEL_ROWS = np.array([5, 0, 41, 17, 3]), np.array([2, 3, 11, 39])
 SOME_BYTES, ALL_BYTES = 120_000, 10**9
 
 
-def make_encoder(path: str, dropout: float) -> Encoder:
-    return Encoder.load(EncoderConfig(name=path, dropout=dropout, hidden_dropout=dropout), path).train()
+def make_encoder(path: str, dropout: float) -> TransformerEncoder:
+    return TransformerEncoder.load(EncoderConfig(name=path, dropout=dropout, hidden_dropout=dropout), path).train()
 
 
-def make_cache(encoder: Encoder, *, activation_bytes: int, micro_batch_tokens: int = 25) -> GradientCache:
+def make_cache(encoder: TransformerEncoder, *, activation_bytes: int, micro_batch_tokens: int = 25) -> GradientCache:
     return GradientCache(
         encoder,
         device=torch.device("cpu"),
@@ -36,7 +36,7 @@ def make_cache(encoder: Encoder, *, activation_bytes: int, micro_batch_tokens: i
     )
 
 
-def texts(encoder: Encoder, data: TrainingData) -> tuple[Tokens, Tokens]:
+def texts(encoder: TransformerEncoder, data: TrainingData) -> tuple[Tokens, Tokens]:
     return encoder.tokenizer.tokens(data.texts, 16), encoder.tokenizer.tokens(data.label_texts, 8)
 
 
@@ -58,7 +58,7 @@ def objective(embeddings_ND: Tensor) -> Tensor:
     return ((queries @ labels.T) * 3 - torch.arange(len(LABEL_ROWS))).square().sum()
 
 
-def gradients(encoder: Encoder) -> dict[str, Tensor]:
+def gradients(encoder: TransformerEncoder) -> dict[str, Tensor]:
     return {name: p.grad.clone() for name, p in encoder.named_parameters() if p.grad is not None}
 
 
@@ -199,7 +199,7 @@ def test_a_compiled_encoder_draws_as_torch_does(small_encoder: str, monkeypatch:
     """A compiler's own draws differ between a pass with a graph and one without."""
     asked: list[tuple[nn.Module, object]] = []
     monkeypatch.setattr(nn.Module, "compile", lambda module, **how: asked.append((module, how["options"])))
-    encoder = Encoder.load(EncoderConfig(name=small_encoder, compile=True), Path(small_encoder))
+    encoder = TransformerEncoder.load(EncoderConfig(name=small_encoder, compile=True), Path(small_encoder))
     assert asked == [(encoder.transformer, {"fallback_random": True})]
 
 

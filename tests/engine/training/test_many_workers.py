@@ -17,7 +17,7 @@ from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut
 
-from .method import toy
+from .method import STATIC, toy
 
 DATA = toy_data(ignored=1)
 CASES: dict[str, dict[str, Any]] = {
@@ -83,6 +83,11 @@ def test_any_number_of_workers_ends_with_the_same(case: str, small_encoder: str,
             assert np.array_equal(outcome["weights"], found[0]["weights"])
 
 
+@pytest.mark.parametrize("case", ["hard, clipped", "all labels, a table", "batches of 2, a table"])
+def test_a_static_encoder_on_any_number_of_workers_too(case: str, tmp_path: Path) -> None:
+    test_any_number_of_workers_ends_with_the_same(case, STATIC, tmp_path)
+
+
 def test_micro_batches_of_any_size_end_with_the_same(small_encoder: str, tmp_path: Path) -> None:
     """With dropout in encoder and head, and too little memory to keep all activations."""
     outcomes = [
@@ -90,6 +95,14 @@ def test_micro_batches_of_any_size_end_with_the_same(small_encoder: str, tmp_pat
         for tokens in (16, 64, None)
     ]
     assert_alike(outcomes[1:], outcomes[0])
+
+
+def test_micro_batches_of_a_static_encoder_end_with_the_same(tmp_path: Path) -> None:
+    test_micro_batches_of_any_size_end_with_the_same(STATIC, tmp_path)
+
+
+def test_a_static_encoder_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
+    test_a_killed_run_goes_on_with_another_number_of_workers((3, 2), STATIC, tmp_path)
 
 
 @pytest.mark.parametrize("sizes", [(3, 3), (3, 1), (1, 2)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +23,7 @@ from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
 
-from .method import Toy, toy
+from .method import STATIC, Toy, toy
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "in-batch, steps": ({"negatives": "in-batch"}, {"steps": 9}),
@@ -80,19 +82,54 @@ def without_seconds(curve: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in point.items() if name != "device_seconds"} for point in curve]
 
 
+@pytest.fixture(scope="module")
+def unbroken_runs(
+    small_encoder: str, data: TrainingData, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Toy, Run]]:
+    """The run of a case that is not killed, trained once."""
+
+    @cache
+    def unbroken(case: str) -> tuple[Toy, Run]:
+        settings, budget = CASES[case]
+        return finish(toy(small_encoder, **settings), data, make_run(tmp_path_factory.mktemp("unbroken"), budget))
+
+    return unbroken
+
+
 # A run killed at step n goes on from n - 1: 5 lies within an epoch, 4 at the beginning of one.
 @pytest.mark.parametrize("kills", [[1], [5], [4, 6]])
 @pytest.mark.parametrize("case", CASES)
 def test_resumed_equals_unbroken(
-    case: str, kills: list[int], small_encoder: str, data: TrainingData, tmp_path: Path
+    case: str,
+    kills: list[int],
+    unbroken_runs: Callable[[str], tuple[Toy, Run]],
+    small_encoder: str,
+    data: TrainingData,
+    tmp_path: Path,
+) -> None:
+    assert_resumed_equals(unbroken_runs(case), case, kills, small_encoder, data, tmp_path)
+
+
+def assert_resumed_equals(
+    unbroken: tuple[Toy, Run], case: str, kills: list[int], encoder: Any, data: TrainingData, root: Path
 ) -> None:
     settings, budget = CASES[case]
-    unbroken = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "a", budget))
     assert unbroken[1].ledger.steps > max(kills)
     for step in kills:
-        fit_and_kill(step, toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
-    resumed = finish(toy(small_encoder, **settings), data, make_run(tmp_path / "b", budget))
+        fit_and_kill(step, toy(encoder, **settings), data, make_run(root / "b", budget))
+    resumed = finish(toy(encoder, **settings), data, make_run(root / "b", budget))
     assert_same(unbroken, resumed, data)
+
+
+@pytest.mark.parametrize("case", ["in-batch, tokens", "hard, second passes", "embedding cache"])
+def test_a_static_encoder_resumes_too(case: str, data: TrainingData, tmp_path: Path) -> None:
+    settings, budget = CASES[case]
+    unbroken = finish(toy(STATIC, **settings), data, make_run(tmp_path / "a", budget))
+    assert_resumed_equals(unbroken, case, [5], STATIC, data, tmp_path)
+
+
+def test_a_static_encoder_with_selection(data: TrainingData, tmp_path: Path) -> None:
+    test_with_selection_too(5, STATIC, data, tmp_path)
 
 
 @pytest.mark.parametrize("kill", [2, 5, 9])

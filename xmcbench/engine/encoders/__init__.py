@@ -1,4 +1,4 @@
-"""Text encoders: any transformers model, its tokenizer and settings."""
+"""Text encoders: any transformers model, or the mean of word vectors; their tokenizers and settings."""
 
 import lazy_loader
 

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from xmcbench.engine.device import upload
 from xmcbench.trial.run import derive_seed
 from xmcbench.trial.splitmix64 import splitmix64
 
@@ -41,6 +42,7 @@ class SeededDropout(TorchFunctionMode):
         super().__init__()
         self.seeds_M = seeds_M
         self.calls = 0
+        self._uploaded: Tensor | None = None  # the seeds on a GPU
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -88,12 +90,14 @@ class SeededDropout(TorchFunctionMode):
 
     def _kept(self, shape: torch.Size, dropped: int, device: torch.device) -> Tensor:
         """Float32 of that shape: 0 where a value is dropped, else what keeps the expectation."""
-        numbers_M, scale = mixed(self.seeds_M + np.uint64(self.calls)), LEVELS / (LEVELS - dropped)
-        last, sizes = shape[-1], (*shape[1:-1], -(-shape[-1] // 4))
+        last, sizes, scale = shape[-1], (*shape[1:-1], -(-shape[-1] // 4)), LEVELS / (LEVELS - dropped)
         if device.type == "cpu":
+            numbers_M = mixed(self.seeds_M + np.uint64(self.calls))
             kept = torch.from_numpy(_kept(numbers_M, _places(sizes), dropped, scale))
         else:
-            kept = _kept_on_device(torch.from_numpy(numbers_M.view(np.int64)).to(device), sizes, dropped) * scale
+            if self._uploaded is None:
+                self._uploaded = upload(self.seeds_M.view(np.int64), device)
+            kept = _kept_on_device(splitmix64(self._uploaded + self.calls), sizes, dropped) * scale
         return kept.view(*shape[:-1], -1)[..., :last]
 
 
@@ -128,7 +132,11 @@ def _places(sizes: tuple[int, ...]) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _places_on(device: torch.device, sizes: tuple[int, ...]) -> Tensor:
-    return torch.from_numpy(_places(sizes).view(np.int64)).to(device)
+    """What `_places` computes, int64, on a device."""
+    numbers = torch.zeros((), dtype=torch.int64, device=device)
+    for size in sizes:
+        numbers = splitmix64(numbers[..., None] + torch.arange(1, size + 1, device=device))
+    return numbers.flatten()
 
 
 def _kept(numbers_M: np.ndarray, places_K: np.ndarray, dropped: int, scale: float) -> np.ndarray:

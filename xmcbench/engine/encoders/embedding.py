@@ -1,6 +1,6 @@
 """Embedding whole collections of texts, without gradients.
 
-Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
+Legend: N texts, D dimensions.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.device import upload
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import Precision
 
@@ -37,17 +37,6 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
             module.train(mode)
 
 
-def upload(array: np.ndarray, device: torch.device) -> Tensor:
-    """The array on the device; copied from pinned memory, so that a GPU keeps computing meanwhile."""
-    tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
-
-
-def upload_texts(ids: np.ndarray, mask: np.ndarray, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Ids [M, W] and mask [M, W] as the encoder takes them: without a mask where nothing is padded."""
-    return upload(ids, device), None if mask.all() else upload(mask, device)
-
-
 def embed_all(
     encoder: Encoder,
     tokens: Tokens,
@@ -61,8 +50,8 @@ def embed_all(
     result_ND, finished = torch.empty((len(tokens), encoder.dimension), device=device), 0
     # Autocast casts a weight once per context.
     with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
-        for group in micro_batches(tokens.lengths, micro_batch_tokens):
-            texts = upload_texts(*tokens.padded(group, encoder.tokenizer.pad_id), device)
+        for group in encoder.micro_batches(tokens.lengths, micro_batch_tokens):
+            texts = (upload(array, device) for array in encoder.collate(tokens, group))
             result_ND[upload(group.copy(), device)] = encoder(*texts)
             finished += len(group)
             progress(finished)

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.statistics import Spread
-from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder
+from xmcbench.engine.encoders.build import tokenizer_of
 from xmcbench.engine.encoders.settings import EncoderConfig
-from xmcbench.engine.encoders.tokenizer import TextTokenizer, tiny_tokenizer
 
 Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
 
@@ -21,9 +20,7 @@ def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progre
     """
     queries, labels, card = dataset.train.texts, dataset.label_texts, dataset.card
     progress("tokenizer", 0, 1)
-    config = EncoderConfig(name=encoder)
-    trained = tiny_tokenizer(queries, cache) if encoder in RANDOM_ENCODERS else Encoder.tokenizer_of(config)
-    tokenizer = TextTokenizer(trained)
+    tokenizer = tokenizer_of(EncoderConfig(name=encoder), queries, cache)
     progress("tokenizer", 1, 1)
     lengths = {}
     for kind, texts, most in (("query", queries, card.max_length), ("label", labels, card.max_label_length)):

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xmcbench.engine.encoders.settings import EncoderConfig
 
-POOLING = "1_Pooling"
+@dataclass(frozen=True)
+class SentenceModule:
+    """One of the modules that sentence-transformers applies in turn: its class, its folder, its JSON files by name.
 
-
-def write_sentence_layout(directory: Path, config: EncoderConfig, dimension: int, max_length: int) -> None:
-    """Make `SentenceTransformer(directory)` pool and normalise as `config` says, beside what `Encoder.save` wrote.
-
-    Texts are cut at `max_length` tokens. The names are those of sentence-transformers 2, which later versions read too.
+    Class names are those of sentence-transformers 2, which later versions read too.
     """
-    modules = [("Transformer", ""), ("Pooling", POOLING)]
-    if config.normalize:
-        modules.append(("Normalize", "2_Normalize"))  # has no settings, so no folder either
+
+    kind: str
+    folder: str = ""  # within the model's folder; empty: that folder itself
+    files: dict[str, Any] = field(default_factory=dict)
+
+
+def write_sentence_layout(directory: Path, modules: Sequence[SentenceModule], prompts: dict[str, str]) -> None:
+    """Make `SentenceTransformer(directory)` apply these modules, whose weights are in their folders already.
+
+    `prompts` are put before queries and documents.
+    """
+    index = [
+        {"idx": i, "name": str(i), "path": module.folder, "type": f"sentence_transformers.models.{module.kind}"}
+        for i, module in enumerate(modules)
+    ]
     files: dict[str, Any] = {
-        "modules.json": [
-            {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-            for i, (kind, path) in enumerate(modules)
-        ],
-        "sentence_bert_config.json": {"max_seq_length": max_length, "do_lower_case": False},
-        "config_sentence_transformers.json": {"model_type": "SentenceTransformer", "similarity_fn_name": "dot"},
-        f"{POOLING}/config.json": {
-            "word_embedding_dimension": dimension,
-            "pooling_mode_cls_token": config.pooling == "cls",
-            "pooling_mode_mean_tokens": config.pooling == "mean",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
+        "modules.json": index,
+        "config_sentence_transformers.json": {
+            "model_type": "SentenceTransformer",
+            "similarity_fn_name": "dot",
+            **({"prompts": prompts} if prompts else {}),
         },
     }
-    (directory / POOLING).mkdir(exist_ok=True)
+    files |= {f"{module.folder}/{name}".lstrip("/"): what for module in modules for name, what in module.files.items()}
     for name, content in files.items():
-        (directory / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        path = directory / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

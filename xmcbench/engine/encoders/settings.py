@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Precision = Literal["float32", "bf16"]
+RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
+STATIC = "static"  # the name of the encoder that averages word vectors
+OF_STATIC = ("words", "word_weights", "dimension", "linear")  # settings that only it has
+OF_TRANSFORMERS = ("pooling", "hidden_dropout", "compile", "layers")  # settings that it does not have
+OWN = (*RANDOM_ENCODERS, "minilm", STATIC)  # names that are no Hugging Face ids
+_NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
+
+
+def _unset(value: object) -> bool:
+    return value is None or value is False
 
 
 class EncoderConfig(BaseModel):
@@ -14,9 +26,11 @@ class EncoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, or a Hugging Face id or path")
-    pooling: Literal["mean", "cls"] = Field(
-        "mean", description="mean of the token vectors, or the vector of the first token"
+    name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, static, or a Hugging Face id or path")
+    pooling: Literal["mean", "cls", "own"] = Field(
+        "mean",
+        description="mean of the token vectors, the vector of the first token, or what a folder of "
+        "sentence-transformers has of its own: pooling, dense layers, normalisation and prompts",
     )
     normalize: bool = Field(default=True, description="scale embeddings to length 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
@@ -25,7 +39,48 @@ class EncoderConfig(BaseModel):
     )
     compile: bool = Field(default=False, description="compile the transformer (torch.compile; needs a C++ compiler)")
 
+    # What follows is left out of a configuration where it is not set, so that keys of trials without it stay.
+    layers: int | None = Field(
+        default=None, gt=0, exclude_if=_unset, description="keep only the first layers of a pretrained transformer"
+    )
+    words: str | None = Field(
+        default=None,
+        exclude_if=_unset,
+        description="of static: its table of word pieces: minilm, wordllama, random, or a folder that "
+        "sentence-transformers or model2vec saved; null: minilm",
+    )
+    word_weights: bool = Field(
+        default=False, exclude_if=_unset, description="of static: learn a weight per word piece, at first 1"
+    )
+    dimension: int | None = Field(
+        default=None, gt=0, exclude_if=_unset, description="of static with words random: of its table; null: 256"
+    )
+    linear: int | None = Field(
+        default=None, gt=0, exclude_if=_unset, description="of static: dimensions of a linear layer; null: none"
+    )
+
+    @model_validator(mode="after")
+    def _settings_are_of_this_encoder(self) -> EncoderConfig:
+        foreign = OF_TRANSFORMERS if self.name == STATIC else OF_STATIC
+        if found := [name for name in foreign if getattr(self, name) != type(self).model_fields[name].default]:
+            of = "of transformers, not of static" if self.name == STATIC else f"of the encoder {STATIC}"
+            raise ValueError(f"{found[0]} is a setting {of}, found encoder {self.name!r}")
+        if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own"):
+            raise ValueError(f"layers and pooling: own are settings of pretrained transformers, found {self.name!r}")
+        if self.dimension is not None and self.words != "random":
+            raise ValueError(f"dimension is a setting of words: random, found words: {self.words or 'minilm'}")
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("name")
+    @classmethod
+    def _is_spelt_right(cls, name: str) -> str:
+        """Without the hub nobody knows its ids. But `nanno` is none, and training would be late to find out."""
+        near = get_close_matches(name, OWN, n=1, cutoff=_NEAR)
+        if near and name not in OWN and not Path(name).exists():
+            raise ValueError(f"unknown encoder {name!r} (did you mean {near[0]!r}?)")
+        return name

@@ -1,9 +1,10 @@
-"""Tokenizers: of a pretrained encoder, or trained on the data for the encoder `tiny`."""
+"""Tokenizers: of a pretrained encoder, or trained on the data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
 from xmcbench.files.cached_folder import open_or_make
 
 TINY_VOCABULARY = 6000
-TINY_SAMPLE = 200_000  # texts that the tokenizer of `tiny` is trained on, at most
+TINY_SAMPLE = 200_000  # texts that a tokenizer is trained on, at most
 
 
-def train_tokenizer(texts: Sequence[str]) -> Any:
-    """A lower-case WordPiece tokenizer of about `TINY_VOCABULARY` pieces: a pure function of `texts`.
+def train_tokenizer(texts: Sequence[str], vocabulary: int = TINY_VOCABULARY) -> Any:
+    """A lower-case WordPiece tokenizer of about `vocabulary` pieces: a pure function of `texts`.
 
     Of more than `TINY_SAMPLE` texts a random sample is used, drawn with a fixed seed.
     """
@@ -33,8 +34,8 @@ def train_tokenizer(texts: Sequence[str]) -> Any:
     # The trainer numbers inner letters (##a) in the order of a hash map that differs between processes, and breaks ties
     # by number. Named as special tokens they are numbered in the order given here; the real model is made from the
     # vocabulary alone, so that they are not special in it.
-    vocabulary = _train(texts, TINY_VOCABULARY, special + _inner_letters(texts))
-    tokenizer = _wordpiece(models.WordPiece(vocab=vocabulary, unk_token="[UNK]"))
+    pieces = _train(texts, vocabulary, special + _inner_letters(texts))
+    tokenizer = _wordpiece(models.WordPiece(vocab=pieces, unk_token="[UNK]"))
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )
@@ -69,50 +70,76 @@ def _inner_letters(texts: Sequence[str]) -> list[str]:
     return sorted(piece for piece in _train(texts, 0, []) if len(piece) == 3 and piece.startswith("##"))
 
 
-def tiny_tokenizer(texts: Sequence[str], cache: Path) -> Any:
+def trained_tokenizer(texts: Sequence[str], cache: Path, vocabulary: int = TINY_VOCABULARY) -> Any:
     """The tokenizer trained on `texts`, or on all texts of which they are a subset; cached in the folder `cache`."""
     from transformers import PreTrainedTokenizerFast
 
     if isinstance(texts, TextSubset):
         texts = texts.whole
-    directory = cache / "tokenizers" / text_hash(texts, f"tiny:{TINY_VOCABULARY}:{TINY_SAMPLE}")
+    directory = cache / "tokenizers" / text_hash(texts, f"tiny:{vocabulary}:{TINY_SAMPLE}")
     return open_or_make(
         directory,
         PreTrainedTokenizerFast.from_pretrained,
-        lambda made: train_tokenizer(texts).save_pretrained(made),
+        lambda made: train_tokenizer(texts, vocabulary).save_pretrained(made),
         "a trained tokenizer",
     )
 
 
 class TextTokenizer:
-    """A transformers tokenizer with an identity, which is the key under which its tokens are cached on disk."""
+    """A transformers tokenizer with an identity, which is the key under which its tokens are cached on disk.
 
-    def __init__(self, tokenizer: Any) -> None:
+    Without `special_tokens` a text has its own word pieces only, not those that mark its start and end. `prompt` is put
+    before every text.
+    """
+
+    def __init__(self, tokenizer: Any, *, special_tokens: bool = True, prompt: str = "") -> None:
         self.tokenizer = tokenizer
+        self.special_tokens, self.prompt = special_tokens, prompt
         self.pad_id = int(tokenizer.pad_token_id or 0)
         self._backend = getattr(tokenizer, "backend_tokenizer", None)
         content = json.dumps(tokenizer.get_vocab(), sort_keys=True) if self._backend is None else self._backend.to_str()
-        self.identity = sha256(content.encode()).hexdigest()
+        self.identity = sha256(content.encode()).hexdigest() + ("" if special_tokens else ":text alone")
+        self.identity += f":after {prompt!r}" if prompt else ""
+
+    def after(self, prompt: str) -> TextTokenizer:
+        """This tokenizer with a prompt before every text."""
+        if prompt == self.prompt:
+            return self
+        return TextTokenizer(self.tokenizer, special_tokens=self.special_tokens, prompt=prompt)
 
     def at(self, max_length: int) -> Tokenize:
-        """A function from texts to token ids, special tokens included, truncated to `max_length` tokens."""
+        """A function from texts to token ids, truncated to `max_length` tokens."""
 
         def tokenize(texts: Sequence[str]) -> list[list[int]]:
             encoding = self.tokenizer(
-                list(texts), truncation=True, max_length=max_length, return_attention_mask=False, verbose=False
+                prompted(texts),
+                add_special_tokens=self.special_tokens,
+                truncation=True,
+                max_length=max_length,
+                return_attention_mask=False,
+                verbose=False,
             )
             ids: list[list[int]] = encoding["input_ids"]
             return ids
 
+        def prompted(texts: Sequence[str]) -> list[str]:
+            return [self.prompt + text for text in texts] if self.prompt else list(texts)
+
         if self._backend is None:
             return tokenize
+        # Asked for ids alone: the wrapper of transformers takes longer than tokenising.
+        encode = partial(self.backend(max_length).encode_batch_fast, add_special_tokens=self.special_tokens)
+        return lambda texts: [encoding.ids for encoding in encode(prompted(texts))]
+
+    def backend(self, max_length: int) -> Any:
+        """A copy of the Rust tokenizer that truncates to `max_length` tokens."""
         from tokenizers import Tokenizer
 
-        # A copy of the Rust tokenizer, asked for ids alone: the wrapper of transformers takes longer than tokenising.
+        assert self._backend is not None
         backend = Tokenizer.from_str(self._backend.to_str())
         backend.enable_truncation(max_length, direction=getattr(self.tokenizer, "truncation_side", "right"))
         backend.no_padding()
-        return lambda texts: [encoding.ids for encoding in backend.encode_batch_fast(list(texts))]
+        return backend
 
     def tokens(
         self, texts: Sequence[str], max_length: int, cache: Path | None = None, progress: Progress = int

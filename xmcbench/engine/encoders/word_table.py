@@ -30,7 +30,7 @@ class WordTable(nn.Embedding):
         return made
 
     def forward(self, input: Tensor) -> Tensor:
-        if input.is_cuda:  # where clearing the table is quick, and finding the words that occur waits for the device
+        if not input.is_cpu:  # where clearing the table is quick, and finding the words that occur waits for the device
             return super().forward(input)
         vectors: Tensor = _Rows.apply(self.weight, input, self.padding_idx)  # type: ignore[no-untyped-call]
         return vectors

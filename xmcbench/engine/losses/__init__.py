@@ -2,7 +2,7 @@
 
 Each takes the embeddings of B queries [B, D] and of the S labels of the pool [S, D] (float32) and the true pairs
 (`Positives`), and returns a scalar: the mean over the queries, or this worker's part of it. `weights_P` [P] are the
-weights of the pairs, from `Positives.every`, `averaged` or `one_sampled`.
+weights of the pairs, from `Positives.every`, `averaged` or `weights`.
 """
 
 import lazy_loader

@@ -7,12 +7,14 @@ Legend: B queries, S labels of the pool (of this worker), P positive pairs.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from xmcbench.engine.device import upload
 from xmcbench.engine.workers import ALONE, Workers
 
 
@@ -20,22 +22,20 @@ from xmcbench.engine.workers import ALONE, Workers
 class Positives:
     """P true pairs of a B x S score matrix as `rows_P` (sorted) and `columns_P`, int64, without repeats.
 
-    `sampled_B` is the index of one pair per query, drawn uniformly: the positive of losses that train on one positive.
-    It is -1 for a query without a pair, and on all workers but the one that holds the pair. `workers` hold the other
-    labels of the pool. A loss is the mean over the B queries, which every worker has; if rows are divided among workers
+    A label that was drawn for one query is often true for another by chance: such a pair is among the P, too. `chosen`
+    has the weights float32 [P] of the pairs for losses that train on only some of them, by the values of the setting
+    `positives` (`TrainedPositives`); it may be empty if the loss trains on all. `workers` hold the other labels of the
+    pool. A loss is the mean over the B queries, which every worker has; if rows are divided among workers
     (`label_to_query`), it is the mean over the `total_rows` of all workers.
     """
 
     rows_P: Tensor
     columns_P: Tensor
-    sampled_B: Tensor
+    num_queries: int
     num_labels: int
+    chosen: Mapping[str, Tensor] = field(default_factory=dict)
     workers: Workers = ALONE
     total_rows: int | None = None
-
-    @property
-    def num_queries(self) -> int:
-        return int(self.sampled_B.shape[0])
 
     @property
     def mean_over(self) -> int:
@@ -45,11 +45,36 @@ class Positives:
     @cached_property
     def counts_B(self) -> Tensor:
         """The number of pairs per query, over all workers."""
-        return self.workers.sum(torch.bincount(self.rows_P, minlength=self.num_queries))
+        counts_B = self.rows_P.new_zeros(self.num_queries)
+        return self.workers.sum(counts_B.index_add_(0, self.rows_P, torch.ones_like(self.rows_P)))
+
+    @property
+    def host(self) -> Positives:
+        """The same pairs on the CPU. Pairs that came from there by `to` know it; of others a GPU is asked, once."""
+        return self if self.rows_P.is_cpu else self._host
+
+    @cached_property
+    def _host(self) -> Positives:
+        return self._moved(lambda tensor: tensor.cpu())
+
+    @cached_property
+    def by_column(self) -> tuple[Tensor, Tensor]:
+        """The columns in ascending order, on the CPU, and the indices of the pairs in that order, beside the pairs."""
+        columns_P, order_P = self.host.columns_P.sort(stable=True)
+        return columns_P, upload(order_P, self.rows_P.device)
 
     def to(self, device: torch.device | str) -> Positives:
-        names = ("rows_P", "columns_P", "sampled_B")
-        return replace(self, **{name: getattr(self, name).to(device) for name in names})
+        """These pairs on `device`."""
+        host, device = self.host, torch.device(device)
+        if device.type == "cpu":
+            return host
+        moved = host._moved(lambda tensor: upload(tensor, device))
+        moved.__dict__["_host"] = host
+        return moved
+
+    def _moved(self, move: Callable[[Tensor], Tensor]) -> Positives:
+        chosen = {which: move(weights_P) for which, weights_P in self.chosen.items()}
+        return replace(self, rows_P=move(self.rows_P), columns_P=move(self.columns_P), chosen=chosen)
 
     def mask(self) -> Tensor:
         """bool [B, S], true for the true pairs: for losses that need every score. It takes B x S bytes."""
@@ -66,33 +91,37 @@ class Positives:
         """[P] one over the number of the query's positives (UniDEC's PSL; DEXML's public code without sampling)."""
         return 1.0 / self.counts_B.clamp(min=1).to(torch.float32)[self.rows_P]
 
-    def one_sampled(self) -> Tensor:
-        """[P] one for each query's sampled pair, zero elsewhere (what DEXML's public code trains)."""
-        weights_P = torch.zeros_like(self.rows_P, dtype=torch.float32)
-        weights_P[self.sampled_B[self.sampled_B >= 0]] = 1.0
-        return weights_P
+    def weights(self, which: str) -> Tensor:
+        """[P] one for each pair that the setting `positives: which` trains on, zero elsewhere."""
+        return self.every() if which == "all" else self.chosen[which]
 
 
 def label_to_query(queries_BD: Tensor, labels_SD: Tensor, positives: Positives) -> tuple[Tensor, Tensor, Positives]:
     """The three arguments of a loss for the reverse direction, from labels to queries.
 
     Its rows are the R labels with a positive query, its pool the queries; other labels are left out. The loss is the
-    mean over the R labels of all workers. The sampled pair of a label is its first query in a random order of the
-    queries from torch's generator, so that workers with equal seeds draw the same.
+    mean over the R labels of all workers. A pair is `drawn` if it was in the first direction. `one` is the first query
+    of a label in a random order of the queries from torch's generator, so that workers with equal seeds draw the same;
+    `one-by-draws` is that query, times the number of queries that drew the label.
 
     Example:
-        >>> truth = Positives(torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2]), torch.tensor([0, 1]), 4)
+        >>> truth = Positives(torch.tensor([0, 1, 1]), torch.tensor([2, 0, 2]), 2, 4)
         >>> labels_RD, queries_BD, turned = label_to_query(torch.eye(2), torch.arange(8.0).view(4, 2), truth)
         >>> labels_RD.tolist(), turned.rows_P.tolist(), turned.columns_P.tolist()
         ([[0.0, 1.0], [4.0, 5.0]], [0, 1, 1], [1, 0, 1])
     """
-    with_query_R, rows_P = torch.unique(positives.columns_P, return_inverse=True)
+    host, device = positives.host, positives.rows_P.device  # the CPU knows the pairs: nothing waits for a GPU
+    with_query_R, rows_P = torch.unique(host.columns_P, return_inverse=True)
     by_row_P = rows_P.argsort(stable=True)
-    rows_P, columns_P = rows_P[by_row_P], positives.rows_P[by_row_P]
-    ranks_P = torch.randperm(positives.num_queries).to(columns_P.device)[columns_P]
+    rows_P, columns_P = rows_P[by_row_P], host.rows_P[by_row_P]
+    ranks_P = torch.randperm(positives.num_queries)[columns_P]
     first_R = torch.full_like(with_query_R, positives.num_queries).scatter_reduce_(0, rows_P, ranks_P, "amin")
-    sampled_R = (ranks_P == first_R[rows_P]).nonzero()[:, 0]
+    chosen = {"one": (ranks_P == first_R[rows_P]).to(torch.float32)}
+    if "drawn" in host.chosen:
+        chosen["drawn"] = host.chosen["drawn"][by_row_P]
+        draws_R = torch.zeros_like(first_R, dtype=torch.float32).index_add_(0, rows_P, chosen["drawn"])
+        chosen["one-by-draws"] = chosen["one"] * draws_R[rows_P]
     # The rows of a worker see all queries, so only the mean over rows needs the other workers.
-    total = int(positives.workers.sum(torch.tensor(len(with_query_R), device=rows_P.device)))
-    turned = Positives(rows_P, columns_P, sampled_R, positives.num_queries, total_rows=max(total, 1))
-    return labels_SD[with_query_R], queries_BD, turned
+    (total,) = positives.workers.totals(num_rows := len(with_query_R))
+    turned = Positives(rows_P, columns_P, num_rows, positives.num_queries, chosen, total_rows=max(total, 1))
+    return labels_SD[upload(with_query_R, device)], queries_BD, turned.to(device)

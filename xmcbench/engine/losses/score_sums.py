@@ -48,10 +48,9 @@ class Scores:
         self.scaled_BD = self._precise(queries_BD) / temperature
         self.width = max(1, CHUNK_SCORES[queries_BD.device.type] // max(1, queries_BD.shape[0]))
         self.starts = range(0, labels_SD.shape[0], self.width)
-        # Sorted by column, so that the pairs of a chunk are a slice.
-        columns_P, self._by_column_P = positives.columns_P.sort(stable=True)
-        ends = torch.tensor([*self.starts, labels_SD.shape[0]], device=columns_P.device)
-        self._bounds = torch.searchsorted(columns_P, ends).tolist()
+        if len(self.starts) > 1:  # sorted by column, so that the pairs of a chunk are a slice
+            columns_P, self._by_column_P = positives.by_column
+            self._bounds = torch.searchsorted(columns_P, torch.tensor([*self.starts, labels_SD.shape[0]])).tolist()
 
     def remember(self, ctx: Any, *others: Tensor) -> None:
         ctx.save_for_backward(self.queries_BD, self.labels_SD, *others)
@@ -66,8 +65,10 @@ class Scores:
         labels_CD = self._labels(start)
         return self.scaled_BD @ labels_CD.T if self.again else self._product(self.scaled_BD, labels_CD.T)
 
-    def pairs(self, start: int) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    def pairs(self, start: int) -> tuple[Tensor | slice, tuple[Tensor, Tensor]]:
         """The indices of the pairs in the chunk at `start`, and their rows and columns in the chunk."""
+        if len(self.starts) == 1:
+            return slice(None), (self.positives.rows_P, self.positives.columns_P)
         chunk = start // self.width
         here = self._by_column_P[self._bounds[chunk] : self._bounds[chunk + 1]]
         return here, (self.positives.rows_P[here], self.positives.columns_P[here] - start)
@@ -123,6 +124,7 @@ class _LogSumExp(Function):
             sums_B = torch.logaddexp(sums_B, largest_B1[:, 0] + terms_BC.sum(1).log())
             if len(kept) < KEPT_CHUNKS:
                 kept[start] = terms_BC, largest_B1
+                scores.count.kept_scores += terms_BC.numel()
         scores.remember(ctx, sums_B)
         ctx.kept, ctx.negatives = kept, negatives
         return sums_B, scores_P
@@ -236,8 +238,11 @@ def cross_entropy(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, t
 def largest(scores_BC: Tensor, most: int, floor_B1: Tensor) -> tuple[Tensor, Tensor]:
     """[B, K] the values and columns of the largest scores of each row: all above its floor, but at most `most`.
 
-    Selecting few is far cheaper than selecting `most`, and later chunks have few scores above the largest so far.
+    Selecting few is far cheaper than selecting `most`, and later chunks have few scores above the largest so far. A GPU
+    selects `most`, whatever their floor, because counting them would wait for it.
     """
-    above = int((scores_BC > floor_B1).sum(1).amax()) if scores_BC.numel() else 0
+    above = scores_BC.shape[1]
+    if scores_BC.is_cpu and scores_BC.numel():
+        above = int((scores_BC > floor_B1).sum(1).amax())
     values_BK, columns_BK = scores_BC.topk(min(above, most), dim=1, sorted=False)
     return values_BK, columns_BK

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -14,9 +14,21 @@ if TYPE_CHECKING:
     from xmcbench.engine.losses.positives import Positives
 
 
+TrainedPositives = Annotated[
+    Literal["drawn", "one", "one-by-draws", "all"],
+    Field(
+        description="positives in the loss of a query; drawn: the labels drawn for it, summed; one: one of its labels "
+        "in the pool, drawn uniformly, also of those that are there for another query; one-by-draws: the same, with "
+        "probability proportional to the number of queries that drew the label; all: its labels in the pool, summed"
+    ),
+]
+"""The setting `positives` of a method; the default is the method's. `Positives.weights` has what it names."""
+
+
 class TripletLoss(Settings):
     """Settings of the triplet loss of NGAME and LMTX: a base of a `Config`, besides `EmbeddingMethod.Config`."""
 
+    positives: TrainedPositives = "drawn"
     margin: float = Field(0.3, ge=0, description="by which a positive's score should exceed a negative's")
     hardest: int = Field(10, gt=0, description="negatives of a query in the loss, the highest-scored of the pool")
     weight_temperature: float | None = Field(
@@ -36,6 +48,7 @@ class TripletLoss(Settings):
             queries_BD,
             labels_SD,
             positives,
+            positives.weights(self.positives),
             margin=self.margin,
             hardest=self.hardest,
             weight_temperature=self.weight_temperature,

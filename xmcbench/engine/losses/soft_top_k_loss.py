@@ -30,6 +30,7 @@ from xmcbench.engine.workers import Workers
 
 SPARE = 8  # largest numbers kept, in multiples of k
 NEWTON_STEPS = 60  # at most; a handful do
+STEPS_PER_WAIT = 8  # of Newton's method on a GPU: to ask whether it has ended waits for the GPU
 
 
 class _Row:
@@ -125,13 +126,14 @@ class _Balance:
         """
         y_B = torch.minimum(-(self.top_BK[:, -1] + self.others_BM[:, 0]) / 2, self.most_B)
         low_B, high_B = torch.full_like(y_B, -torch.inf), self.most_B
-        for _ in range(NEWTON_STEPS):
+        for step in range(1, NEWTON_STEPS + 1):
             balance_B, slope_B = self.at(y_B)
             low_B, high_B = torch.where(balance_B < 0, y_B, low_B), torch.where(balance_B < 0, high_B, y_B)
             newton_B = y_B - balance_B / slope_B
             inside_B = (newton_B >= low_B) & (newton_B <= high_B)
             last_B, y_B = y_B, torch.where(inside_B, newton_B, (low_B + high_B) / 2)
-            if bool(((y_B - last_B).abs() <= 1e-15 * y_B.abs()).all()):
+            asked = y_B.is_cpu or step % STEPS_PER_WAIT == 0
+            if asked and bool(((y_B - last_B).abs() <= 1e-15 * y_B.abs()).all()):
                 break
         return y_B
 
@@ -204,7 +206,7 @@ def soft_top_k(
 
     A pool of at most k labels has them all in the top k: its loss is 0.
     """
-    pool = int(positives.workers.sum(torch.tensor(labels_SD.shape[0], device=labels_SD.device)))
+    (pool,) = positives.workers.totals(labels_SD.shape[0])
     if pool <= k:
         return (queries_BD.sum() + labels_SD.sum()).to(torch.promote_types(queries_BD.dtype, torch.float32)) * 0.0
     y_B, x_P = threshold(queries_BD, labels_SD, positives, k, temperature / alpha)

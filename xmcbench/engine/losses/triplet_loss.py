@@ -1,4 +1,4 @@
-"""The triplet loss of NGAME, LMTX and PRIME: a hinge over the hardest negatives of each query's sampled positive.
+"""The triplet loss of NGAME, LMTX and PRIME: hinges of positives and the hardest negatives of their queries.
 
 Scores s are inner products, or cosines if embeddings are unit vectors. For a positive p and a negative n the hinge is
 max(0, s_n - s_p + margin). Settings of the methods:
@@ -6,8 +6,8 @@ max(0, s_n - s_p + margin). Settings of the methods:
     NGAME, LMTX   margin 0.3, hardest 10, weight_temperature 0.1, bystanders "zero logit", over_negatives "mean"
     PRIME         DynamicMargin(0.1, 0.3), hardest 100, weight_temperature 0.1, over_negatives "sum"
 
-Legend: B queries, R queries with a sampled positive on this worker, S labels of the pool (of this worker), C of a
-chunk, D dimensions, H hardest negatives, K selected per chunk.
+Legend: B queries, P positive pairs, T those that are trained on, S labels of the pool (of this worker), C of a chunk,
+D dimensions, H hardest negatives, K selected per chunk.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
+from xmcbench.engine.device import upload
 from xmcbench.engine.losses.positives import Positives
 from xmcbench.engine.losses.score_sums import Scores, largest
 
@@ -99,19 +100,24 @@ def hardest_negatives(queries_BD: Tensor, labels_SD: Tensor, positives: Positive
 def hardest_pairs(queries_BD: Tensor, labels_SD: Tensor, positives: Positives, count: int) -> Positives:
     """The pairs of each query and its `count` hardest negatives among the labels of all workers; this worker's part.
 
-    The result is an argument for `pair_scores`. None of its pairs is sampled.
+    The result is an argument for `pair_scores`.
     """
     own_BH, _, columns_BH = _hardest(queries_BD, labels_SD, positives, count)
-    floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
-    rows_P, places_P = ((own_BH >= floor_B1) & (own_BH > -torch.inf)).nonzero(as_tuple=True)
-    none_B = torch.full_like(positives.sampled_B, -1)
-    return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], sampled_B=none_B)
+    if positives.workers.size == 1:  # the CPU knows how many negatives a query has: nothing waits for a GPU
+        num_true_B = torch.bincount(positives.host.rows_P, minlength=positives.num_queries)
+        kept_BH = torch.arange(count) < (labels_SD.shape[0] - num_true_B)[:, None]
+        rows_P, places_P = (upload(each_P, own_BH.device) for each_P in kept_BH.nonzero(as_tuple=True))
+    else:
+        floor_B1 = positives.workers.gather(own_BH.T).T.topk(count, dim=1).values[:, -1:]
+        rows_P, places_P = ((own_BH >= floor_B1) & (own_BH > -torch.inf)).nonzero(as_tuple=True)
+    return replace(positives, rows_P=rows_P, columns_P=columns_BH[rows_P, places_P], chosen={})
 
 
 def triplet(
     queries_BD: Tensor,
     labels_SD: Tensor,
     positives: Positives,
+    weights_P: Tensor,
     *,
     margin: float | DynamicMargin,
     hardest: int,
@@ -119,30 +125,34 @@ def triplet(
     bystanders: Literal["excluded", "zero logit"] = "excluded",
     over_negatives: Literal["mean", "sum"],
 ) -> Tensor:
-    """Scalar: the hinges of each query's sampled positive and hardest negatives, averaged over the B queries.
+    """Scalar: the hinges of positives and their queries' hardest negatives, averaged over the B queries.
 
-    It is this worker's part of the loss. With a `weight_temperature`, negatives are weighted by the softmax of
+    Those of a query's positives are summed with `weights_P` (PRIME Eq. 1). It is this worker's part of the loss. With a
+    `weight_temperature`, the negatives of a positive are weighted by the softmax of
     s_n / weight_temperature, through which gradients flow. Negatives with a hinge of 0 are `bystanders`: they are
     excluded from the softmax, or are in it with a logit of 0, as in NGAME's public code. The mean over negatives is
     over the existing ones if a query has fewer than `hardest`.
     """
     negatives_BH, scores_P = hardest_negatives(queries_BD, labels_SD, positives, hardest)
-    rows_R = (positives.sampled_B >= 0).nonzero()[:, 0]
-    positive_R1 = scores_P[positives.sampled_B[rows_R]][:, None]
-    absent_RH = negatives_BH[rows_R] == -torch.inf
-    negatives_RH = negatives_BH[rows_R].masked_fill(absent_RH, 0.0)
+    # A CPU leaves out pairs without weight; a GPU computes them too, since it would have to wait for their number.
+    trained_T = weights_P.nonzero()[:, 0] if weights_P.is_cpu else torch.arange(len(weights_P), device=weights_P.device)
+    positive_T1 = scores_P[trained_T][:, None]
+    # Unlike indexing, gradients of a query's positives are summed in a fixed order on a CPU.
+    negatives_TH = negatives_BH.index_select(0, positives.rows_P[trained_T])
+    absent_TH = negatives_TH == -torch.inf
+    negatives_TH = negatives_TH.masked_fill(absent_TH, 0.0)
     if isinstance(margin, DynamicMargin):
-        hinge_RH = margin.hinge(positive_R1, negatives_RH)
+        hinge_TH = margin.hinge(positive_T1, negatives_TH)
     else:
-        hinge_RH = (negatives_RH - positive_R1 + margin).relu()
-    hinge_RH = hinge_RH.masked_fill(absent_RH, 0.0)
+        hinge_TH = (negatives_TH - positive_T1 + margin).relu()
+    hinge_TH = hinge_TH.masked_fill(absent_TH, 0.0)
     if weight_temperature is not None:
         # The smallest finite number, not -inf: a row without any violation must give 0, not 0/0.
-        nothing = torch.finfo(hinge_RH.dtype).min
+        nothing = torch.finfo(hinge_TH.dtype).min
         bystander = nothing if bystanders == "excluded" else 0.0
-        logits_RH = (negatives_RH / weight_temperature).masked_fill(hinge_RH == 0, bystander)
-        hinge_RH = hinge_RH * logits_RH.masked_fill(absent_RH, nothing).softmax(1)
-    of_query_R = hinge_RH.sum(1)
+        logits_TH = (negatives_TH / weight_temperature).masked_fill(hinge_TH == 0, bystander)
+        hinge_TH = hinge_TH * logits_TH.masked_fill(absent_TH, nothing).softmax(1)
+    of_pair_T = hinge_TH.sum(1) * weights_P[trained_T]
     if over_negatives == "mean":
-        of_query_R = of_query_R / (~absent_RH).sum(1).clamp(min=1)
-    return of_query_R.sum() / positives.mean_over
+        of_pair_T = of_pair_T / (~absent_TH).sum(1).clamp(min=1)
+    return of_pair_T.sum() / positives.mean_over

@@ -42,7 +42,7 @@ _ALL = (
     Accelerator("h200", 989.4e12, 67e12, 141 * GB, "NVIDIA H200 data sheet, SXM"),
 )
 ACCELERATORS = {device.name: device for device in _ALL}
-HERE = "here"  # the processors of this machine, their peak measured
+HERE = "here"  # the device that trials use on this machine, its peak measured
 
 
 def accelerator(name: str) -> Accelerator:
@@ -54,17 +54,26 @@ def accelerator(name: str) -> Accelerator:
     return ACCELERATORS[name]
 
 
-class _Processors(Accelerator):
-    """The processors of this machine; their peak is measured when it is first asked for."""
+class _Here(Accelerator):
+    """The device of this machine; its peak is measured when it is first asked for."""
 
     def peak(self, precision: str) -> float:
-        return measured_peak(precision)
+        return measured_peak(precision, _device_here())
 
 
 def _this_machine() -> Accelerator:
     import psutil
+    import torch
 
-    return _Processors(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
+    if _device_here() == "cuda":
+        return _Here(HERE, 0.0, 0.0, float(torch.cuda.get_device_properties(0).total_memory), "measured")
+    return _Here(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
+
+
+def _device_here() -> str:
+    from xmcbench.engine.device import default_device
+
+    return default_device().type
 
 
 @cache

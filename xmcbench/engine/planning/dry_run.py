@@ -218,6 +218,6 @@ class CountedSteps:
     def _observe_everything(self) -> None:
         """Show every query and label to parts that watch: by the end of an epoch they have seen all."""
         work, none = self.work, torch.empty(0, dtype=torch.int64)
-        positives = Positives(none, none, none, 0)
+        positives = Positives(none, none, 0, 0)
         everything = Batch(np.arange(len(work.queries_ND)), np.arange(len(work.labels_LD)), positives)
         self.sampler.observe(everything, work.queries_ND, work.labels_LD)

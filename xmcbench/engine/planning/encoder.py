@@ -1,25 +1,31 @@
 """The costs of an encoder, from its architecture: parameters, operations, and bytes kept for the backward pass.
 
-The transformer is built with random weights, so no weights are downloaded. Operations are counted as trials count them.
-Kept bytes are measured over two micro-batches of different sizes, which separates the bytes per token from those that
-any pass keeps (weights cast to bf16).
+A transformer is built with random weights, so no weights are downloaded. Operations are counted as trials count them.
+Kept bytes are measured over micro-batches of different sizes, which separates the bytes per token from those per text
+(of a static encoder) and those that any pass keeps (weights cast to bf16).
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from xmcbench.data import Texts
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.embedding import autocast
-from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS, Encoder, TextFlops
-from xmcbench.engine.encoders.settings import EncoderConfig, Precision
-from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, tiny_tokenizer
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
+from xmcbench.engine.encoders.static import StaticEncoder
+from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
+from xmcbench.engine.encoders.transformer import TransformerEncoder
+from xmcbench.engine.encoders.words import RANDOM_VOCABULARY, vectors_shape
+from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.errors import XMCBenchError
 
@@ -40,35 +46,48 @@ class EncoderCosts:
     parameters: int
     dimension: int
     flops: TextFlops
-    bytes_per_token: float  # kept for the backward pass, per padded token
+    bytes_per_token: float  # kept for the backward pass, per token, with padding where there is some
     bytes_per_pass: float  # kept for the backward pass, whatever the number of tokens
+    bytes_per_text: float = 0.0  # kept for the backward pass, per text
+    word_parameters: int = 0  # of the parameters, those of which a step touches only some rows: they have no gradient
+
+    def kept_bytes(self, tokens: float, texts: float) -> float:
+        """Bytes kept for the backward pass over so many tokens, with padding, of so many texts."""
+        return tokens * self.bytes_per_token + texts * self.bytes_per_text
 
 
 def tokenizer_of(config: EncoderConfig, texts: Texts, cache: Path) -> tuple[TextTokenizer, str]:
-    """The encoder's tokenizer, and a warning where that of `tiny` takes its place."""
-    if config.name in RANDOM_ENCODERS:
-        return TextTokenizer(tiny_tokenizer(texts, cache)), ""
-    with suppress(XMCBenchError):
-        return TextTokenizer(Encoder.tokenizer_of(config)), ""
+    """The encoder's tokenizer, and a warning where that of `tiny` takes its place because a hub cannot be reached."""
+    try:
+        return build.tokenizer_of(config, texts, cache), ""
+    except XMCBenchError:
+        if config.name == STATIC:
+            raise
     warning = f"the tokenizer of {config.name} cannot be loaded: token counts are those of tiny's tokenizer"
-    return TextTokenizer(tiny_tokenizer(texts, cache)), warning
+    return TextTokenizer(trained_tokenizer(texts, cache)), warning
 
 
-def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int = TINY_VOCABULARY) -> EncoderCosts:
-    """The costs of training the encoder on texts of about `width` tokens.
+def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: int | None = None) -> EncoderCosts:
+    """The costs of training the encoder on texts of about `width` tokens; `vocabulary` is that of a trained tokenizer.
 
     Raises XMCBenchError if its architecture is unknown here.
     """
-    config = config.model_copy(update={"compile": False})
-    encoder = _random(config, vocabulary)
-    kept = [_kept(encoder, precision, texts, max(2, width)) for texts in (FEW, MORE)]
-    slope = (kept[1] - kept[0]) / ((MORE - FEW) * max(2, width))
+    encoder = _random(config.model_copy(update={"compile": False}), vocabulary)
+    width = max(2, width)
+    one_text, more_texts = (_kept(encoder, precision, texts, width) for texts in (FEW, MORE))
+    per_text = (more_texts - one_text) / (MORE - FEW)
+    # The attention of a transformer is larger than linear in the width, so all of its bytes are of tokens.
+    per_token = per_text / width
+    if config.name == STATIC:
+        per_token = float(_kept(encoder, precision, FEW, width + 1) - one_text)
     return EncoderCosts(
         parameters=sum(parameter.numel() for parameter in encoder.parameters()),
         dimension=encoder.dimension,
         flops=encoder.flops_of_a_text,
-        bytes_per_token=slope,
-        bytes_per_pass=kept[0] - slope * FEW * max(2, width),
+        bytes_per_token=per_token,
+        bytes_per_pass=one_text - FEW * per_text,
+        bytes_per_text=per_text - width * per_token,
+        word_parameters=sum(m.weight.numel() for m in encoder.modules() if isinstance(m, TouchedRows)),
     )
 
 
@@ -77,22 +96,29 @@ class _NoTokenizer:
 
     pad_id = 0
 
+    def after(self, prompt: str) -> _NoTokenizer:  # noqa: ARG002
+        return self
 
-def _random(config: EncoderConfig, vocabulary: int) -> Encoder:
+
+def _random(config: EncoderConfig, vocabulary: int | None) -> Encoder:
     no_tokenizer: Any = _NoTokenizer()
-    return Encoder(config, _transformer(config.name, config.hidden_dropout, vocabulary), no_tokenizer)
+    if config.name == STATIC:
+        vectors_VH = torch.empty(vectors_shape(config, vocabulary or RANDOM_VOCABULARY))
+        return StaticEncoder(config, no_tokenizer, vectors_VH)
+    transformer = _transformer(config.name, config.hidden_dropout, config.layers, vocabulary or TINY_VOCABULARY)
+    return TransformerEncoder(config, transformer, no_tokenizer, TransformerEncoder.own_modules(config))
 
 
 @lru_cache(maxsize=1)  # pooling and normalisation differ between the methods of a suite, transformers rarely
-def _transformer(name: str, hidden_dropout: float | None, vocabulary: int) -> torch.nn.Module:
+def _transformer(name: str, hidden_dropout: float | None, layers: int | None, vocabulary: int) -> torch.nn.Module:
     with torch.random.fork_rng(devices=[]):
-        settings = _architecture(EncoderConfig(name=name, hidden_dropout=hidden_dropout), vocabulary)
-        return Encoder.transformer_of(settings)
+        settings = _architecture(EncoderConfig(name=name, hidden_dropout=hidden_dropout, layers=layers), vocabulary)
+        return TransformerEncoder.transformer_of(settings)
 
 
 def _architecture(config: EncoderConfig, vocabulary: int) -> Any:
     try:
-        return Encoder.architecture(config, vocabulary)
+        return TransformerEncoder.architecture(config, vocabulary)
     except XMCBenchError:
         if config.name not in KNOWN:
             raise
@@ -105,11 +131,12 @@ def _kept(encoder: Encoder, precision: Precision, texts: int, width: int) -> int
     """Bytes that a training pass over `texts` texts leaves for its backward pass."""
     device = next(encoder.parameters()).device
     encoder.train()
-    ids_MW = torch.ones((texts, width), dtype=torch.int64, device=device)
-    mask_MW = torch.ones((texts, width), dtype=torch.bool, device=device)
-    mask_MW[0, -1] = False  # most micro-batches pad some text
+    lengths = np.full(texts, width)
+    lengths[0] -= isinstance(encoder, TransformerEncoder)  # most micro-batches pad some text
+    tokens = Tokens.from_offsets(np.ones(lengths.sum(), np.int32), np.concatenate(([0], np.cumsum(lengths))))
+    arrays = encoder.collate(tokens, np.arange(texts))
     saved = SavedBytes(encoder.parameters())
     with torch.random.fork_rng(devices=[]), autocast(device, precision)(), saved:
-        output_MD = encoder(ids_MW, mask_MW)
+        output_MD = encoder(*(torch.from_numpy(array).to(device) for array in arrays))
     del output_MD
     return saved.total

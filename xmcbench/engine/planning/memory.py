@@ -105,12 +105,12 @@ def memory(
     held = Memory(
         process=0.0 if on_gpu else process_bytes(),
         weights=parameters * FLOAT,
-        optimizer=3 * parameters * FLOAT,
+        optimizer=(3 * parameters - encoder.word_parameters) * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
-        scores=min(pairs, KEPT_CHUNKS * chunk) + 2 * chunk,
+        scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk,
         refresh=_refresh(work, encoder, probe, run),
         search=_search(work, encoder, probe, device),
     )
@@ -122,11 +122,11 @@ def memory(
 IDLE = """
 import psutil, torch
 import xmcbench.run.worker, xmcbench.engine.training.training
-from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.plugins.registry import registry
 registry().all("method")
-model = Encoder.transformer_of(Encoder.architecture(EncoderConfig(name="tiny"), 100))
+model = TransformerEncoder.transformer_of(TransformerEncoder.architecture(EncoderConfig(name="tiny"), 100))
 model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
 torch.optim.AdamW(model.parameters(), fused=True).step()
 print(psutil.Process().memory_info().rss - 16 * sum(p.numel() for p in model.parameters()))
@@ -149,12 +149,16 @@ def _table_gradients(table: Table, pool: int, num_labels: int) -> float:
 def _activations(
     method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str, kept: int
 ) -> float:
-    """Activations that are kept, at most `kept` bytes and one micro-batch more, and the backward pass of one."""
+    """Activations of the micro-batches that fit into `kept` bytes, and of the largest that passes the encoder again.
+
+    Where all fit on a CPU, as much as the largest is taken by its backward pass; a GPU's memory is reused in it.
+    """
     lengths_N = step.lengths_N[::workers]
     micros = micro_batches(lengths_N, method.config.micro_batch_on(device))
-    padded = [len(group) * int(lengths_N[group].max()) for group in micros]
-    activations = min(sum(padded) * encoder.bytes_per_token, kept)
-    return activations + encoder.bytes_per_pass + max(padded) * encoder.bytes_per_token
+    each = [encoder.kept_bytes(len(group) * int(lengths_N[group].max()), len(group)) for group in micros]
+    fitting = int(np.searchsorted(np.cumsum(each), kept, side="right"))  # longest texts first, as in training
+    again = max(each[fitting:] or (each if device == "cpu" else [0.0]))
+    return sum(each[:fitting]) + encoder.bytes_per_pass + again
 
 
 def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:

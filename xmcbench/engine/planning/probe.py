@@ -41,6 +41,7 @@ class Probe:
     """The observations."""
 
     flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
+    keeps_scores: bool  # whether the loss keeps scores of its forward pass for its backward pass
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
     asks_queries: int  # how often the embeddings of all queries are requested before the first step
@@ -71,13 +72,14 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         few, counts = _few(method, work, dimension)
-        scoring = _scoring(few, work, dimension)
+        flops_per_pair, keeps_scores = _scoring(few, work, dimension)
         tables = _tables(method, work, dimension)
         vectors = torch.randn(2, dimension)
         with evaluating(few.modules), torch.no_grad():
             mining, scored = few.mining_query_vectors(vectors), few.query_vectors(vectors)
     return Probe(
-        flops_per_pair=scoring,
+        flops_per_pair=flops_per_pair,
+        keeps_scores=keeps_scores,
         mining_dimension=mining.shape[1],
         scored_dimension=scored.shape[1],
         asks_queries=counts["queries"],
@@ -110,8 +112,8 @@ def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[Embed
     return few, counts
 
 
-def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
-    """Operations of one step on scores, per pair of a query and a label."""
+def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[float, bool]:
+    """Operations of one step on scores, per pair of a query and a label, and whether its loss keeps scores."""
     part = work.part(FEW_QUERIES, FEW_LABELS)
     sampler = few.sampler(part, 0)
     vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
@@ -123,7 +125,7 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> float:
     few.modules.train()
     with flops.counting() as scored:
         few.loss(queries_BD, labels_SD, batch).backward()  # type: ignore[no-untyped-call]
-    return scored.flops / (len(batch.query_ids) * len(batch.label_ids))
+    return scored.flops / (len(batch.query_ids) * len(batch.label_ids)), scored.kept_scores > 0
 
 
 def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:

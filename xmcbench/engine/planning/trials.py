@@ -15,18 +15,19 @@ from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
-from xmcbench.engine.encoders.encoder import RANDOM_ENCODERS
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
+from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
 from xmcbench.engine.planning.probe import Probe, observe
-from xmcbench.engine.planning.workload import LARGE, SAMPLE, Lengths, Workload
+from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload, tokens_of
 from xmcbench.engine.training.memory import kept_bytes
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.build import build_method
+from xmcbench.trial.method import Method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
@@ -38,13 +39,12 @@ class Machine:
     """The devices that trials run on."""
 
     accelerator: Accelerator
-    workers: int = 1
     utilisation: float = UTILISATION
     kind: str = field(default_factory=device_kind)  # of device: cpu or cuda
 
-    def seconds(self, flops: float, precision: str) -> float:
+    def seconds(self, flops: float, precision: str, workers: int) -> float:
         """Seconds of this many operations at a precision, divided among the workers."""
-        return flops / (self.accelerator.peak(precision) * self.utilisation * self.workers)
+        return flops / (self.accelerator.peak(precision) * self.utilisation * workers)
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ class TrialPlan:
     """The predicted costs of a trial. Bytes and seconds are per worker, operations over all workers."""
 
     trial: Trial
+    device: str
     workers: int
     steps: int
     epochs: float
@@ -77,9 +78,10 @@ class Planner:
         self._cached: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
         self._probes: dict[tuple[str, ...], Probe] = {}
 
-    def plan(self, trial: Trial) -> TrialPlan:
+    def plan(self, trial: Trial, workers: int = 1) -> TrialPlan:
         """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
-        method = build_method(trial)
+        whole = build_method(trial)
+        method, budget = whole.encoder_training(trial.budget)
         if not isinstance(method, EmbeddingMethod):
             raise XMCBenchError("trains no encoder of its own")
         if method.not_planned:
@@ -90,37 +92,38 @@ class Planner:
         work, encoder, notes = self._cached[key]
         machine, precision = self.machine, method.config.precision
         # The clock of a dry run follows from the operations counted so far.
-        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision))
+        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision, workers))
         try:
             probe = self._probe(method, work, encoder, key)
-            charging = Charging(ledger, encoder.flops, budget=trial.budget)
-            run = dry_run(method, work, probe, charging, trial.budget, trial.seed)
+            charging = Charging(ledger, encoder.flops, budget=budget)
+            run = dry_run(method, work, probe, charging, budget, trial.seed)
         except XMCBenchError:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
         step = LargestStep.of(run.largest, work, method)
         limit = _limit(trial, machine.accelerator)
-        held = memory(method, work, encoder, probe, run, machine.workers, machine.kind, limit)
+        held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
-        activations = float(step.lengths_N.sum()) * encoder.bytes_per_token / machine.workers
+        activations = encoder.kept_bytes(float(step.lengths_N.sum()), len(step.lengths_N)) / workers
         kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
         recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
         parameters = encoder.parameters + probe.module_parameters
         return TrialPlan(
             trial=trial,
-            workers=machine.workers,
+            device=machine.accelerator.name,
+            workers=workers,
             steps=ledger.steps,
             epochs=ledger.epochs,
             encoder_tokens=ledger.encoder_tokens,
             flops=ledger.flops,
-            seconds=machine.seconds(operations, precision),
+            seconds=machine.seconds(operations, precision, workers),
             memory=held,
-            network=_network(step.queries * encoder.dimension, parameters, machine.workers),
+            network=_network(step.queries * encoder.dimension, parameters, workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
-            notes=(*notes, *_refused(trial, method, ledger)),
+            notes=(*notes, *_refused(trial, method, ledger), *_first_stage(trial, whole, method)),
         )
 
     def _key(self, trial: Trial, method: EmbeddingMethod) -> tuple[str, ...]:
@@ -146,10 +149,10 @@ class Planner:
     def _examine(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
         """The dataset and the encoder of a trial, and notes on what was assumed of them."""
         settings, notes = method.config, []
-        vocabulary: dict[str, int] = {}
+        vocabulary = None
         source = find_source(trial.dataset, self.data)
         if source.missing(self.data):
-            work = self._assumed(source.draft)
+            work = self._assumed(source.draft, settings)
             tokens = f"{work.query_lengths_N[0]} and {work.label_lengths_L[0]} tokens"
             notes.append(f"{trial.dataset} is not here: queries and labels of {tokens} are assumed")
         else:
@@ -158,16 +161,23 @@ class Planner:
             tokenizer, warning = tokenizer_of(settings.encoder, train.texts, self.cache)
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
             notes += [warning] if warning else []
-            vocabulary = {"vocabulary": len(tokenizer.tokenizer)} if settings.encoder.name in RANDOM_ENCODERS else {}
+            vocabulary = len(tokenizer.tokenizer)
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
-        return work, costs(settings.encoder, settings.precision, width, **vocabulary), tuple(notes)
+        return work, costs(settings.encoder, settings.precision, width, vocabulary), tuple(notes)
 
-    def _assumed(self, draft: Draft) -> Workload:
+    def _assumed(self, draft: Draft, settings: EmbeddingMethod.Config) -> Workload:
         """The workload of a dataset of which only the card is here."""
         sizes = (draft.num_train, draft.num_test, draft.num_labels)
         if None in sizes:
             raise XMCBenchError(f"{draft.name} is not on disk, and its card does not say its sizes")
-        return Workload.assumed(draft.card(*sizes, where="card"), self.lengths)  # type: ignore[arg-type]
+        longest = settings.max_query_length or draft.max_length
+        longest_label = settings.max_label_length or draft.max_label_length
+        return Workload.assumed(
+            draft.card(*sizes, where="card"),  # type: ignore[arg-type]
+            min(longest, self.lengths.query_tokens or tokens_of(draft.query_words, longest)),
+            min(longest_label, self.lengths.label_tokens or tokens_of(draft.label_words, longest_label)),
+            round(draft.labels_per_query or LABELS_PER_QUERY),
+        )
 
     def _measured(
         self, train: TrainingData, tokenizer: TextTokenizer, settings: EmbeddingMethod.Config, num_test: int
@@ -178,8 +188,9 @@ class Planner:
         total = len(train.texts)
         if total > LARGE:
             train = train.rows(np.sort(np.random.default_rng(0).permutation(total)[:SAMPLE]))
-        queries = tokenizer.tokens(train.texts, query_length, self.cache)
-        labels = tokenizer.tokens(train.label_texts, label_length, self.cache)
+        prompts = TransformerEncoder.prompts_of(settings.encoder)
+        queries = tokenizer.after(prompts.get("query", "")).tokens(train.texts, query_length, self.cache)
+        labels = tokenizer.after(prompts.get("document", "")).tokens(train.label_texts, label_length, self.cache)
         return Workload.of(train, queries, labels, num_test, total)
 
 
@@ -196,6 +207,12 @@ def _refused(trial: Trial, method: EmbeddingMethod, ledger: Ledger) -> list[str]
         return []
     then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
     return [f"{trial.label}: mining or clustering does not fit into the budget: training {then}"]
+
+
+def _first_stage(trial: Trial, whole: Method, planned: Method) -> list[str]:
+    """A note that a part of the trial is not counted, if so."""
+    counted = f"{trial.label}: what trains its encoder ({planned.name}) is counted, the stage that follows is not"
+    return [] if whole is planned else [counted]
 
 
 def _limit(trial: Trial, accelerator: Accelerator) -> float:
@@ -218,17 +235,39 @@ def too_large(plan: TrialPlan) -> str | None:
     return f"a worker is predicted to take {needed / 1e9:.2f} GB of memory, the budget allows {limit / 1e9:.2f} GB"
 
 
+def too_long(plan: TrialPlan, timeout: float) -> str | None:
+    """Why the trial will not end within `timeout` seconds, or None if it will."""
+    if plan.seconds <= timeout:
+        return None
+    hours, limit = plan.seconds / 3600, timeout / 3600
+    return (
+        f"{plan.trial.dataset}/{plan.trial.label} is predicted to take {hours:.4g} hours on {plan.workers} x "
+        f"{plan.device}, the suite's timeout ends it after {limit:.4g}"
+    )
+
+
 def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
     """Like `too_large`, for a trial on this machine. None also if the trial cannot be planned."""
+    plan = _plan_here(trial, data, cache_dir, workers)
+    return too_large(plan) if plan else None
+
+
+def predicted_too_long(trial: Trial, data: Path, cache_dir: Path, workers: int, timeout: float) -> str | None:
+    """Like `too_long`, for a trial on this machine. None also if the trial cannot be planned."""
+    plan = _plan_here(trial, data, cache_dir, workers)
+    return too_long(plan, timeout) if plan else None
+
+
+def _plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
     try:
-        return too_large(_planner_here(data, cache_dir, workers).plan(trial))
+        return _planner_here(data, cache_dir).plan(trial, workers)
     except XMCBenchError:
-        return None  # its memory is measured while it runs
+        return None  # its memory and its time are measured while it runs
 
 
 @cache
-def _planner_here(data: Path, cache_dir: Path, workers: int) -> Planner:
-    return Planner(data, cache_dir, Lengths(), Machine(accelerator(HERE), workers))
+def _planner_here(data: Path, cache_dir: Path) -> Planner:
+    return Planner(data, cache_dir, Lengths(), Machine(accelerator(HERE)))
 
 
 def fits(plan: TrialPlan, accelerator: Accelerator) -> str:

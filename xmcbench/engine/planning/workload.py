@@ -2,7 +2,8 @@
 
 Of a dataset on disk the texts are tokenised. The stand-in vector of a text is the sum of a random vector for each of
 its tokens: samplers find neighbours and clusters among them much as among embeddings. Of a dataset that is not on disk
-the card gives the sizes; labels are drawn at random, and lengths are those the user gives, or the card's longest.
+the card gives the sizes; labels are drawn at random, and lengths are those the user gives, else those that follow from
+the card's words per text, else the longest.
 
 Legend: N training queries, L labels, T test queries, D dimensions of stand-in vectors.
 """
@@ -27,15 +28,26 @@ from xmcbench.trial.run import derive_seed
 STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
 LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
+WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary
+ENDS = 2  # tokens that begin and end a text
+LABELS_PER_QUERY = 5  # where the card does not say
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Assumed lengths for a dataset that is not on disk."""
+    """Lengths in tokens that the user gives for a dataset that is not on disk; None: those that its card implies."""
 
-    query_tokens: int | None = None  # None: the card's longest
+    query_tokens: int | None = None
     label_tokens: int | None = None
-    labels_per_query: int = 5
+
+
+def tokens_of(words: float | None, longest: int) -> int:
+    """The tokens of a text with this many words; the longest text that is not cut where the words are not known.
+
+    >>> tokens_of(3.26, 128), tokens_of(200, 128), tokens_of(None, 128)
+    (7, 128, 128)
+    """
+    return longest if words is None else min(longest, round(ENDS + WORD_PIECES * words))
 
 
 @dataclass(frozen=True)
@@ -77,11 +89,13 @@ class Workload:
         return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries)
 
     @classmethod
-    def assumed(cls, card: DatasetCard, lengths: Lengths, seed: int = 0) -> Workload:
-        """The workload of a dataset of which only the card is known."""
-        rng = np.random.default_rng(derive_seed(seed, "assumed"))
+    def assumed(
+        cls, card: DatasetCard, query_tokens: int, label_tokens: int, labels_per_query: int = LABELS_PER_QUERY
+    ) -> Workload:
+        """The workload of a dataset of which only the card is known: queries have one length, and labels another."""
+        rng = np.random.default_rng(derive_seed(0, "assumed"))
         rows, columns = (SAMPLE if card.num_train > LARGE else card.num_train), card.num_labels
-        width = min(lengths.labels_per_query, columns)
+        width = min(labels_per_query, columns)
         ids = np.sort(rng.integers(0, columns, (rows, width), dtype=np.int32), axis=1)
         indptr = np.arange(0, rows * width + 1, width, dtype=np.int64)
         targets = sp.csr_array((np.ones(rows * width, np.float32), ids.ravel(), indptr), shape=(rows, columns))
@@ -95,8 +109,8 @@ class Workload:
         )
         return cls(
             train,
-            np.full(rows, lengths.query_tokens or card.max_length),
-            np.full(columns, lengths.label_tokens or card.max_label_length),
+            np.full(rows, query_tokens),
+            np.full(columns, label_tokens),
             card.num_test,
             queries_ND,
             labels_LD,

@@ -5,6 +5,7 @@ Legend: B queries of a batch, S labels of its pool, P true pairs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,12 +30,13 @@ class Batch:
         label_ids: np.ndarray,
         rows_P: np.ndarray,
         columns_P: np.ndarray,
-        sampled_B: np.ndarray,
+        chosen: Mapping[str, np.ndarray],
     ) -> Batch:
-        """A batch whose pairs are numpy arrays of any integer type; see `Positives` for `sampled_B`."""
+        """A batch whose pairs are numpy arrays of any integer type; the weights of `Positives.chosen` of any type."""
         import torch
 
         from xmcbench.engine.losses.positives import Positives
 
-        rows, columns, sampled = (torch.from_numpy(ids.astype(np.int64)) for ids in (rows_P, columns_P, sampled_B))
-        return cls(query_ids, label_ids, Positives(rows, columns, sampled, len(label_ids)))
+        rows, columns = (torch.from_numpy(ids.astype(np.int64)) for ids in (rows_P, columns_P))
+        weights = {which: torch.from_numpy(weights_P.astype(np.float32)) for which, weights_P in chosen.items()}
+        return cls(query_ids, label_ids, Positives(rows, columns, len(query_ids), len(label_ids), weights))

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xmcbench.engine.device import upload
 from xmcbench.engine.losses.softmax_losses import decoupled_softmax
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
@@ -70,7 +71,7 @@ class Cached(Negatives):
         if self.cache_LD is None:
             raise XMCBenchError("the label cache is empty: refresh the sampler before the first batch")
         self.cache_LD = self.cache_LD.to(labels_SD.device)  # after loading it is on the CPU
-        self.cache_LD[torch.from_numpy(batch.label_ids).to(labels_SD.device)] = labels_SD.to(torch.float16)
+        self.cache_LD[upload(batch.label_ids, labels_SD.device)] = labels_SD.to(torch.float16)
 
     def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
         self.observe(batch, queries_BD, labels_SD)
@@ -86,8 +87,7 @@ class Cached(Negatives):
         mine = self.shard.share(everything)
         mine = replace(mine, positives=mine.positives.to(queries_BD.device))
         with torch.enable_grad():
-            ids = torch.from_numpy(self.shard.label_ids).to(queries_BD.device)
-            labels_MD = self.cache_LD[ids].float().requires_grad_()
+            labels_MD = self.cache_LD[upload(self.shard.label_ids, queries_BD.device)].float().requires_grad_()
             (gradient_MD,) = torch.autograd.grad(self.loss(queries_BD.detach(), labels_MD, mine), labels_MD)
         norms = self.shard.workers.gather(gradient_MD.norm(dim=1)).cpu().numpy()
         norm_L = np.empty_like(norms)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from xmcbench.engine.device import upload
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.clustering import balanced_clusters, clustering_bytes
 from xmcbench.engine.sampling.embeddings import Embeddings
@@ -92,7 +93,7 @@ class Clusters(Order):
             shape = self.sampler.train.targets.shape[0], queries_BD.shape[1]
             self.bank_ND = torch.zeros(shape, dtype=torch.float16, device=queries_BD.device)
         self.bank_ND = self.bank_ND.to(queries_BD.device)  # after loading it is on the CPU
-        self.bank_ND[torch.from_numpy(batch.query_ids).to(queries_BD.device)] = queries_BD.to(torch.float16)
+        self.bank_ND[upload(batch.query_ids, queries_BD.device)] = queries_BD.to(torch.float16)
 
     def state(self) -> dict[str, Tensor]:
         clusters = None if self.clusters_Q is None else torch.from_numpy(self.clusters_Q)

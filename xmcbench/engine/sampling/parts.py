@@ -87,20 +87,20 @@ class Draw(Part):
             card = sampler.train.card
             self.weights_L = inverse_propensity(sampler.train.targets, card.propensity_a, card.propensity_b)
 
-    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """The drawn labels (numpy, int, [P]), query by query."""
+    def pairs(self, query_ids: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """The drawn pairs, query by query: places in `query_ids` and labels (numpy, int, [P] each)."""
         labels, counts = gather_rows(self.sampler.train.targets, query_ids)
-        if self.count is None:
-            return labels
         rows = np.repeat(np.arange(len(query_ids)), counts)
+        if self.count is None:
+            return rows, labels
         # The smallest of exponential waiting times with the weights as rates are a weighted draw without replacement.
         waits_P = rng.exponential(size=len(labels))
         if self.weights_L is not None:
             waits_P /= self.weights_L[labels]
         by_wait = np.lexsort((waits_P, rows))
         place_in_row = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
-        drawn: np.ndarray = labels[by_wait][place_in_row < self.count]
-        return drawn
+        drawn = by_wait[place_in_row < self.count]
+        return rows[drawn], labels[drawn]
 
 
 class Negatives(Part):

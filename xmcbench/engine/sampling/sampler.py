@@ -70,19 +70,21 @@ class Sampler(TrainingQueries):
         """The batch at `index` of `epoch`."""
         rng = self.rng("batch", epoch, index)
         query_ids = self.arranged(epoch)[index * self.batch_size : (index + 1) * self.batch_size]
-        label_ids = self.pool(query_ids, rng)
-        rows, columns = self.true_pairs(query_ids, label_ids)
-        counts = np.bincount(rows, minlength=len(query_ids))
-        drawn = np.cumsum(counts) - counts + (rng.random(len(query_ids)) * counts).astype(np.int64)
-        return Batch.of(query_ids, label_ids, rows, columns, np.where(counts > 0, drawn, -1))
-
-    def pool(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """[S] the labels these queries are scored against: sorted, each once."""
+        drawn_rows, drawn_labels = self.drawn.pairs(query_ids, rng)
         inside_L = np.zeros(self.num_labels, bool)
-        inside_L[self.drawn.labels(query_ids, rng)] = True
-        for part in self.negatives:
-            inside_L[part.labels(query_ids, rng)] = True
-        return np.flatnonzero(inside_L)
+        for labels in (drawn_labels, *(part.labels(query_ids, rng) for part in self.negatives)):
+            inside_L[labels] = True
+        label_ids = np.flatnonzero(inside_L)
+        rows, columns = self.true_pairs(query_ids, label_ids)
+        labels = label_ids[columns]
+        chances_B = rng.random(len(query_ids))
+        draws_L = np.bincount(drawn_labels, minlength=self.num_labels)
+        chosen = {
+            "drawn": np.isin(rows * self.num_labels + labels, drawn_rows * self.num_labels + drawn_labels),
+            "one": _one_a_row(rows, np.ones_like(rows), chances_B),
+            "one-by-draws": _one_a_row(rows, draws_L[labels], chances_B),
+        }
+        return Batch.of(query_ids, label_ids, rows, columns, chosen)
 
     # Parts that follow the model ----------------------------------------------------------------------------------
 
@@ -125,3 +127,12 @@ class Sampler(TrainingQueries):
             prefix = f"{i}."
             part.load_state({n.removeprefix(prefix): tensor for n, tensor in state.items() if n.startswith(prefix)})
         self._arranged = (-1, self.query_ids)
+
+
+def _one_a_row(rows_P: np.ndarray, weights_P: np.ndarray, chances_B: np.ndarray) -> np.ndarray:
+    """bool [P], true for one pair of each row, drawn by these weights (int) with a number in 0..1 for each row."""
+    totals_B = np.bincount(rows_P, weights_P, len(chances_B)).astype(np.int64)
+    places_B = np.cumsum(totals_B) - totals_B + (chances_B * totals_B).astype(np.int64)
+    chosen_P = np.zeros(len(rows_P), bool)
+    chosen_P[np.searchsorted(np.cumsum(weights_P), places_B, side="right")] = True
+    return chosen_P

@@ -49,12 +49,11 @@ class Shard:
     def _positives(self, positives: Positives, mine_S: np.ndarray) -> Positives:
         kept_S = torch.from_numpy(mine_S)
         column_S, kept_P = kept_S.cumsum(0) - 1, kept_S[positives.columns_P]
-        # One entry more than pairs: the index -1 of a query without a sampled pair reads the last entry.
-        pair_P = torch.cat([torch.where(kept_P, kept_P.cumsum(0) - 1, -1), torch.tensor([-1])])
         return Positives(
             positives.rows_P[kept_P],
             column_S[positives.columns_P[kept_P]],
-            pair_P[positives.sampled_B],
+            positives.num_queries,
             int(mine_S.sum()),
+            {which: weights_P[kept_P] for which, weights_P in positives.chosen.items()},
             self.workers,
         )

@@ -41,15 +41,14 @@ class TrainingQueries:
         return rows[inside], columns[inside]
 
     def with_pool(self, batch: Batch, label_ids: np.ndarray) -> Batch:
-        """The batch with the larger pool `label_ids`, a superset of its own. The sampled pairs stay the same."""
+        """The batch with the larger pool `label_ids`, a superset of its own. The chosen pairs stay the same."""
         rows, columns = self.true_pairs(batch.query_ids, label_ids)
-        before = batch.positives
-        pairs = before.sampled_B.numpy()
-        label_B = np.where(pairs < 0, -1, batch.label_ids[before.columns_P.numpy()[pairs]])
-        sampled = np.full(len(batch.query_ids), -1)
-        same = np.flatnonzero(label_ids[columns] == label_B[rows])
-        sampled[rows[same]] = same
-        return Batch.of(batch.query_ids, label_ids, rows, columns, sampled)
+        # Both batches have their pairs in one order, in which those of the labels of before are the pairs of before.
+        before_P = np.isin(label_ids, batch.label_ids, assume_unique=True)[columns]
+        chosen = {which: np.zeros(len(rows)) for which in batch.positives.chosen}
+        for which, weights_P in chosen.items():
+            weights_P[before_P] = batch.positives.chosen[which].numpy()
+        return Batch.of(batch.query_ids, label_ids, rows, columns, chosen)
 
 
 def gather_rows(matrix: scipy.sparse.csr_array, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

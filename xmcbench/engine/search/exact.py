@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -149,13 +151,34 @@ class _Chunks:
             num_labels = len(labels_CD)
             shape = len(queries_BD), _whole_tiles(num_labels)
             scores_BC = self.room[: math.prod(shape)].view(shape)
-            torch.mm(queries_BD, labels_CD.T, out=scores_BC[:, :num_labels])
+            _multiply(queries_BD, labels_CD, scores_BC[:, :num_labels])
             scores_BC[:, num_labels:] = -torch.inf
             if excluded is not None:
                 pairs = excluded[:, start : start + num_labels].tocoo()
                 rows, columns = (torch.from_numpy(ids).long().to(scores_BC.device) for ids in (pairs.row, pairs.col))
                 scores_BC[rows, columns] = -torch.inf
             yield start, scores_BC
+
+
+def _multiply(queries_BD: Tensor, labels_CD: Tensor, scores_BC: Tensor) -> None:
+    """Write the inner products of all queries and labels into `scores_BC`."""
+    if scores_BC.device.type == "cpu" and scores_BC.dtype == torch.float32 and numpy_multiplies_faster():
+        np.matmul(queries_BD.numpy(), labels_CD.numpy().T, out=scores_BC.numpy())
+    else:
+        torch.mm(queries_BD, labels_CD.T, out=scores_BC)
+
+
+@cache
+def numpy_multiplies_faster() -> bool:
+    """Whether torch multiplies with MKL on a processor that is not Intel's.
+
+    MKL is tuned for Intel's. On an AMD EPYC with AVX2 numpy's OpenBLAS takes 0.81 to 0.86 of its time.
+    """
+    try:
+        processor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:  # not Linux
+        return False
+    return torch._C.has_mkl and "GenuineIntel" not in processor
 
 
 def _whole_tiles(num_labels: int) -> int:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
+from xmcbench.engine.device import upload
 from xmcbench.engine.gradient_norm import squared_norm
 from xmcbench.engine.tables import rounding
 from xmcbench.engine.tables.settings import TableConfig
@@ -53,6 +54,7 @@ class LabelTable(nn.Module):
     ) -> None:
         """`seed` None takes torch's, which the engine derives from the trial's seed before `build_modules`."""
         super().__init__()
+        self._ids = np.asarray(row_ids_N)  # which the host looks up
         row_ids_N = torch.as_tensor(row_ids_N)
         self.config = config
         self.seed = torch.initial_seed() if seed is None else seed
@@ -81,12 +83,22 @@ class LabelTable(nn.Module):
         return self.config.optimizer != "none"
 
     def rows_of(self, ids_S: Tensor | np.ndarray) -> Tensor:
-        """The positions of rows in this worker's part, int64 [S]. Raises IndexError if a row is on another worker."""
-        ids_S = torch.as_tensor(ids_S).to(self.row_ids.device)
-        rows_S = torch.searchsorted(self.row_ids, ids_S)
-        if bool((rows_S == self.num_rows).any()) or not torch.equal(self.row_ids[rows_S], ids_S):
+        """The positions of rows in this worker's part, int64 [S] on the CPU, as `forward` takes them.
+
+        Raises IndexError if a row is on another worker.
+        """
+        ids_S = ids_S.numpy(force=True) if isinstance(ids_S, Tensor) else ids_S
+        rows_S = np.searchsorted(self._ids, ids_S)
+        if (rows_S == self.num_rows).any() or not np.array_equal(self._ids[rows_S], ids_S):
             raise IndexError(f"a row asked for is none of the {self.num_rows} that this worker holds")
-        return rows_S
+        return torch.from_numpy(rows_S)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LabelTable:
+        """Move the table, but not the number of updates, which the host reads in each step."""
+        updates = self.updates
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self.updates = updates
+        return self
 
     @torch.no_grad()
     def fill(self, draw: Callable[[Tensor, Generator], object]) -> None:
@@ -106,14 +118,14 @@ class LabelTable(nn.Module):
     def forward(self, rows_S: Tensor | None = None) -> Tensor:
         """Rows [S, D] in float32, as a leaf of this step that collects a gradient; any row may be there repeatedly.
 
-        None gives all rows without a copy, in the table's own dtype. May be called more than once before `step`.
-        Without autograd the rows are only read.
+        `rows_S` is best on the CPU: a GPU is waited for. None gives all rows without a copy, in the table's own dtype.
+        May be called more than once before `step`. Without autograd the rows are only read.
         """
         if rows_S is None:
             leaf = self.weight.detach()
         else:
-            rows_S = rows_S.to(self.weight.device)
-            leaf = self.weight.index_select(0, rows_S).float()
+            rows_S = rows_S.cpu()
+            leaf = self.weight.index_select(0, upload(rows_S, self.weight.device)).float()
         if self.learns and torch.is_grad_enabled():
             self._leaves.append((rows_S, leaf.requires_grad_()))
             self._combined = None
@@ -143,8 +155,8 @@ class LabelTable(nn.Module):
         self._combined = None
 
     def _update(self, place: slice | Tensor, gradient_MD: Tensor, rate: float, key: int) -> None:
-        state = {name: _take(self.get_buffer(name), place) for name in self.state_names}
-        weight_MD = _take(self.weight, place)
+        taken = {name: _take(self.get_buffer(name), place) for name in (*self.state_names, "weight")}
+        state, weight_MD = {name: taken[name] for name in self.state_names}, taken["weight"]
         if self.config.dtype == "bf16-compensated":
             weight_MD = rounding.join(weight_MD, _take(self.residual, place))
         weight_MD = weight_MD.float()
@@ -155,7 +167,10 @@ class LabelTable(nn.Module):
         elif self.config.dtype == "bf16-compensated":
             changed["weight"], changed["residual"] = rounding.split(weight_MD)
         for name, rows in changed.items():
-            _put(self.get_buffer(name), place, rows)
+            if isinstance(place, Tensor):
+                self.get_buffer(name).index_copy_(0, place, rows)
+            elif rows is not taken.get(name):  # a view is there already
+                self.get_buffer(name)[place] = rows
 
     def _gradient(self) -> tuple[Tensor | None, Tensor]:
         """The different rows of this step (None: all) and their gradients, those of all leaves summed."""
@@ -170,16 +185,17 @@ class LabelTable(nn.Module):
         if full:
             total_ND = sum(full[1:], start=full[0])
             for rows_S, gradient_SD in some:
-                total_ND = total_ND.index_add(0, rows_S, gradient_SD.to(total_ND.dtype))
+                total_ND = total_ND.index_add(0, upload(rows_S, total_ND.device), gradient_SD.to(total_ND.dtype))
             return None, total_ND
         if not some:
             return self.row_ids.new_empty(0), self.weight.new_empty(0, self.weight.shape[1])
-        rows_S = torch.cat([rows for rows, _ in some])
+        rows_S, device = torch.cat([rows for rows, _ in some]), self.weight.device
         gradient_SD = torch.cat([gradient for _, gradient in some]) if len(some) > 1 else some[0][1]
         rows_U, places_S = torch.unique(rows_S, return_inverse=True)
         if len(rows_U) == len(rows_S):
-            return rows_S, gradient_SD
-        return rows_U, gradient_SD.new_zeros(len(rows_U), gradient_SD.shape[1]).index_add_(0, places_S, gradient_SD)
+            return upload(rows_S, device), gradient_SD
+        sums_UD = gradient_SD.new_zeros(len(rows_U), gradient_SD.shape[1])
+        return upload(rows_U, device), sums_UD.index_add_(0, upload(places_S, device), gradient_SD)
 
 
 def _gradient_of(leaf: Tensor) -> Tensor:
@@ -189,11 +205,3 @@ def _gradient_of(leaf: Tensor) -> Tensor:
 def _take(tensor: Tensor, place: slice | Tensor) -> Tensor:
     """Some rows: a view if they are contiguous, else a copy."""
     return tensor[place] if isinstance(place, slice) else tensor.index_select(0, place)
-
-
-def _put(tensor: Tensor, place: slice | Tensor, rows: Tensor) -> None:
-    """Write back what `_take` gave; a view is there already."""
-    if isinstance(place, Tensor):
-        tensor.index_copy_(0, place, rows)
-    elif rows.data_ptr() != tensor[place].data_ptr():
-        tensor[place] = rows

@@ -14,12 +14,12 @@ class SavedBytes(saved_tensors_hooks):
     """Counts what graphs made within this context keep alive, in `total` bytes; may be entered again to count on.
 
     Parameters are there anyway and do not count; what several operations keep counts once. The graphs have to outlive
-    the count, because memory is told apart by its address.
+    the count, because storages are told apart by their addresses.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, compiled: bool = False) -> None:
         self.total = 0
-        self._seen = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
         note: Any = self._note
         if compiled:  # the compiler would trace the count, and recompile whenever it changes
             note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
@@ -27,7 +27,7 @@ class SavedBytes(saved_tensors_hooks):
 
     def _note(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
+        if storage._cdata not in self._seen:
+            self._seen.add(storage._cdata)
             self.total += storage.nbytes()
-        return tensor
+        return tensor.detach()  # an operation that kept its own result would keep itself alive

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmcbench.engine.device import default_device
+from xmcbench.engine.device import default_device, upload
 from xmcbench.engine.encoders.embedding import autocast, evaluating
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Sampler
@@ -83,7 +83,7 @@ class BatchEmbedder:
         texts = [TextRows(self.method.labels, more, "label")]
         added = self.cache.embed(texts, dropout_seed, embedded.cached[0].kept_bytes)
         by_id = np.argsort(np.concatenate((embedded.share.label_ids, more)))
-        labels_SD = torch.cat((embedded.labels_SD, added.embeddings))[torch.from_numpy(by_id).to(self.device)]
+        labels_SD = torch.cat((embedded.labels_SD, added.embeddings))[upload(by_id, self.device)]
         cached = (*embedded.cached, added)
         return replace(embedded, whole=whole, share=share, labels_SD=labels_SD, cached=cached)
 
@@ -96,5 +96,4 @@ class BatchEmbedder:
             queries_BD = method.mining_query_vectors(embedded.queries_BD.detach())
             labels_SD = method.mining_label_vectors(labels_SD, ids)
         by_worker = np.argsort(shard.owner_L[embedded.whole.label_ids], kind="stable")
-        places = torch.from_numpy(np.argsort(by_worker)).to(self.device)
-        return queries_BD, shard.workers.gather(labels_SD)[places]
+        return queries_BD, shard.workers.gather(labels_SD)[upload(np.argsort(by_worker), self.device)]

@@ -9,7 +9,7 @@ Dropout masks depend on the step's seed and the text (`SeededDropout`). So the s
 a resumed run those of an unbroken one, and the size of the micro-batches changes nothing but speed. Micro-batches hold
 texts of similar length, which keeps padding small.
 
-Legend: N texts, M texts of a micro-batch, W its longest text in tokens, D dimensions.
+Legend: N texts, M texts of a micro-batch, D dimensions.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.data.tokens import Tokens
+from xmcbench.engine.device import upload
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
-from xmcbench.engine.encoders.embedding import upload, upload_texts
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.trial.meter import uncounted
 
 
 @dataclass(frozen=True)
@@ -44,21 +45,20 @@ class TextRows:
 @dataclass(frozen=True)
 class _MicroBatch:
     places: Tensor  # [M] rows of the batch's embeddings
-    ids_MW: Tensor
-    mask_MW: Tensor | None  # None if no text is padded
+    texts: tuple[Tensor, ...]  # as the encoder takes them
     seeds_M: np.ndarray  # of dropout
 
 
 @dataclass
 class _Pass:
-    """A micro-batch that passed the encoder. Its token ids are not kept: a second pass pads the texts again."""
+    """A micro-batch that passed the encoder. Its token ids are not kept: a second pass collates the texts again."""
 
     group: np.ndarray  # [M] places of its texts in the batch
     output_MD: Tensor | None = None  # with its graph, where that fits the memory budget
 
 
 class GradientCache:
-    """Embeds batches through an encoder, at most `micro_batch_tokens` padded tokens at once.
+    """Embeds batches through an encoder, about `micro_batch_tokens` tokens at once.
 
     Micro-batches keep their activations while these are at most `activation_bytes` (one at a time always does). What a
     micro-batch keeps is counted, not estimated.
@@ -84,12 +84,12 @@ class GradientCache:
 
         `kept_bytes` of activations are already kept from other texts of the step.
         """
-        lengths_N = np.concatenate([part.tokens.lengths[part.rows] for part in parts])
-        groups = micro_batches(lengths_N, self.micro_batch_tokens)
+        tokens = Tokens.joined([part.tokens.take(part.rows) for part in parts])
+        groups = self.encoder.micro_batches(tokens.lengths, self.micro_batch_tokens)
         seeds_N = np.concatenate([text_seeds(seed, part.kind, part.rows) for part in parts])
-        load = partial(self._micro_batch, parts, seeds_N)
+        load = partial(self._micro_batch, tokens, seeds_N)
         waiting = deque(groups)
-        leaf_ND = torch.empty((len(lengths_N), self.encoder.dimension), device=self.device)
+        leaf_ND = torch.empty((len(tokens), self.encoder.dimension), device=self.device)
         passes: list[_Pass] = []
         room = max(0, self.activation_bytes - kept_bytes)
         # Autocast casts a weight once per context, so a context spans many micro-batches. What was cast without a graph
@@ -113,23 +113,23 @@ class GradientCache:
                 micro = load(group)
                 leaf_ND[micro.places] = self._run(micro)
                 passes.append(_Pass(group))
-        return CachedEmbeddings(self, leaf_ND.requires_grad_(), load, passes, int(lengths_N.sum()), saved.total)
+        return CachedEmbeddings(self, leaf_ND.requires_grad_(), load, passes, int(tokens.lengths.sum()), saved.total)
 
-    def _micro_batch(self, parts: list[TextRows], seeds_N: np.ndarray, group: np.ndarray) -> _MicroBatch:
-        texts = upload_texts(*_padded(parts, group, self.encoder.tokenizer.pad_id), self.device)
-        return _MicroBatch(upload(group.copy(), self.device), *texts, seeds_N[group])
+    def _micro_batch(self, tokens: Tokens, seeds_N: np.ndarray, group: np.ndarray) -> _MicroBatch:
+        texts = tuple(upload(array, self.device) for array in self.encoder.collate(tokens, group))
+        return _MicroBatch(upload(group.copy(), self.device), texts, seeds_N[group])
 
     def _run(self, micro: _MicroBatch) -> Tensor:
         # For what `SeededDropout` does not reach, as a compiled encoder's draws: alike in both passes, but dependent on
         # the micro-batch.
         torch.manual_seed(int(micro.seeds_M[0]) >> 1)
         with nullcontext() if self.encoder.config.compile else SeededDropout(micro.seeds_M):
-            output_MD: Tensor = self.encoder(micro.ids_MW, micro.mask_MW)
+            output_MD: Tensor = self.encoder(*micro.texts)
         return output_MD
 
     def repeat(self, micro: _MicroBatch) -> Tensor:
         """The micro-batch's embeddings with their graph, in a second pass."""
-        with self.autocast():
+        with self.autocast(), uncounted():
             return self._run(micro)
 
 
@@ -162,17 +162,3 @@ class CachedEmbeddings:
             output_MD.backward(gradient_ND[places])  # type: ignore[no-untyped-call]
             del output_MD  # with its graph, before the next one is built
         self.embeddings.grad = None  # spent: a second call must not add it again
-
-
-def _padded(parts: list[TextRows], group: np.ndarray, pad_id: int) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids and mask [M, W] of a group that may mix texts of several parts, in the group's order."""
-    bounds = np.cumsum([0, *(len(part.rows) for part in parts)])
-    pieces = []
-    for part, start, end in zip(parts, bounds, bounds[1:], strict=False):
-        mine = np.flatnonzero((group >= start) & (group < end))
-        pieces.append((mine, *part.tokens.padded(part.rows[group[mine] - start], pad_id)))
-    shape = (len(group), max(ids.shape[1] for _, ids, _ in pieces))
-    all_ids, all_mask = np.full(shape, pad_id, np.int64), np.zeros(shape, bool)
-    for mine, ids, mask in pieces:
-        all_ids[mine, : ids.shape[1]], all_mask[mine, : ids.shape[1]] = ids, mask
-    return all_ids, all_mask

@@ -23,8 +23,9 @@ def room_now(budget: Budget, workers: Workers) -> float:
     """Bytes that this worker can still take: of its device, of which workers on processors have equal shares, and of
     the budget.
     """
-    if default_device().type == "cuda":
-        free, taken = float(torch.cuda.mem_get_info()[0]), torch.cuda.memory_allocated()
+    if (device := default_device()).type != "cpu":
+        gpu = torch.get_device_module(device)
+        free, taken = float(gpu.mem_get_info()[0]), gpu.memory_allocated()
     else:
         free, taken = psutil.virtual_memory().available / workers.size, psutil.Process().memory_info().rss
     return free if budget.peak_bytes is None else min(free, budget.peak_bytes - taken)
@@ -35,9 +36,8 @@ def check_memory(ledger: Ledger, budget: Budget, workers: Workers) -> None:
     if budget.peak_bytes is None:
         return
     device = default_device()
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else peak_memory()
-    own = torch.tensor(float(peak), dtype=torch.float64, device=device)
-    ledger.check_memory(budget, float(workers.max(own)))
+    peak = peak_memory() if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated()
+    ledger.check_memory(budget, workers.largest(float(peak)))
 
 
 def note_memory(ledger: Ledger, workers: Workers) -> None:

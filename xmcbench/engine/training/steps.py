@@ -17,6 +17,7 @@ from xmcbench.engine.charging import StepCost
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.prefetch import Prefetch
+from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.batch_embedder import BatchEmbedder, EmbeddedBatch
 from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.loop import Metrics, Position
@@ -39,8 +40,11 @@ class TrainingSteps:
         self.sampler = method.sampler(train, derive_seed(method.run.seed, "sampler"))
         self.batches = Prefetch(self.sampler)
         self.embedder = BatchEmbedder(method, self.sampler)
-        self.optimizers = Update(method.parameter_groups(), method.tables(), self.workers, method.config.clip_norm)
-        self._pending: tuple[EmbeddedBatch, float, str] | None = None  # gradients to apply, the loss, the place
+        words = (module for module in method.encoder.modules() if isinstance(module, TouchedRows))
+        self.optimizers = Update(
+            method.parameter_groups(), method.tables(), self.workers, method.config.clip_norm, words
+        )
+        self._pending: tuple[EmbeddedBatch, Tensor, str] | None = None  # gradients to apply, the loss, the place
 
     def begin(self) -> None:
         """Give the method access to the encoder's embeddings before the first step. Computing them is charged."""
@@ -64,7 +68,7 @@ class TrainingSteps:
             embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", step))
             # Every worker draws alike: what all workers do to the queries must agree.
             torch.manual_seed(derive_seed(seed, "loss", step))
-            loss = self._loss(embedded, place)
+            loss = self._loss(embedded)
         embedded.backward()
         self._pending = embedded, loss, place
         label_lengths_L = method.labels.lengths if method.encodes_labels else None
@@ -73,22 +77,23 @@ class TrainingSteps:
     def update(self, fraction: float) -> Metrics:
         method = self.method
         assert self._pending is not None
-        (embedded, loss, place), self._pending = self._pending, None
-        norm = self.optimizers.apply(warmup_linear(fraction, method.config.warmup))
+        (embedded, own, place), self._pending = self._pending, None
+        # All that the host asks the device in a step, at once: it waits until the gradients are there.
+        loss, norm = torch.stack([own, self.optimizers.gradient_norm()]).tolist()
+        _check_finite(loss, "loss", place)
         _check_finite(norm, "norm of the gradient", place)
+        self.optimizers.apply(warmup_linear(fraction, method.config.warmup), norm)
         with torch.no_grad():
             if self.sampler.watches:
                 self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
             method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
         return {"loss": loss, "gradient": norm}
 
-    def _loss(self, embedded: EmbeddedBatch, place: str) -> float:
-        """The loss over all workers, after its backward pass to the embeddings."""
+    def _loss(self, embedded: EmbeddedBatch) -> Tensor:
+        """The loss over all workers, float64, after its backward pass to the embeddings."""
         own = self.method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-        value = float(self.workers.sum(own.detach().double()))
-        _check_finite(value, "loss", place)
         own.backward()  # type: ignore[no-untyped-call]
-        return value
+        return self.workers.sum(own.detach().double())
 
     def _mining_embeddings(self) -> Embeddings:
         """The vectors of everything in which samplers look for neighbours, charged when asked for."""

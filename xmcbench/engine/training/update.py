@@ -1,11 +1,12 @@
-"""One optimiser step over all workers: gradients summed, checked, clipped and applied.
+"""One optimiser step over all workers: gradients summed, clipped and applied.
 
-Parameters that every worker holds are updated by AdamW, alike on each. Label tables update the rows they gave out.
+Parameters that every worker holds are updated by AdamW, alike on each. Label tables update the rows they gave out, and
+tables of word vectors the rows that were read: the others rest, so their moments and their weights do not decay.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -15,16 +16,31 @@ from torch import Tensor, nn
 from xmcbench.engine import checkpoint
 from xmcbench.engine.gradient_norm import clip, global_gradient_norm
 from xmcbench.engine.tables.label_table import LabelTable
+from xmcbench.engine.tables.row_optimizers import RowAdam
+from xmcbench.engine.tables.touched_rows import RowUpdate, TouchedRows
 from xmcbench.engine.workers import Workers
 
 
 class Update:
-    """The optimisers of a method's parameters and tables."""
+    """The optimisers of a method's parameters, of which `words` are updated by rows, and of its label tables."""
 
     def __init__(
-        self, groups: list[dict[str, Any]], tables: dict[str, LabelTable], workers: Workers, clip_norm: float | None
+        self,
+        groups: list[dict[str, Any]],
+        tables: dict[str, LabelTable],
+        workers: Workers,
+        clip_norm: float | None,
+        words: Iterable[TouchedRows] = (),
     ) -> None:
-        self.optimizer = torch.optim.AdamW(groups, fused=True)
+        by_rows = {id(table.weight): table for table in words}
+        self.row_updates = [
+            RowUpdate(by_rows[id(parameter)], RowAdam(group["weight_decay"]), group["lr"])
+            for group in groups
+            for parameter in group["params"]
+            if id(parameter) in by_rows
+        ]
+        dense = [{**group, "params": [p for p in group["params"] if id(p) not in by_rows]} for group in groups]
+        self.optimizer = torch.optim.AdamW(dense, fused=True)
         self.base_rates = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.tables = tables
         self.workers = workers
@@ -34,30 +50,37 @@ class Update:
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    def apply(self, factor: float) -> float:
-        """Apply the gradients at `factor` times the base learning rates; return their norm over everything.
+    def gradient_norm(self) -> Tensor:
+        """The norm of the gradients of everything, a float64 scalar, after they are summed over workers."""
+        sum_gradients(self.parameters, self.workers)
+        squares = [table.gradient_norm_squared() for table in self.tables.values()]
+        once = float(self.workers.rank == 0)  # counts what is alike on all workers
+        squares += [update.gradient_norm_squared(self.workers) * once for update in self.row_updates]
+        return global_gradient_norm(self.parameters, squares, self.workers)
 
-        Where the norm is not finite nothing is applied.
-        """
-        parameters = self.parameters
-        sum_gradients(parameters, self.workers)
-        norm = global_gradient_norm(
-            parameters, [table.gradient_norm_squared() for table in self.tables.values()], self.workers
-        )
-        if not math.isfinite(norm):
-            return norm
-        scale = 1.0 if self.clip_norm is None else clip(parameters, norm, self.clip_norm)
+    def apply(self, factor: float, norm: float) -> None:
+        """Apply the gradients, of the norm `norm`, at `factor` times the base learning rates."""
+        scale = 1.0 if self.clip_norm is None else clip(self.parameters, norm, self.clip_norm)
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         for table in self.tables.values():
             table.step(factor * table.config.learning_rate, scale)
-        return norm
+        for update in self.row_updates:
+            update.step(factor, scale)
 
     def tensors(self) -> checkpoint.Groups:
-        """State by group: the optimiser's, and each table's rows with their ids."""
-        return {"optimizer": checkpoint.optimizer_tensors(self.optimizer), **self.table_tensors()}
+        """State by group: the optimisers', and each table's rows with their ids."""
+        return {
+            "optimizer": checkpoint.optimizer_tensors(self.optimizer),
+            "row optimizers": self._row_states(),
+            **self.table_tensors(),
+        }
+
+    def _row_states(self) -> dict[str, Tensor]:
+        updates = enumerate(self.row_updates)
+        return {f"{number}.{name}": tensor for number, update in updates for name, tensor in update.state.items()}
 
     def table_tensors(self) -> checkpoint.Groups:
         """This worker's rows of each table, and their ids."""
@@ -69,6 +92,8 @@ class Update:
     def load(self, saved: list[checkpoint.Groups]) -> None:
         """Restore what `tensors` returned on each worker, for any number of workers."""
         checkpoint.load_optimizer(self.optimizer, saved[0].get("optimizer", {}))
+        for name, tensor in self._row_states().items():
+            tensor.copy_(saved[0]["row optimizers"][name])
         self.load_tables(saved)
 
     def load_tables(self, saved: list[checkpoint.Groups]) -> None:
@@ -84,7 +109,7 @@ def sum_gradients(parameters: list[nn.Parameter], workers: Workers) -> None:
 
     A worker whose shard was empty has none for what only labels pass through, so that the counts go along.
     """
-    if workers.size == 1:
+    if workers.size == 1 or not parameters:
         return
     gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in parameters]
     present: Tensor = gradients[0].new_tensor([float(p.grad is not None) for p in parameters])

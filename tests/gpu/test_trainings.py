@@ -1,0 +1,76 @@
+"""Every bundled method trains, mines, predicts, resumes and saves on a GPU, and waits for it only where it has to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fitting import assert_saved_predicts_the_same, fit_and_kill
+
+from xmcbench.trial.predictions import Predictions
+
+from .places import DEVICE, models_on
+from .trainings import DATA, TRAININGS, Outcome, build, data_of, run_of, train
+
+pytestmark = pytest.mark.gpu
+CLOSE = 1e-5 if DEVICE != "cuda" else 1e-3  # relative: the pretended GPU computes with the CPU's own kernels
+OF_THE_LOSS = {"classifier": "Classifier._step, aten::_local_scalar_dense"}
+TRAINED = [name for name in TRAININGS if name != "untrained"]
+
+
+@cache
+def on_the_gpu(name: str, root: Path) -> Outcome:
+    return train(name, root)
+
+
+@pytest.fixture
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The training of this name on the GPU; trained once."""
+    name: str = request.param
+    return on_the_gpu(name, tmp_path_factory.getbasetemp() / f"gpu {name}")
+
+
+def assert_close(found: Predictions, wanted: Predictions) -> None:
+    np.testing.assert_allclose(found.scores, wanted.scores, rtol=CLOSE, atol=CLOSE)
+    assert float((found.indices == wanted.indices).mean()) > 0.98
+
+
+@pytest.mark.parametrize("outcome", TRAININGS, indirect=True)
+def test_losses_and_predictions_are_those_of_the_cpu(outcome: Outcome, tmp_path: Path) -> None:
+    with models_on("cpu"):
+        wanted = train(outcome.name, tmp_path)
+    assert len(outcome.metrics) == len(wanted.metrics)
+    np.testing.assert_allclose(outcome.metrics, wanted.metrics, rtol=CLOSE)
+    assert_close(outcome.predictions, wanted.predictions)
+
+
+@pytest.mark.parametrize("outcome", TRAINED, indirect=True)
+def test_a_step_waits_for_its_loss_and_for_nothing_else_without_a_reason(outcome: Outcome) -> None:
+    """The last step, which begins no epoch; the reasons are in `trainings.py`."""
+    wanted = Counter({OF_THE_LOSS.get(outcome.name, "TrainingSteps.update, to the CPU"): 1})
+    wanted.update(TRAININGS[outcome.name].waits)
+    if DEVICE == "cuda":  # which tells where it waited, not for what
+        assert outcome.waits[-1].total() <= wanted.total(), outcome.waits[-1]
+    else:
+        assert outcome.waits[-1] == wanted
+
+
+@pytest.mark.parametrize("outcome", TRAINED, indirect=True)
+def test_a_killed_run_ends_like_an_unbroken_one(outcome: Outcome, tmp_path: Path) -> None:
+    name = outcome.name
+    fit_and_kill(3, build(name, outcome.root), data_of(name), run_of(name, tmp_path))
+    resumed = build(name, outcome.root)
+    resumed.fit(data_of(name), run_of(name, tmp_path))
+    assert_close(resumed.predict(DATA.texts, 10), outcome.predictions)
+
+
+@pytest.mark.parametrize("outcome", TRAININGS, indirect=True)
+def test_what_is_saved_predicts_the_same(outcome: Outcome, tmp_path: Path) -> None:
+    assert_saved_predicts_the_same(outcome.method, build(outcome.name, outcome.root), DATA.texts, tmp_path)
+    with models_on("cpu"):
+        loaded = build(outcome.name, outcome.root)
+        loaded.load(tmp_path / "saved")
+        assert_close(loaded.predict(DATA.texts, 10), outcome.predictions)

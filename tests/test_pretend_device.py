@@ -1,0 +1,114 @@
+"""The pretended GPU notices what CUDA would."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pretend_device
+import pytest
+import torch
+from torch import Tensor
+
+from xmcbench.engine.device import default_device, upload
+
+GPU = torch.device(pretend_device.NAME, 0)
+
+
+@pytest.fixture(autouse=True)
+def _models_on_it() -> Iterator[None]:
+    with pretend_device.pretended_gpu():
+        yield
+
+
+def new_waits(work: Callable[[], object]) -> Counter[str]:
+    before = pretend_device.noted()
+    work()
+    return pretend_device.noted() - before
+
+
+def test_models_live_on_it() -> None:
+    assert default_device().type == pretend_device.NAME
+    linear = torch.nn.Linear(3, 2).to(default_device())
+    assert linear.weight.device == GPU
+    with pytest.raises(RuntimeError, match="numpy"):
+        linear.weight.detach().numpy()
+
+
+def test_it_computes_what_the_cpu_computes() -> None:
+    def trained(device: str) -> tuple[Tensor, ...]:
+        torch.manual_seed(0)
+        linear = torch.nn.Linear(4, 3).to(device)
+        optimizer = torch.optim.AdamW(linear.parameters(), fused=True)
+        inputs = torch.arange(20.0).view(5, 4).to(device)
+        for _ in range(3):
+            linear(inputs).topk(2).values.square().sum().backward()
+            optimizer.step()
+        inputs[1:3, 0].mul_(7)  # through a view
+        return linear.weight.detach().cpu(), linear(inputs).detach().cpu()
+
+    for found, wanted in zip(trained(pretend_device.NAME), trained("cpu"), strict=True):
+        assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    "mix",
+    [
+        lambda here, there: here + there,
+        lambda here, there: torch.cat([here, there]),
+        lambda here, there: here.index_select(0, there.long()),
+        lambda here, there: here.add_(there),
+        lambda here, there: torch.mm(here[None], there[:, None]),
+    ],
+)
+def test_tensors_of_two_devices_do_not_mix(mix: Callable[[Tensor, Tensor], object]) -> None:
+    with pytest.raises(RuntimeError, match="device"):
+        mix(torch.ones(2, device=GPU), torch.ones(2))
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        float,
+        bool,
+        lambda one: one.expand(3).cpu(),
+        lambda one: one.expand(3).tolist(),
+        lambda one: one.expand(3).nonzero(),
+        lambda one: one.expand(3)[one.expand(3) > 0],
+        lambda one: one.expand(3).long().bincount(),
+        lambda one: one.expand(3).unique(),
+        lambda one: torch.equal(one, one),
+        lambda one: torch.ones(3).to(one.device),
+        lambda one: torch.ones(3).to(one.device, non_blocking=True),  # from memory that is not pinned
+        lambda one: torch.tensor([1.0, 2.0], device=one.device),
+        lambda one: one.expand(3)[torch.tensor([0, 2])],
+        lambda one: torch.zeros(3).copy_(one.expand(3)),
+    ],
+)
+def test_what_waits_is_noted(wait: Callable[[Tensor], object]) -> None:
+    one = torch.ones((), device=GPU)
+    assert new_waits(lambda: wait(one)).total() == 1
+
+
+def test_what_does_not_wait_is_not_noted() -> None:
+    def work() -> Any:
+        rows = upload(np.array([0, 2]), GPU)
+        table = torch.zeros(3, 2, device=GPU)
+        table[rows] = 1.0
+        table.index_add_(0, rows, table[rows])
+        return torch.full((2,), 3.0, device=GPU).topk(1), table.sort(), table.masked_fill(table > 0, 2.0)
+
+    assert not new_waits(work)
+
+
+def test_it_draws_other_numbers_than_the_cpu() -> None:
+    def drawn(device: str) -> Tensor:
+        torch.manual_seed(0)
+        return torch.rand(5, device=device).cpu()
+
+    assert not torch.equal(drawn(pretend_device.NAME), drawn("cpu"))
+    assert torch.equal(drawn(pretend_device.NAME), drawn(pretend_device.NAME))
+    with pytest.raises(RuntimeError, match="generator"):
+        torch.rand(5, device=GPU).normal_(generator=torch.Generator())

@@ -1,0 +1,241 @@
+"""The modules by which sentence-transformers makes one vector of a transformer's states: those of a folder it saved.
+
+Legend: M texts, W tokens of the longest text, H hidden size of the transformer, D dimensions.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from xmcbench.engine.encoders.sentence_layout import SentenceModule
+from xmcbench.errors import XMCBenchError, shown, suggest
+
+MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"  # in a folder of sentence-transformers
+SETTINGS, WEIGHTS = "config.json", "model.safetensors"  # in the folder of a module
+OWN = "own_modules.json"  # in a folder that `OwnModules.save` wrote
+LIBRARY = "sentence_transformers."
+LABEL_PROMPTS = ("document", "passage", "corpus")  # the first that there is, as in `encode_document`
+
+
+@dataclass(frozen=True)
+class SavedModule:
+    """A module in a folder: its class without its package, and the folder of its files."""
+
+    kind: str
+    folder: Path
+
+
+def saved_modules(directory: Path) -> list[SavedModule]:
+    """The modules in the order in which sentence-transformers applies them. Raises XMCBenchError."""
+    modules = []
+    for entry in _read_json(directory / MODULES):
+        kind = str(entry["type"])
+        if not kind.startswith(LIBRARY):
+            raise XMCBenchError(f"{directory / MODULES}: module {shown(kind)} is not of sentence-transformers")
+        modules.append(SavedModule(kind.rpartition(".")[2], directory / str(entry["path"])))
+    return modules
+
+
+def saved_prompts(directory: Path) -> dict[str, str]:
+    """What sentence-transformers puts before queries and before documents, by these names."""
+    if not (directory / PROMPTS).exists():
+        return {}
+    settings = _read_json(directory / PROMPTS)
+    prompts = dict(settings.get("prompts") or {})
+    default = prompts.get(settings.get("default_prompt_name"), "")
+    of_labels = (prompts[name] for name in LABEL_PROMPTS if name in prompts)
+    return {"query": str(prompts.get("query", default)), "document": str(next(of_labels, default))}
+
+
+class OwnModules(nn.Module):
+    """What comes after the transformer in a folder of sentence-transformers: a pooling, dense layers, normalisation."""
+
+    def __init__(self, saved: list[SavedModule], prompts: dict[str, str]) -> None:
+        super().__init__()
+        self.prompts = prompts
+        self.kinds = [each.kind for each in saved]
+        self.layers = nn.ModuleList([KINDS[each.kind](each) for each in saved])
+
+    @classmethod
+    def of(cls, directory: Path) -> OwnModules:
+        """Those in a folder that sentence-transformers saved. Raises XMCBenchError where one is not known here."""
+        if not (directory / MODULES).exists():
+            raise XMCBenchError(
+                f"{directory}: pooling: own needs a folder of sentence-transformers: found no {MODULES}"
+            )
+        first, *others = saved_modules(directory)
+        kinds = [first.kind, *(module.kind for module in others)]
+        for kind, known in zip(
+            kinds, (["Transformer"], ["Pooling"], *[["Dense", "Normalize"]] * len(kinds)), strict=False
+        ):
+            if kind not in known:
+                where = f"{directory / MODULES}: module {shown(kind)}"
+                raise XMCBenchError(f"{where} is not known here: expected {' or '.join(known)}")
+        return cls(others, saved_prompts(directory))
+
+    @classmethod
+    def load(cls, directory: Path) -> OwnModules:
+        """Those that `save` wrote."""
+        content = _read_json(directory / OWN)
+        saved = [SavedModule(kind, directory / folder) for kind, folder in content["modules"]]
+        return cls(saved, content["prompts"])
+
+    def forward(self, states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
+        """Vectors [M, D] in float32."""
+        pooling, *others = self.layers
+        vectors_MD: Tensor = pooling(states_MWH, mask_MW)
+        for layer in others:
+            vectors_MD = layer(vectors_MD)
+        return vectors_MD.float()
+
+    def dimension(self, hidden: int) -> int:
+        """D, for states of `hidden` dimensions."""
+        with torch.no_grad():
+            return int(self(torch.zeros(1, 1, hidden), torch.ones(1, 1)).shape[1])
+
+    def save(self, directory: Path) -> None:
+        """Write modules and prompts beside the transformer."""
+        for module, layer in zip(self.modules_at(), self.layers, strict=True):
+            (directory / module.folder).mkdir(exist_ok=True)
+            for name, content in module.files.items():
+                (directory / module.folder / name).write_text(json.dumps(content, indent=1), encoding="utf-8")
+            if tensors := layer.state_dict():
+                tensors = {name: tensor.contiguous() for name, tensor in tensors.items()}
+                save_file(tensors, directory / module.folder / WEIGHTS)
+        names = [(module.kind, module.folder) for module in self.modules_at()]
+        (directory / OWN).write_text(json.dumps({"modules": names, "prompts": self.prompts}), encoding="utf-8")
+
+    def modules_at(self) -> list[SentenceModule]:
+        """The modules with their folders, which follow that of the transformer, and their settings."""
+        settings = [getattr(layer, "settings", {}) for layer in self.layers]
+        return [
+            SentenceModule(kind, f"{place}_{kind}", {SETTINGS: content})
+            for place, (kind, content) in enumerate(zip(self.kinds, settings, strict=True), start=1)
+        ]
+
+
+class Pooling(nn.Module):
+    """Pools states [M, W, H] under a mask [M, W] in one or more ways, side by side."""
+
+    def __init__(self, modes: list[str], settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.modes, self.settings = modes, settings
+
+    def forward(self, states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
+        return torch.cat([POOLINGS[mode](states_MWH, mask_MW.to(states_MWH.dtype)) for mode in self.modes], dim=1)
+
+
+def _weighted(states_MWH: Tensor, weights_MW: Tensor) -> Tensor:
+    return torch.einsum("mwh,mw->mh", states_MWH, weights_MW)
+
+
+def _mean(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
+    return _weighted(states_MWH, mask_MW / mask_MW.sum(1, keepdim=True).clamp(min=1e-9))
+
+
+def _by_place(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
+    """The mean with weights 1, 2, ..."""
+    return _mean(states_MWH, mask_MW * mask_MW.cumsum(1))
+
+
+def _last(states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
+    """The last token that is no padding."""
+    return _weighted(states_MWH, (mask_MW.cumsum(1) == mask_MW.sum(1, keepdim=True)) * mask_MW)
+
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cls": lambda states_MWH, _: states_MWH[:, 0],
+    "max": lambda states_MWH, mask_MW: states_MWH.masked_fill(mask_MW[..., None] == 0, -torch.inf).amax(1),
+    "mean": _mean,
+    "mean_sqrt_len_tokens": lambda states_MWH, mask_MW: _weighted(
+        states_MWH, mask_MW / mask_MW.sum(1, keepdim=True).clamp(min=1e-9).sqrt()
+    ),
+    "weightedmean": _by_place,
+    "lasttoken": _last,
+}
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation."""
+
+    def __init__(self, activation: str, settings: dict[str, Any]) -> None:
+        super().__init__()
+        self.settings = settings
+        self.linear = nn.Linear(settings["in_features"], settings["out_features"], bias=settings["bias"])
+        self.activation: nn.Module = getattr(nn, activation)()
+
+    def forward(self, vectors_MH: Tensor) -> Tensor:
+        activated_MD: Tensor = self.activation(self.linear(vectors_MH))
+        return activated_MD
+
+
+class Normalize(nn.Module):
+    """Vectors of length 1."""
+
+    def forward(self, vectors_MH: Tensor) -> Tensor:
+        return normalize(vectors_MH, dim=1)
+
+
+def dense(saved: SavedModule) -> Dense:
+    """The layer that a folder has. Raises XMCBenchError where it does what is not known here."""
+    place = saved.folder / SETTINGS
+    settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(place)
+    path, _, activation = settings["activation_function"].rpartition(".")
+    if not path.startswith("torch.nn") or not isinstance(getattr(nn, activation, None), type):
+        raise XMCBenchError(f"{place}: activation {shown(settings['activation_function'])} is not one of torch.nn")
+    inner = {"sentence_embedding", None}
+    if settings.get("use_residual") or {settings.get(f"module_{end}_name") for end in ("input", "output")} - inner:
+        raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
+    made = Dense(activation, settings)
+    try:
+        made.load_state_dict(load_file(saved.folder / WEIGHTS))
+    except (OSError, SafetensorError, RuntimeError) as problem:
+        raise XMCBenchError(f"{saved.folder / WEIGHTS}: {' '.join(str(problem).split())}") from problem
+    return made
+
+
+def _pooling(saved: SavedModule) -> Pooling:
+    place = saved.folder / SETTINGS
+    settings = _read_json(place)
+    if not settings.get("include_prompt", True):
+        raise XMCBenchError(f"{place}: pooling without the prompt (include_prompt: false) is not known")
+    old = [mode for mode, key in OLD_MODES.items() if settings.get(key)]
+    modes = settings.get("pooling_mode", old or "mean")
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    for mode in modes:
+        if mode not in POOLINGS:
+            raise XMCBenchError(f"{place}: unknown pooling {shown(mode)}{suggest(str(mode), POOLINGS)}")
+    return Pooling(modes, settings)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise XMCBenchError(f"{path}: not JSON: {problem}") from problem
+
+
+# The switches of sentence-transformers before 6, in the order in which their vectors stand side by side.
+OLD_MODES = {
+    "cls": "pooling_mode_cls_token",
+    "max": "pooling_mode_max_tokens",
+    "mean": "pooling_mode_mean_tokens",
+    "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens",
+    "weightedmean": "pooling_mode_weightedmean_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+KINDS: dict[str, Callable[[SavedModule], nn.Module]] = {
+    "Pooling": _pooling,
+    "Dense": dense,
+    "Normalize": lambda _: Normalize(),
+}

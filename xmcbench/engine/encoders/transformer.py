@@ -1,0 +1,294 @@
+"""Transformers as text encoders: any transformers model, pooled to one vector per text.
+
+Legend: N texts, M texts of a micro-batch, W tokens of the longest text, H hidden size (the embedding's dimension).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from xmcbench.data.tokens import Tokens, micro_batches
+from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.minilm import minilm_path
+from xmcbench.engine.encoders.own_modules import OwnModules, saved_prompts
+from xmcbench.engine.encoders.sentence_layout import SentenceModule
+from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
+from xmcbench.engine.encoders.word_table import WordTable
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.hub import local_files_only
+from xmcbench.files.network import allow_network
+from xmcbench.trial.meter import encoded, uncounted
+
+# Transformers in which every token attends to every other one, through `scaled_dot_product_attention` on a GPU.
+FULL_ATTENTION = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+
+
+class TransformerEncoder(Encoder):
+    """A transformer and its pooling."""
+
+    def __init__(
+        self,
+        config: EncoderConfig,
+        transformer: nn.Module,
+        tokenizer: TextTokenizer,
+        own: OwnModules | None = None,
+    ) -> None:
+        """`own` are the modules that follow the transformer in place of the configuration's pooling."""
+        super().__init__(config, tokenizer, own.prompts if own else None)
+        self.transformer, self.own = transformer, own
+        hidden: Any = transformer.config
+        self.dimension = own.dimension(hidden.hidden_size) if own else int(hidden.hidden_size)
+        words: Any = transformer
+        if type(words.get_input_embeddings()) is nn.Embedding:
+            words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
+        if config.compile:
+            # Torch's own draws, so that dropout is the same with a graph and without one.
+            transformer.compile(dynamic=True, options={"fallback_random": True})
+
+    @classmethod
+    def build(cls, config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> TransformerEncoder:
+        """The encoder `config` names; `texts` (training queries) train the tokenizer of `tiny` and `nano`, once.
+
+        Raises XMCBenchError if the model cannot be loaded.
+        """
+        if config.name in RANDOM_ENCODERS:
+            tokenizer = cls.tokenizer_of(config, texts, cache)
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(seed)
+                transformer = cls.transformer_of(cls.architecture(config, len(tokenizer.tokenizer)))
+            return cls(config, transformer, tokenizer)
+        return cls._pretrained(config, _place(config), cls.own_modules(config))
+
+    @staticmethod
+    def own_modules(config: EncoderConfig) -> OwnModules | None:
+        """What the pretrained model has of its own, if the settings want that. Raises XMCBenchError."""
+        return OwnModules.of(Path(_place(config))) if config.pooling == "own" else None
+
+    @staticmethod
+    def prompts_of(config: EncoderConfig) -> dict[str, str]:
+        """The prompts of the pretrained model, if the settings want what it has of its own."""
+        return saved_prompts(Path(_place(config))) if config.pooling == "own" else {}
+
+    @classmethod
+    def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
+        """The encoder that `save` wrote."""
+        own = OwnModules.load(directory) if config.pooling == "own" else None
+        return cls._pretrained(config, str(directory), own)
+
+    @classmethod
+    def _pretrained(cls, config: EncoderConfig, place: str, own: OwnModules | None) -> TransformerEncoder:
+        from transformers import AutoModel, AutoTokenizer
+
+        with _loading(config):
+            offline = local_files_only(place)
+            settings = _settings(config, place, offline)
+            transformer = AutoModel.from_pretrained(
+                place,
+                config=settings,
+                dtype=torch.float32,
+                attn_implementation=attention(),
+                local_files_only=offline,
+                **_no_pooler(settings),
+            )
+            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+        return cls(config, transformer, TextTokenizer(tokenizer), own)
+
+    @staticmethod
+    def architecture(config: EncoderConfig, vocabulary: int) -> Any:
+        """The settings of the transformer that `config` names; `vocabulary` is the size for `tiny` and `nano`.
+
+        Raises XMCBenchError if they cannot be loaded.
+        """
+        if config.name in RANDOM_ENCODERS:
+            return _random_config(vocabulary, config)
+        with _loading(config):
+            place = _place(config)
+            return _settings(config, place, local_files_only(place))
+
+    @staticmethod
+    def transformer_of(settings: Any) -> nn.Module:
+        """A transformer of these settings with random weights."""
+        from transformers import AutoModel
+
+        transformer: nn.Module = AutoModel.from_config(
+            settings, attn_implementation=attention(), **_no_pooler(settings)
+        )
+        return transformer
+
+    @staticmethod
+    def tokenizer_of(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
+        """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
+        from transformers import AutoTokenizer
+
+        if config.name in RANDOM_ENCODERS:
+            return TextTokenizer(trained_tokenizer(texts, cache))
+        with _loading(config):
+            place = _place(config)
+            return TextTokenizer(AutoTokenizer.from_pretrained(place, local_files_only=local_files_only(place)))
+
+    def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
+        """Groups of similar length, of at most so many tokens with padding."""
+        return micro_batches(lengths_N, token_budget)
+
+    def collate(self, tokens: Tokens, rows_M: np.ndarray) -> tuple[np.ndarray, ...]:
+        """Token ids and mask [M, W]; no mask where nothing is padded."""
+        ids_MW, mask_MW = tokens.padded(rows_M, self.tokenizer.pad_id)
+        return (ids_MW,) if mask_MW.all() else (ids_MW, mask_MW)
+
+    def check_length(self, tokens: int) -> None:
+        """Raise XMCBenchError where texts of that many tokens have more places than the transformer knows."""
+        most = getattr(self.transformer.config, "max_position_embeddings", None)
+        if most is not None and tokens > most:
+            raise XMCBenchError(
+                f"encoder {self.config.name!r} reads at most {most} tokens, found {tokens}: "
+                "lower max_query_length or max_label_length"
+            )
+
+    def forward(self, ids_MW: Tensor, mask_MW: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        """Embeddings [M, H] in float32. Without a mask no token is padding, and attention is faster."""
+        encoded(len(ids_MW), ids_MW.numel() if mask_MW is None else mask_MW.sum())
+        states_MWH = self.transformer(input_ids=ids_MW, attention_mask=self._attended(mask_MW)).last_hidden_state
+        if self.own is not None:
+            whole = states_MWH.new_ones(states_MWH.shape[:2])
+            return self.finished(self.own(states_MWH, whole if mask_MW is None else mask_MW))
+        if self.config.pooling == "cls":
+            pooled_MH = states_MWH[:, 0].float()
+        elif mask_MW is None:
+            pooled_MH = states_MWH.float().mean(1)
+        else:
+            weights_MW = mask_MW.to(states_MWH.dtype)
+            pooled_MH = torch.einsum("mwh,mw->mh", states_MWH, weights_MW).float()
+            pooled_MH = pooled_MH / mask_MW.sum(1, keepdim=True).clamp(min=1)
+        return self.finished(pooled_MH)
+
+    def _attended(self, mask_MW: Tensor | None) -> Tensor | None:
+        """The mask as the transformer takes it.
+
+        Given a row per text, transformers asks the device whether any token is masked, and so waits for a GPU in each
+        micro-batch; a row per token it takes as it is.
+        """
+        settings: Any = self.transformer.config
+        fused = settings._attn_implementation == "sdpa" and settings.model_type in FULL_ATTENTION
+        if mask_MW is None or not fused:
+            return mask_MW
+        return mask_MW[:, None, None, :].expand(-1, 1, mask_MW.shape[1], -1)
+
+    @cached_property
+    def flops_of_a_text(self) -> TextFlops:
+        """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
+        the square one."""
+        device = next(self.parameters()).device
+        mode, counts = self.training, []
+        self.eval()  # so that counting draws nothing from the generator
+        try:
+            for tokens in (1, 2, 3):
+                ids_MW = torch.full((1, tokens), self.tokenizer.pad_id + 1, device=device)
+                # Plain attention: the counter does not know every fused one.
+                plain = torch.compiler.set_stance("force_eager"), sdpa_kernel(SDPBackend.MATH)
+                with torch.no_grad(), plain[0], plain[1], uncounted(), FlopCounterMode(display=False) as counter:
+                    self(ids_MW)
+                counts.append(counter.get_total_flops())
+        finally:
+            self.train(mode)
+        square = (counts[2] - 2 * counts[1] + counts[0]) // 2
+        linear = counts[1] - counts[0] - 3 * square
+        return TextFlops(counts[0] - linear - square, linear, square)
+
+    def save(self, directory: Path) -> None:
+        """Write transformer and tokenizer in the layout that transformers opens."""
+        from transformers.utils.logging import disable_progress_bar
+
+        disable_progress_bar()  # one for a single file
+        transformer: Any = self.transformer
+        transformer.save_pretrained(directory)
+        self.tokenizer.save(directory)
+        if self.own is not None:
+            self.own.save(directory)
+
+    def sentence_modules(self, max_length: int) -> list[SentenceModule]:
+        pooling = {
+            "word_embedding_dimension": self.dimension,
+            "pooling_mode_cls_token": self.config.pooling == "cls",
+            "pooling_mode_mean_tokens": self.config.pooling == "mean",
+            "pooling_mode_max_tokens": False,
+            "pooling_mode_mean_sqrt_len_tokens": False,
+        }
+        length = {"max_seq_length": max_length, "do_lower_case": False}
+        after = [SentenceModule("Pooling", "1_Pooling", {"config.json": pooling})]
+        return [
+            SentenceModule("Transformer", files={"sentence_bert_config.json": length}),
+            *(after if self.own is None else self.own.modules_at()),
+        ]
+
+
+def attention() -> str | None:
+    """Plain products on a CPU, where they are several times faster for short texts; on a GPU what transformers takes:
+    fused attention for every model that has it."""
+    return "eager" if default_device().type == "cpu" else None
+
+
+@contextmanager
+def _loading(config: EncoderConfig) -> Iterator[None]:
+    try:
+        with allow_network():  # the first use of an encoder downloads it
+            yield
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
+
+
+def _place(config: EncoderConfig) -> str:
+    return minilm_path() if config.name == "minilm" else config.name
+
+
+def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
+    from transformers import AutoConfig
+
+    settings = AutoConfig.from_pretrained(place, local_files_only=offline)
+    if config.hidden_dropout is not None:
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
+            if hasattr(settings, name):
+                setattr(settings, name, config.hidden_dropout)
+    if config.layers is not None:
+        if config.layers > settings.num_hidden_layers:
+            raise XMCBenchError(
+                f"encoder {config.name!r} has {settings.num_hidden_layers} layers, found layers: {config.layers}"
+            )
+        settings.num_hidden_layers = config.layers
+    return settings
+
+
+def _no_pooler(settings: Any) -> dict[str, bool]:
+    """A pooler would be parameters that nothing trains."""
+    return {"add_pooling_layer": False} if settings.model_type in {"bert", "roberta", "mpnet"} else {}
+
+
+def _random_config(vocabulary: int, config: EncoderConfig) -> Any:
+    """The `BertConfig` of the encoders `tiny` and `nano`."""
+    from transformers import BertConfig
+
+    width, layers, heads = RANDOM_ENCODERS[config.name]
+    rate = 0.1 if config.hidden_dropout is None else config.hidden_dropout
+    return BertConfig(
+        vocab_size=vocabulary,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=4 * width,
+        hidden_dropout_prob=rate,
+        attention_probs_dropout_prob=rate,
+        pad_token_id=0,
+        attn_implementation=attention(),
+    )

@@ -1,0 +1,175 @@
+"""Tables of word pieces with their tokenizers, wherever they come from: packages, folders, or the training queries.
+
+Legend: V word pieces, H dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from xmcbench.engine.encoders.minilm import minilm_path
+from xmcbench.engine.encoders.own_modules import MODULES, dense, saved_modules
+from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
+from xmcbench.errors import XMCBenchError, suggest
+
+MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"
+RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
+
+
+# Of the vectors in a safetensors file: of sentence-transformers, of model2vec, of a BERT.
+KEYS = ("embedding.weight", "embeddings", "embeddings.word_embeddings.weight")
+
+MAPPING, OF_IDS = "mapping", "weights"  # of model2vec
+
+
+@dataclass(frozen=True)
+class WordFiles:
+    """The two files of a table of words: a tokenizer, and the vectors as safetensors."""
+
+    tokenizer_file: Path
+    weights_file: Path
+
+    @classmethod
+    def of(cls, name: str) -> WordFiles:
+        """Those of `minilm`, `wordllama`, or a folder that sentence-transformers or model2vec saved.
+
+        Raises XMCBenchError if there is no package or folder of this name.
+        """
+        if name == WORDLLAMA:
+            folder = _wordllama_folder()
+            return cls(
+                folder / "tokenizers" / "l2_supercat_tokenizer_config.json",
+                folder / "weights" / "l2_supercat_256.safetensors",
+            )
+        folder = Path(minilm_path() if name == MINILM else name)
+        if not folder.is_dir():
+            names = (MINILM, WORDLLAMA, RANDOM)
+            raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, names)}")
+        if (folder / MODULES).exists():
+            folder = next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), folder)
+        return cls(folder / "tokenizer.json", folder / "model.safetensors")
+
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer. Raises XMCBenchError if there is none."""
+        from tokenizers import Tokenizer
+        from transformers import PreTrainedTokenizerFast
+
+        self._check(self.tokenizer_file)
+        try:
+            tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
+        except Exception as problem:  # tokenizers raises no class of its own
+            raise XMCBenchError(f"{self.tokenizer_file}: not a tokenizer: {problem}") from problem
+        return TextTokenizer(PreTrainedTokenizerFast(tokenizer_object=tokenizer), special_tokens=False)
+
+    def vectors(self) -> Tensor:
+        """The vectors [V, H] in float32, a row per id of the tokenizer. Raises XMCBenchError if there are none.
+
+        A table of model2vec may have fewer rows than ids, which `mapping` gives their rows, and `weights` of ids.
+        """
+        with self._opened() as (tensors, names):
+            vectors_VH: Tensor = tensors.get_tensor(names[0]).float()
+            if MAPPING in names:
+                vectors_VH = vectors_VH[tensors.get_tensor(MAPPING).long()]
+            if OF_IDS in names:
+                vectors_VH = vectors_VH * tensors.get_tensor(OF_IDS).float()[:, None]
+        return vectors_VH
+
+    def shape(self) -> tuple[int, int]:
+        """V and H, without reading the vectors. Raises XMCBenchError if there are none."""
+        with self._opened() as (tensors, names):
+            rows, columns = tensors.get_slice(names[0]).get_shape()
+            if MAPPING in names:
+                (rows,) = tensors.get_slice(MAPPING).get_shape()
+        return rows, columns
+
+    @contextmanager
+    def _opened(self) -> Iterator[tuple[Any, list[str]]]:
+        """The file of the vectors, and the names in it that mean something here, that of the vectors first."""
+        self._check(self.weights_file)
+        try:
+            with safe_open(self.weights_file, framework="pt") as tensors:
+                found = set(tensors.keys())
+                names = [name for name in (*KEYS, MAPPING, OF_IDS) if name in found]
+                if not names or names[0] not in KEYS:
+                    raise XMCBenchError(f"{self.weights_file}: no word vectors: expected one of {', '.join(KEYS)}")
+                yield tensors, names
+        except SafetensorError as problem:
+            raise XMCBenchError(f"{self.weights_file}: not a safetensors file: {problem}") from problem
+
+    def _check(self, file: Path) -> None:
+        if not file.is_file():
+            raise XMCBenchError(f"{file.parent}: no words of a static encoder: found no {file.name}")
+
+
+def words_tokenizer(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
+    """The tokenizer of the words that `config` names; `texts` train that of random ones. Raises XMCBenchError."""
+    if config.words == RANDOM:
+        return TextTokenizer(trained_tokenizer(texts, cache, RANDOM_VOCABULARY), special_tokens=False)
+    return WordFiles.of(config.words or MINILM).tokenizer()
+
+
+def vectors_shape(config: EncoderConfig, vocabulary: int) -> tuple[int, int]:
+    """V and H of the words that `config` names; `vocabulary` is V of random ones. Raises XMCBenchError."""
+    if config.words == RANDOM:
+        return vocabulary, config.dimension or RANDOM_DIMENSION
+    return WordFiles.of(config.words or MINILM).shape()
+
+
+def first_vectors(config: EncoderConfig, tokenizer: TextTokenizer, seed: int) -> Tensor:
+    """[V, H] the vectors before training; random ones have length 1 on average.
+
+    Raises XMCBenchError if there are none, or none for some of the tokenizer's ids.
+    """
+    vocabulary = len(tokenizer.tokenizer)
+    rows, size = vectors_shape(config, vocabulary)
+    if vocabulary > rows:
+        raise XMCBenchError(
+            f"words {config.words!r}: the tokenizer is of another vocabulary: it has {vocabulary:,} word pieces, "
+            f"the table {rows:,} rows"
+        )
+    if config.words != RANDOM:
+        return WordFiles.of(config.words or MINILM).vectors()
+    return torch.empty(rows, size).normal_(0, size**-0.5, generator=torch.Generator().manual_seed(seed))
+
+
+def first_linear(config: EncoderConfig) -> nn.Linear | None:
+    """The linear layer over the words in a folder of sentence-transformers, if there is one.
+
+    Raises XMCBenchError where the folder has a module that is not known here, or a layer of other dimensions than
+    the settings.
+    """
+    folder = Path(config.words or "")
+    if config.words in (None, MINILM, WORDLLAMA, RANDOM) or not (folder / MODULES).exists():
+        return None
+    layers = []
+    for module in saved_modules(folder):
+        if module.kind == "Dense":
+            layers.append(dense(module))
+        elif module.kind not in ("StaticEmbedding", "Normalize"):
+            where = f"{folder / MODULES}: module {module.kind!r}"
+            raise XMCBenchError(f"{where} is not known over words: expected StaticEmbedding, Dense or Normalize")
+    if len(layers) > 1 or any(not isinstance(layer.activation, nn.Identity) for layer in layers):
+        raise XMCBenchError(f"{folder / MODULES}: expected at most one Dense module, without an activation")
+    if layers and layers[0].linear.out_features != config.linear:
+        size = layers[0].linear.out_features
+        raise XMCBenchError(
+            f"words {config.words!r} have a linear layer: expected linear: {size}, found {config.linear}"
+        )
+    return layers[0].linear if layers else None
+
+
+def _wordllama_folder() -> Path:
+    spec = find_spec("wordllama")
+    if spec is None or spec.origin is None:
+        raise XMCBenchError("words 'wordllama' need the package wordllama: pip install 'xmcbench[wordllama]'")
+    return Path(spec.origin).parent

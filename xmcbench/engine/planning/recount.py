@@ -1,0 +1,53 @@
+"""Counts the costs of a finished trial again, from its settings and its data alone, as a plan does.
+
+A plan is right to a few per cent, except where negatives depend on the embeddings as training moves them. Steps, tokens
+and operations that it confirms are recounted; all others are what the submitter states, as seconds and memory are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xmcbench.engine.planning.trials import Planner
+from xmcbench.errors import XMCBenchError
+from xmcbench.trial.record import Record
+
+COSTS = ("steps", "encoder_tokens", "flops")
+CLOSE = 0.1  # share of a plan that a recounted cost may differ by
+WRONG = 2.0  # times more or less than planned: no trial with these settings
+
+
+@dataclass(frozen=True)
+class Recount:
+    """The stated costs of a trial as shares of those that a plan counts; or why there is no plan."""
+
+    shares: dict[str, float] = field(default_factory=dict)
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.reason:
+            return f"stated: {self.reason}"
+        furthest = max(self.shares.values(), key=lambda share: abs(share - 1), default=1.0)
+        recounted = abs(furthest - 1) <= CLOSE
+        return "recounted" if recounted else f"stated: {furthest:.2f} times what a plan counts"
+
+    @property
+    def problems(self) -> list[str]:
+        """The costs that no trial with these settings can have."""
+        return [
+            f"it spent {share:.3g} times the {name} that its settings take"
+            for name, share in self.shares.items()
+            if not 1 / WRONG <= share <= WRONG
+        ]
+
+
+def recount(record: Record, planner: Planner) -> Recount:
+    """The costs of `record` beside those that `planner` counts."""
+    try:
+        plan = planner.plan(record.trial)
+    except XMCBenchError as problem:
+        return Recount(reason=str(problem))
+    if not plan.measured:
+        return Recount(reason="its dataset is not here")
+    planned = {"steps": plan.steps, "encoder_tokens": plan.encoder_tokens, "flops": plan.flops}
+    return Recount({name: record.spent.get(name, 0) / planned[name] for name in COSTS if planned[name]})
