@@ -49,7 +49,18 @@ def test_seeds_are_averaged_and_two_configurations_are_an_error() -> None:
 
     records = [made("a", 0.5, "x"), made("a", 0.7, "x", seed=1), made("b", 0.61, "x"), made("a", 0.4, "y")]
     records.append(made("b", 0.5, "y"))
-    table = across_datasets_table(records, "P@1")
+    none = lambda _record, _metrics: {}  # noqa: E731
+    table = across_datasets_table(records, "P@1", none)
     assert [row[0] for row in table.rows] == ["b", "a"]
+    assert [row[3] for row in table.rows] == ["0, 0", "0, 0"]
     with pytest.raises(XMCBenchError, match="x/a is several configurations of seed 0"):
-        across_datasets_table([*records, made("a", 0.1, "x", config={"batch_size": 7})], "P@1")
+        across_datasets_table([*records, made("a", 0.1, "x", config={"batch_size": 7})], "P@1", none)
+
+
+def test_wins_that_are_significant_are_counted() -> None:
+    rng = np.random.default_rng(0)
+    drawn = {"a": 0.5, "b": 0.501, "c": 0.3}
+    noise = {label: 0.01 * rng.standard_normal(400) for label in drawn}
+    records = [record(label, p1, dataset=dataset) for label, p1 in drawn.items() for dataset in ("x", "y")]
+    table = across_datasets_table(records, "P@1", lambda one, _: {"P@1": one.metrics["P@1"] + noise[one.trial.label]})
+    assert {row[0]: row[3] for row in table.rows} == {"a": "2, 0", "b": "2, 0", "c": "0, 4"}

@@ -1,4 +1,4 @@
-"""The table of claims: verdicts from stored trials, and one line for what cannot be judged."""
+"""Claims: what trials say of two rows of a table, column by column, and one line for what cannot be compared."""
 
 from __future__ import annotations
 
@@ -12,87 +12,189 @@ from typing import Any
 import pytest
 import yaml
 from fakes.bench import Bench
+from reporting.made import cited
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.significance import Estimate, difference
+from xmcbench.evaluation.stored import stored_samples
 from xmcbench.plugins.registry import registry
+from xmcbench.reporting import published_rows
+from xmcbench.reporting.claims import Claim, ClaimFile, Regime, finding, papers_sign, read_claims
+from xmcbench.reporting.published import ACCEPTED
+from xmcbench.trial.store import Store
 
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
 METHODS = {"neighbours": {"method": "tfidf-nn"}, "popular": {"method": "popular"}, "again": {"method": "popular"}}
+SEEDS = [0, 1, 2, 3, 4]
+TABLE = [cited("M", 0.5, variant="with"), cited("M", 0.4, variant="without")]
+PAPER = {"table": "dexml Table 1", "better": "M (with)", "than": "M (without)"}
 
 
-@pytest.fixture(scope="module")
-def claims() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        spec = importlib.util.spec_from_file_location("claims", BENCHMARKS / "claims.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, "claims", module)
-        spec.loader.exec_module(module)
-        yield module
+def module(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
+    patch.syspath_prepend(str(BENCHMARKS))
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    patch.setitem(sys.modules, name, loaded)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+@pytest.fixture
+def claims(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    return module("claims", monkeypatch)
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with suites, and a store with the trials of one of them."""
+    """A folder with suites, and a store with the trials of two of them."""
     root = tmp_path_factory.mktemp("claims")
-    for name, seeds in (("run", [0, 1]), ("other", [0]), ("later", [0, 1])):
-        suite = {"name": name, "datasets": ["catalog-200"], "budget": {"epochs": 1 + (name == "later")}}
-        suite |= {"methods": METHODS, "seeds": seeds, "metrics": ["P@1"]}
+    for name, seeds, epochs in (("run", SEEDS, 1), ("few", SEEDS[:2], 1), ("later", SEEDS, 2), ("longer", SEEDS, 3)):
+        suite = {"name": name, "datasets": ["catalog-200"], "budget": {"epochs": epochs}}
+        suite |= {"methods": METHODS, "seeds": seeds, "metrics": ["P@1", "P@5"]}
         (root / f"{name}.yaml").write_text(yaml.safe_dump(suite))
-    Bench(root).run(root / "run.yaml", data=root)
+    for name in ("run", "longer"):
+        Bench(root).run(root / f"{name}.yaml", data=root)
     return root
 
 
-def outcome(claims: ModuleType, root: Path, suite: Any = "run", **claim: Any) -> Any:
-    trials = claims.Trials(root / "results", root, root)
-    default = {"claim": "a claim", "metric": "P@1", "suite": suite, "better": "neighbours", "than": "popular"}
-    return claims.measured(default | claim, trials)
+def compared(
+    claims: ModuleType, root: Path, *here: dict[str, Any], questions: Any = (), table: Any = TABLE
+) -> ClaimFile:
+    """What becomes of one claim; `here` are pairs, neighbours over popular of the suite `run` unless they differ."""
+    pairs = [{"suite": "run", "better": "neighbours", "than": "popular"} | pair for pair in here or [{}]]
+    planned = {"id": "a-claim", "claim": "a claim", "paper": PAPER, "here": pairs}
+    plan = claims.Plan.model_validate({"seeds": SEEDS, "claims": [planned], "questions": list(questions)})
+    comparison = claims.Comparison(plan, claims.Trials(root / "results", root, SEEDS, root), table)
+    found = ClaimFile(claims=tuple(comparison.claims()), questions=tuple(comparison.questions()))
+    assert not comparison.problems, comparison.problems
+    return found
 
 
-def test_a_claim_holds_or_not_or_is_not_decided(claims: ModuleType, root: Path) -> None:
-    found = outcome(claims, root)
-    assert (found.verdict, found.seeds, found.queries) == ("holds", 2, 120)
-    assert outcome(claims, root, better="popular", than="neighbours").verdict == "does not hold"
-    same = outcome(claims, root, better="popular", than="again")
-    assert same.verdict == "not decided"
-    assert "+0.00 (+0.00 to +0.00)" in same.text
-    assert claims.verdict(same, 0.006) == "not decided: sees 0.0 points, the paper's difference is 0.6"
+def findings(file: ClaimFile) -> list[str]:
+    return [regime.finding for regime in file.claims[0].regimes]
 
 
-def test_the_leaderboard_gets_states_and_keys_of_the_trials(claims: ModuleType, root: Path, tmp_path: Path) -> None:
-    claim = {"claim": "A method's claim", "metric": "P@1", "suite": "run", "better": "neighbours", "than": "popular"}
-    claim["paper"] = {"text": "a paper"}
-    path = tmp_path / "claims.yaml"
-    missing = claims.measured({**claim, "suite": "later"}, claims.Trials(root / "results", root, root))
-    for outcome_now, state in ((missing, "not tried"), (outcome(claims, root), "reproduced"), (missing, "reproduced")):
-        claims.update(path, [claim], {claim["claim"]: outcome_now})
-        (written,) = claims.read_claims(path)
-        assert (written.id, written.state) == ("a-methods-claim", state)
-    assert len(written.trials.better_keys) == len(written.trials.than_keys) == 2
-    assert float(written.trials.interval[0]) > 0
+def test_every_column_has_its_difference_and_the_regime_its_scale(claims: ModuleType, root: Path) -> None:
+    (claim,) = compared(claims, root).claims
+    (regime,) = claim.regimes
+    assert [column.metric for column in regime.columns] == ["P@1", "P@5"]
+    assert (regime.finding, regime.verdict) == ("seen", "seen here")
+    assert str(regime.scale) == "catalog-200, 200 labels, tfidf-nn, 1 epochs"
+    store = Store(root / "results")
+    sides = [[store.record(key) for key in keys] for keys in (regime.better_keys, regime.than_keys)]
+    found = difference(*(stored_samples(store, [r for r in side if r], ["P@1"])["P@1"] for side in sides))
+    assert regime.columns[0].difference == f"{100 * found.value:+.2f}"
+    assert regime.columns[0].interval == tuple(f"{100 * end:+.2f}" for end in found.interval)
 
 
-def test_the_power_is_told_before_a_suite_runs(claims: ModuleType, root: Path) -> None:
-    """120 queries: 0.5 / sqrt(120) times the quantiles of 97.5 and 80 %."""
-    found = outcome(claims, root, suite="later")
-    assert (found.text, found.verdict) == ("not run", "not run")
-    assert claims.verdict(found, None) == "not run: will see 12.8 points"
+def test_findings_follow_the_signs_of_both(claims: ModuleType, root: Path) -> None:
+    turned, same, later = (
+        {"better": "popular", "than": "neighbours"},
+        {"better": "popular", "than": "again"},
+        {"suite": "later"},
+    )
+    assert findings(compared(claims, root, {}, turned, same, later)) == ["seen", "not seen", "undecided", "not run yet"]
+    mixed = [*TABLE[:1], cited("M", variant="without", metrics={"P@1": 0.4, "P@5": 0.3})]  # the paper loses P@5
+    assert findings(compared(claims, root, {}, turned, table=mixed)) == ["seen in part", "seen in part"]
+    other = [
+        row.model_copy(
+            update={"dataset": "other", "metrics": {"P@1": row.metrics["P@1"], "P@5": 1 - row.metrics["P@5"]}}
+        )
+        for row in TABLE
+    ]
+    assert findings(compared(claims, root, {}, table=[*TABLE, *other])) == ["seen"], "P@5 has no sign in the paper"
+
+
+def test_signs_and_findings_by_hand() -> None:
+    assert [papers_sign(own) for own in ({"a": 1.0}, {"a": -1.0, "b": -2.0}, {"a": 1.0, "b": -1.0}, {"a": 0.0})] == [
+        "+",
+        "-",
+        "?",
+        "?",
+    ]
+    assert finding((), {}) == "not run yet"
+
+
+def test_words_of_a_reproduction_need_the_papers_scale() -> None:
+    scale = {"dataset": "d", "labels": 9, "encoder": "e", "length": "9 epochs"}
+    for papers, words in (
+        (False, ["seen here", "not seen here", "undecided here"]),
+        (True, ["reproduced", "contradicted", "undecided"]),
+    ):
+        regimes = [
+            Regime.model_validate(
+                {"suite": "s", "better": "a", "than": "b", "finding": own, "scale": scale | {"papers": papers}}
+            )
+            for own in ("seen", "not seen", "undecided")
+        ]
+        assert [regime.verdict for regime in regimes] == words
+
+
+def test_the_scale_is_the_papers_where_dataset_encoder_and_epochs_are(claims: ModuleType, root: Path) -> None:
+    for facts, papers in (
+        ({"dataset": "catalog-200", "epochs": 1, "encoder": "tfidf-nn"}, True),
+        ({"dataset": "catalog-200", "epochs": 100, "encoder": "tfidf-nn"}, False),
+        ({"dataset": "catalog-200", "epochs": 1, "encoder": "distilbert-base"}, False),
+        ({"dataset": "made", "epochs": 1, "encoder": "tfidf-nn"}, False),
+        ({"dataset": "catalog-200", "epochs": None, "encoder": "tfidf-nn"}, False),
+    ):
+        table = [row.model_copy(update=facts) for row in TABLE]
+        (regime,) = compared(claims, root, table=table).claims[0].regimes
+        assert regime.scale is not None
+        assert regime.scale.papers == papers, facts
+
+
+def test_p_values_are_corrected_for_claims_that_are_missing_too(claims: ModuleType) -> None:
+    clear, near = Estimate(0.1, 0.01), Estimate(0.02, 0.008)  # p = 0.012
+    found = claims.corrected({("a", "P@1"): clear, ("b", "P@1"): near, ("c", "P@1"): None}, lambda key: key[1])
+    assert found["b", "P@1"] == pytest.approx(2 * near.p)
+    apart = claims.corrected({("a", "P@1"): clear, ("b", "P@5"): near}, lambda key: key[1])
+    assert apart["b", "P@5"] == pytest.approx(near.p)
+    assert (
+        claims.corrected({("b", "P@1"): near, **{(n, "P@1"): None for n in range(4)}}, lambda key: key[1])["b", "P@1"]
+        > 0.05
+    )
+
+
+def test_a_reason_is_the_difference_of_two_differences(claims: ModuleType, root: Path) -> None:
+    """Neighbours and popular need no epochs: longer training changes nothing."""
+    pair = {"suite": "longer", "better": "neighbours", "than": "popular"}
+    asked = {"id": "longer", "question": "longer", "of": "a-claim", "at": 0, "here": pair}
+    other = {"id": "other", "question": "other", "of": "a-claim", "here": pair | {"better": "again"}}
+    later = {"id": "later", "question": "later", "of": "a-claim", "here": pair | {"suite": "later"}}
+    questions = compared(claims, root, questions=[asked, other, later]).questions
+    assert [(own.metric, own.difference, own.sign) for own in questions[0].changes] == [
+        ("P@1", "+0.00", "?"),
+        ("P@5", "+0.00", "?"),
+    ]
+    assert [own.sign for own in questions[1].changes] == ["-", "-"]
+    assert (questions[2].changes, questions[2].regime.finding) == ((), "not run yet")
 
 
 @pytest.mark.parametrize(
-    ("claim", "message"),
+    ("pair", "message"),
     [
-        ({"better": "neighbors"}, r"unknown trial 'neighbors' \(did you mean 'neighbours'"),
-        ({"metric": "P@3"}, r"trial neighbours \(\w+\): unknown metric 'P@3'"),
-        ({"suite": ["run", "other"]}, r"a claim: neighbours has the seeds \[0, 1\], popular \[0\]"),
+        ({"better": "neighbors"}, r"unknown trial 'catalog-200/neighbors' \(did you mean 'catalog-200/neighbours'"),
+        ({"suite": "few"}, r"few: neighbours has the seeds \[0, 1\] of \[0, 1, 2, 3, 4\]"),
     ],
 )
-def test_what_cannot_be_judged_is_one_line(claims: ModuleType, root: Path, claim: dict[str, Any], message: str) -> None:
+def test_what_cannot_be_compared_is_one_line(
+    claims: ModuleType, root: Path, pair: dict[str, Any], message: str
+) -> None:
+    trials = claims.Trials(root / "results", root, SEEDS, root)
     with pytest.raises(XMCBenchError, match=message) as raised:
-        outcome(claims, root, **claim)
+        trials.attempt(claims.Pair(**{"suite": "run", "better": "neighbours", "than": "popular"} | pair), ["P@1"])
     assert "\n" not in str(raised.value)
+
+
+def test_fewer_than_five_seeds_are_no_plan(claims: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    path.write_text("seeds: [0, 1, 2, 3, 3]\nclaims: []\n")
+    with pytest.raises(XMCBenchError, match=r"seeds: found \[0, 1, 2, 3, 3\], expected 5 different ones or more"):
+        claims.read_plan(path)
 
 
 def test_trials_of_older_code_count_and_are_marked(
@@ -101,23 +203,78 @@ def test_trials_of_older_code_count_and_are_marked(
     method = registry().method("popular").thing
     version = method.info.version
     monkeypatch.setattr(method, "info", replace(method.info, version=version + 1))
-    found = outcome(claims, root)
-    assert found.verdict == "holds"
-    assert found.text.endswith(f"(method {version}, now {version + 1})")
+    (regime,) = compared(claims, root).claims[0].regimes
+    assert (regime.finding, regime.older) == ("seen", f"method {version}, now {version + 1}")
 
 
-def test_the_documented_table_shows_the_claims_of_accepted_trials() -> None:
-    """`claims.py` writes both from the accepted results, with `--write` and `--markdown`."""
-    root = BENCHMARKS.parent
-    text = (root / "docs" / "claims.md").read_text(encoding="utf-8")
-    table = text.partition("<!-- table of claims.py -->")[2].partition("<!-- end of the table -->")[0]
-    rows = {line.split("|")[1].strip(): line for line in table.splitlines()[3:]}
-    accepted = {path.name for path in (root / "leaderboard" / "measured" / "trials").iterdir()}
-    found = yaml.safe_load((root / "leaderboard" / "claims.yaml").read_text(encoding="utf-8"))["claims"]
-    measured = [claim for claim in found if claim.get("trials", {}).get("better_keys")]
-    assert {claim["claim"] for claim in measured} == rows.keys()
-    for claim in measured:
-        trials = claim["trials"]
-        assert {*trials["better_keys"], *trials["than_keys"]} <= accepted
-        low, high = trials["interval"]
-        assert f"{trials['difference']} ({low} to {high})" in rows[claim["claim"]]
+# What the project holds -------------------------------------------------------------------------------------------
+
+
+def test_the_planned_claims_are_the_written_ones(claims: ModuleType) -> None:
+    plan, file, published = claims.read_plan(BENCHMARKS / "claims.yaml"), read_claims(), published_rows()
+    assert [own.id for own in plan.claims] == [own.id for own in file.claims]
+    assert [own.id for own in plan.questions] == [own.id for own in file.questions]
+    for planned, written in zip(plan.claims, file.claims, strict=True):
+        assert len(planned.here) >= 2, planned.id
+        assert planned.paper == written.paper
+        assert written.shown in planned.paper.printed(published), planned.id
+        assert [(pair.suite, pair.better, pair.than) for pair in planned.here] == [
+            (regime.suite, regime.better, regime.than) for regime in written.regimes
+        ]
+    for question in plan.questions:
+        assert question.metrics or question.of in {own.id for own in plan.claims}
+
+
+def test_written_differences_follow_from_accepted_records() -> None:
+    """Of claims whose records have left, nothing is known: `claims.py` says "not run yet" of them."""
+    store, file, published = Store(ACCEPTED), read_claims(), published_rows()
+    regimes = [(own, claim.paper.printed(published)) for claim in file.claims for own in claim.regimes]
+    for regime, papers in [*regimes, *((question.regime, None) for question in file.questions)]:
+        if not regime.columns:
+            continue
+        names = [column.metric for column in regime.columns]
+        sides = [[store.record(key) for key in keys] for keys in (regime.better_keys, regime.than_keys)]
+        assert all(len(side) == len(SEEDS) for side in sides)
+        records = [[record for record in side if record] for side in sides]
+        assert [len(own) for own in records] == [len(SEEDS)] * 2, f"{regime.suite}: run benchmarks/claims.py again"
+        better, than = (stored_samples(store, own, names) for own in records)
+        for column in regime.columns:
+            found = difference(better[column.metric], than[column.metric])
+            assert column.difference == f"{100 * found.value:+.2f}", regime.suite
+            assert column.interval == tuple(f"{100 * end:+.2f}" for end in found.interval), regime.suite
+            assert column.sign == "?" or found.significant
+        if papers is not None:
+            assert regime.finding == finding(regime.columns, papers)
+
+
+def test_the_document_is_generated_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = module("claims_document", monkeypatch).document(read_claims(), published_rows())
+    assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
+    assert len(made.split()) <= 1800
+
+
+def test_the_document_stays_short_when_everything_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    file, published = read_claims(), published_rows()
+    column = {"better": "51.78", "than": "47.75", "difference": "+4.03", "interval": ("+3.71", "+4.36"), "sign": "+"}
+    scale = {"dataset": "lf-tate-titles-16k", "labels": 15936, "encoder": "static minilm", "length": "2 epochs"}
+
+    def ran(regime: Regime, metrics: list[str]) -> Regime:
+        columns = [{"metric": metric, **column} for metric in metrics]
+        return Regime.model_validate(regime.model_dump() | {"columns": columns, "finding": "not seen", "scale": scale})
+
+    papers = {claim.id: list(claim.paper.printed(published)) for claim in file.claims}
+    claims = [
+        Claim.model_validate(claim.model_dump() | {"regimes": [ran(own, papers[claim.id]) for own in claim.regimes]})
+        for claim in file.claims
+    ]
+    questions = [
+        type(own).model_validate(
+            own.model_dump()
+            | {"regime": ran(own.regime, papers.get(own.of, ["P@1"]))}
+            | {"changes": [{"metric": metric, **column} for metric in papers.get(own.of, [])]}
+        )
+        for own in file.questions
+    ]
+    made = module("claims_document", monkeypatch)
+    full = made.document(ClaimFile(claims=tuple(claims), questions=tuple(questions)), published)
+    assert len(full.split()) <= 1800

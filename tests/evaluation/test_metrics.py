@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data import pairs as pairs_module
@@ -56,7 +56,6 @@ def test_the_heaviest_true_labels_first_score_one(case: Case, k: int) -> None:
     assert BUILT_IN["nDCG"].compute(hits, k) == pytest.approx(share_labelled)
 
 
-@settings(deadline=None)
 @given(case=cases())
 def test_metrics_do_not_depend_on_how_many_rows_are_looked_up_at_a_time(case: Case) -> None:
     whole = find_hits(case.predictions, case.truth, np.array(case.weights))

@@ -1,210 +1,152 @@
+"""The rule for differences: simulated comparisons have the coverage, the power and the error rates that are stated."""
+
 from __future__ import annotations
 
-from dataclasses import replace
+import math
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from xmcbench.data.dataset import Dataset, DatasetCard, Split
-from xmcbench.evaluation import (
-    DEFAULT_METRICS,
-    MetricTerms,
-    dataset_hits,
-    decile_bins,
-    find_hits,
-    label_bins,
-    rank,
-    resampled_metrics,
-    score,
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.significance import (
+    Estimate,
+    Sample,
+    difference,
+    difference_of_independent,
+    estimate,
+    holm,
+    rank_intervals,
+    significant_together,
+    tied_with_best,
 )
-from xmcbench.evaluation.bootstrap import RESAMPLES, difference, indistinguishable, intervals, resample, resampled_sums
-from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.evaluation.comparison import Measured, compare, compare_seeds
-from xmcbench.trial.predictions import Predictions
 
-from .cases import Case, cases
-
-BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}
+B = 400
 
 
-def mean(values: np.ndarray) -> MetricTerms:
-    """The mean of values of queries [N]."""
-    return MetricTerms(values, np.ones(len(values)))
+def drawn(
+    rng: np.random.Generator, *, true: float, seeds: int, queries: int, query_sd: float, seed_sd: float
+) -> Sample:
+    """A difference of two configurations whose true value is known, or a metric."""
+    of_queries_N = rng.normal(0, query_sd, queries)
+    differences_SN = true + rng.normal(0, seed_sd, (seeds, 1)) + of_queries_N
+    counts_BN = rng.multinomial(queries, np.full(queries, 1 / queries), size=B)
+    return Sample(tuple(range(seeds)), differences_SN.mean(axis=1), differences_SN @ counts_BN.T / queries)
 
 
-def draws(num_queries: int) -> np.ndarray:
-    """How often each query is drawn in each resample, int64 [B, N]."""
-    sums = resampled_sums(np.column_stack([np.ones(num_queries), np.eye(num_queries)]))
-    return sums[:, 1:].astype(np.int64)
+def certain(values: list[float], seeds: tuple[int, ...] | None = None, spread: float = 0.0) -> Sample:
+    """A metric of which every resample is the same, but for `spread`."""
+    noise_B = spread * np.random.default_rng(len(values)).standard_normal(B)
+    return Sample(seeds or tuple(range(len(values))), np.array(values), np.array(values)[:, None] + noise_B)
 
 
-@pytest.mark.parametrize("num_queries", [1, 2, 30, 400, 2500])
-def test_every_resample_draws_as_many_queries_as_there_are(num_queries: int) -> None:
-    assert (draws(num_queries).sum(axis=1) == num_queries).all()
-
-
-@pytest.mark.parametrize("num_queries", [20, 400, 1500])
-def test_draws_are_uniform_and_independent(num_queries: int) -> None:
-    """Counts have the mean, the variance and the covariance of the multinomial distribution."""
-    counts = draws(num_queries).astype(float)
-    spread = np.sqrt(1 / RESAMPLES)
-    assert counts.mean(axis=0) == pytest.approx(np.ones(num_queries), abs=5 * spread)
-    assert counts.var() == pytest.approx(1 - 1 / num_queries, abs=0.02)
-    halves = counts[:, : num_queries // 2].sum(axis=1) / num_queries
-    assert halves.mean() == pytest.approx(0.5, abs=5 * spread * np.sqrt(0.25 / num_queries))
-    assert halves.var() == pytest.approx(0.25 / num_queries, rel=0.25)
-
-
-def test_the_sums_of_a_resample_are_those_of_its_draws() -> None:
-    terms = np.random.default_rng(5).random((1500, 23))
-    terms[:, 0] = 1
-    assert resampled_sums(terms) == pytest.approx(draws(1500) @ terms, rel=1e-12)
-
-
-def test_draws_depend_neither_on_threads_nor_on_other_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    terms = {name: mean(np.random.default_rng(6).random(3000)) for name in "ab"}
-    several = resample(terms)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert np.array_equal(resample({"a": terms["a"]})["a"], several["a"])
-
-
-@settings(max_examples=10, deadline=None)
-@given(case=cases(), k=st.integers(1, 8))
-def test_a_resample_is_the_figure_of_the_queries_that_are_drawn(case: Case, k: int) -> None:
-    """The queries drawn are scored as a dataset of their own."""
-    hits = find_hits(case.predictions, case.truth, np.array(case.weights))
-    drawn = {name: resample({name: evaluator.terms(hits, k)})[name] for name, evaluator in BUILT_IN.items()}
-    counts = draws(len(case.true))
-    for number in range(3):
-        rows = np.repeat(np.arange(len(case.true)), counts[number])
-        again = Case([case.scores[i] for i in rows], [case.true[i] for i in rows], case.weights)
-        hits_again = find_hits(again.predictions, again.truth, np.array(again.weights))
-        for name, evaluator in BUILT_IN.items():
-            assert drawn[name][number] == pytest.approx(evaluator.compute(hits_again, k), abs=1e-6), name
-
-
-def test_figures_are_drawn_together_or_one_by_one_alike() -> None:
+@pytest.mark.parametrize(("seeds", "seed_sd"), [(1, 0.0), (3, 0.02), (8, 0.02), (5, 0.0)])
+def test_intervals_cover_the_true_difference(seeds: int, seed_sd: float) -> None:
     rng = np.random.default_rng(0)
-    terms = {name: mean(rng.random(50)) for name in "abc"}
-    together = resample(terms)
-    for name, own in terms.items():
-        assert np.array_equal(together[name], resample({name: own})[name])
-        assert together[name].shape == (RESAMPLES,)
-    assert resample({}) == {}
+    covered = 0
+    for _ in range(300):
+        found = estimate(drawn(rng, true=0.03, seeds=seeds, queries=200, query_sd=0.3, seed_sd=seed_sd))
+        low, high = found.interval
+        covered += low <= 0.03 <= high
+    assert 0.91 < covered / 300 <= 1.0
 
 
-def test_the_interval_of_a_mean_is_that_of_the_normal_distribution() -> None:
-    values = np.random.default_rng(1).random(5000)
-    (low, high) = intervals(resample({"a": mean(values)}))["a"]
-    half = 1.96 * values.std() / np.sqrt(len(values))
-    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.1 * half)
+@pytest.mark.parametrize(("first", "second"), [(3, 5), (5, 1), (4, 4)])
+def test_seeds_that_are_not_the_same_are_not_paired(first: int, second: int) -> None:
+    rng = np.random.default_rng(3)
+    covered = 0
+    for _ in range(400):
+        of_first = certain(list(0.5 + rng.normal(0, 0.02, first)))
+        of_second = certain(list(0.47 + rng.normal(0, 0.02, second)), tuple(range(10, 10 + second)))
+        found = difference(of_first, of_second)
+        covered += found.interval[0] <= 0.03 <= found.interval[1]
+        assert found.seed_freedom == first + second - 2
+    assert 0.92 < covered / 400 < 0.98
+    assert not difference(certain([0.5]), certain([0.4], (3,))).over_seeds
 
 
-def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
-    rng = np.random.default_rng(2)
-    held = 0
-    for _ in range(8):  # 25 trials of 200 queries at once
-        terms = {str(i): mean((rng.random(200) < 0.3).astype(float)) for i in range(25)}
-        held += sum(low <= 0.3 <= high for low, high in intervals(resample(terms)).values())
-    assert 0.90 <= held / 200 <= 0.99
+@pytest.mark.parametrize(("seeds", "seed_sd"), [(1, 0.0), (6, 0.02)])
+def test_the_detectable_difference_is_seen_with_the_stated_power(seeds: int, seed_sd: float) -> None:
+    rng = np.random.default_rng(1)
+    true = Estimate(0.0, 0.3 / math.sqrt(200), seed_sd / math.sqrt(seeds), seeds - 1.0).detectable()
+    seen = 0
+    for _ in range(300):
+        found = estimate(drawn(rng, true=true, seeds=seeds, queries=200, query_sd=0.3, seed_sd=seed_sd))
+        seen += found.interval[0] > 0
+    assert 0.72 < seen / 300 < 0.9
 
 
-def test_pairing_finds_what_separate_intervals_do_not() -> None:
-    hard = np.random.default_rng(3).random(1000)  # some queries are hard for both
-    first, second = mean(hard + 0.01), mean(hard)
-    drawn = [resample({"a": terms})["a"] for terms in (first, second)]
-    found = difference(first.value - second.value, drawn[0], drawn[1])
-    assert found.significant
-    assert found.p == pytest.approx(2 / (RESAMPLES + 1))
-    ours, theirs = (intervals({"a": each})["a"] for each in drawn)
-    assert ours[0] < theirs[1], "the intervals of the figures themselves overlap"
-    assert indistinguishable(drawn[0], [drawn[1], drawn[0]]) == [False, True]
+def test_the_parts_are_the_textbooks() -> None:
+    assert Estimate(0.0, 0.01).detectable() == pytest.approx((1.95996 + 0.84162) * 0.01, rel=1e-4)
+    only_seeds = estimate(certain([0.49, 0.5, 0.51]))
+    assert (only_seeds.freedom, only_seeds.seed_error) == (2, pytest.approx(0.01 / math.sqrt(3)))
+    assert only_seeds.interval == pytest.approx((0.5 - 4.3027 * only_seeds.error, 0.5 + 4.3027 * only_seeds.error))
+    assert Estimate(0.0, 0.01, 0.0, 2.0).freedom == math.inf
+    assert Estimate(0.0, 0.01, 0.01, 2.0).freedom == pytest.approx(8)
+    assert Estimate(0.01, 0.01).p == pytest.approx(0.3173, abs=1e-4)
 
 
-def test_chance_is_not_significant_and_signs_are_symmetric() -> None:
+def test_two_one_sided_tests_show_equivalence_no_more_often_than_they_may() -> None:
+    """Where the true difference is the margin itself, it is exceeded in one trial of twenty."""
     rng = np.random.default_rng(4)
-    values = rng.random(300)
-    drawn = resample({"a": mean(values), "b": mean(values[::-1])})
-    value = float(drawn["a"].mean() - drawn["b"].mean())
-    forth, back = difference(value, drawn["a"], drawn["b"]), difference(-value, drawn["b"], drawn["a"])
-    assert not forth.significant
-    assert forth.p == back.p > 0.05
-    assert forth.interval == pytest.approx((-back.interval[1], -back.interval[0]), abs=1e-9)
-    same = difference(0.0, drawn["a"], drawn["a"])
-    assert (same.p, same.significant, same.interval) == (1.0, False, (0.0, 0.0))
+    margins = [
+        estimate(drawn(rng, true=0.01, seeds=5, queries=200, query_sd=0.02, seed_sd=0.003)).equivalence_margin
+        for _ in range(300)
+    ]
+    assert 0.01 < np.mean(np.array(margins) < 0.01) < 0.08
+    assert Estimate(0.002, 0.001).equivalence_margin == pytest.approx(0.002 + 1.64485 * 0.001, rel=1e-4)
 
 
-# Two trials -------------------------------------------------------------------------------------------------------
+def test_equal_configurations_differ_by_nothing() -> None:
+    same = certain([0.5, 0.5])
+    found = difference(same, same)
+    assert (found.interval, found.p, found.significant) == ((0.0, 0.0), 1.0, False)
 
 
-def made(num_queries: int = 120, num_labels: int = 30) -> Dataset:
+def test_seeds_without_values_are_refused() -> None:
+    with pytest.raises(XMCBenchError, match="found 2 values and 1 rows of replicates, expected one for each of 2"):
+        Sample((0, 1), np.zeros(2), np.zeros((1, B)))
+
+
+def test_holm_is_the_closed_test_of_bonferroni() -> None:
+    """A hypothesis is rejected where every set of hypotheses that contains it is, by its smallest p-value."""
+    from itertools import chain, combinations
+
     rng = np.random.default_rng(5)
-    train, test = (sp.csr_array((rng.random((n, num_labels)) < 0.1).astype(np.float32)) for n in (400, num_queries))
-    card = DatasetCard(
-        name="made", num_train=400, num_test=num_queries, num_labels=num_labels, content_hash="c" * 64, head_at_least=41
-    )
-    nothing = sp.csr_array((num_queries, num_labels), dtype=np.float32)
-    labels = [f"label {i}" for i in range(num_labels)]
-    texts = [f"text {i}" for i in range(num_queries)]
-    return Dataset(card, Split(texts * 4, train), Split(texts, test), labels, nothing, nothing)
+    for _ in range(50):
+        p_values = (rng.random(5) ** 3).tolist()
+        sets = list(chain.from_iterable(combinations(range(5), size) for size in range(1, 6)))
+        closed = [max(min(1.0, len(s) * min(p_values[i] for i in s)) for s in sets if one in s) for one in range(5)]
+        assert holm(p_values) == pytest.approx(closed)
+    assert holm([]) == []
 
 
-def predicted(dataset: Dataset, quality: float, seed: int) -> Predictions:
-    rng = np.random.default_rng(seed)
-    shape = dataset.test.targets.shape
-    scores = rng.random(shape) + quality * dataset.test.targets.toarray()
-    return rank(np.tile(np.arange(shape[1]), (shape[0], 1)), scores, 20)
+def test_the_best_is_compared_with_every_row_at_once() -> None:
+    """Among 21 rows a p-value of 0.01 is chance."""
+    near = [certain([0.5 - 0.0258], spread=0.01) for _ in range(20)]  # one pair: p = 0.01
+    best = Sample((0,), np.array([0.5]), np.full((1, B), 0.5))
+    assert difference(best, near[0]).significant
+    assert tied_with_best([best, *near]) == [False] + [True] * 20
+    assert tied_with_best([best, near[0]]) == [False, False]
+    assert significant_together([Estimate(1.0, 0.1), Estimate(0.0, 0.1)]) == [True, False]
 
 
-def test_a_comparison_adds_up() -> None:
-    dataset = made()
-    better, worse = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    bins = {"regimes": label_bins(dataset.card, dataset.train.targets), "deciles": decile_bins(dataset.train.targets)}
-    names = [name for name in DEFAULT_METRICS if name != "R@100"]
-    found = compare((better, worse), dataset, names, BUILT_IN, bins, 5)
-    figures = [score(dataset_hits(each, dataset), names, BUILT_IN) for each in (better, worse)]
-    for each in found.metrics:
-        assert (each.first, each.second) == (figures[0][each.name], figures[1][each.name])
-        assert each.difference.value == each.first - each.second
-    for parts in found.breakdowns.values():
-        assert sum(part.first for part in parts) == pytest.approx(figures[0]["P@5"])
-        assert sum(part.difference.value for part in parts) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
-    assert found.change.sum() / (5 * len(better)) == pytest.approx(figures[0]["P@5"] - figures[1]["P@5"])
-    gained, lost = found.most_changed(4)
-    assert found.change[gained].min() >= np.sort(found.change)[-4]
-    assert (found.change[lost] < 0).all()
+def test_a_difference_of_differences_has_the_error_of_both() -> None:
+    first, second = Estimate(0.03, 0.01, 0.02, 4.0), Estimate(0.01, 0.02, 0.01, 4.0)
+    found = difference_of_independent(first, second)
+    assert found.value == pytest.approx(0.02)
+    assert found.error == pytest.approx(math.hypot(0.01, 0.02, 0.02, 0.01))
+    assert 4 < found.seed_freedom < 8
+    rng = np.random.default_rng(6)
+    rows = [drawn(rng, true=0.0, seeds=5, queries=200, query_sd=0.3, seed_sd=0.02) for _ in range(4)]
+    of_pairs = difference(rows[0].minus(rows[1]), rows[2].minus(rows[3]))
+    assert of_pairs.value == pytest.approx(rows[0].mean - rows[1].mean - rows[2].mean + rows[3].mean)
 
 
-def test_what_is_kept_of_each_trial_gives_the_same_answer_as_both_predictions() -> None:
-    dataset = made()
-    trials = predicted(dataset, 0.8, 1), predicted(dataset, 0.3, 2)
-    kept = tuple(resampled_metrics(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    figures = tuple(score(dataset_hits(each, dataset), ["P@1", "PSP@5"], BUILT_IN) for each in trials)
-    apart = compare_seeds(*([Measured(*each)] for each in zip(figures, kept, strict=True)))
-    assert apart == compare(trials, dataset, ["P@1", "PSP@5"], BUILT_IN, {}, 5).metrics
-
-
-def test_an_evaluator_that_says_nothing_of_queries_has_no_interval() -> None:
-    class Silent:
-        name, summary = "Silent", "a figure of all queries at once"
-
-        def compute(self, hits: object, k: int, /) -> float:  # noqa: ARG002
-            return 0.5
-
-    dataset = made()
-    evaluators = {**BUILT_IN, "Silent": Silent()}
-    predictions = predicted(dataset, 0.8, 1)
-    assert list(resampled_metrics(dataset_hits(predictions, dataset), ["P@1", "Silent@2"], evaluators)) == ["P@1"]
-    assert score(dataset_hits(predictions, dataset), ["Silent@2"], evaluators) == {"Silent@2": 0.5}
-
-
-def test_queries_drawn_depend_on_their_number_alone() -> None:
-    dataset = made()
-    first = resampled_metrics(dataset_hits(predicted(dataset, 0.5, 1), dataset), ["P@1"], BUILT_IN)["P@1"]
-    card = dataset.card.model_copy(update={"content_hash": "d" * 64})
-    other = dataset_hits(predicted(dataset, 0.5, 1), replace(dataset, card=card))
-    again = resampled_metrics(other, ["P@1"], BUILT_IN)["P@1"]
-    assert np.array_equal(first, again)
+def test_ranks_have_intervals() -> None:
+    rng = np.random.default_rng(8)
+    rows = [
+        drawn(rng, true=mean, seeds=seeds, queries=500, query_sd=0.1, seed_sd=0.005)
+        for mean, seeds in ((0.5, 3), (0.502, 2), (0.3, 1))
+    ]
+    assert rank_intervals(rows) == [(1, 2), (1, 2), (3, 3)]
+    assert rank_intervals([certain([0.4])] * 2) == [(1, 2), (1, 2)]

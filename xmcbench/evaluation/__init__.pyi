@@ -12,7 +12,7 @@ from .evaluator import (
 from .metrics import Hits, MetricTerms, find_hits
 from .propensity import inverse_propensity
 from .ranking import rank
-from .significance import resampled_metrics
+from .scoring import resampled_metrics
 from .truth import truth_hash
 
 __all__ = [

@@ -3,7 +3,8 @@
 N test queries, B resamples, M metrics, C different columns of terms. A resample draws N queries with replacement, and
 every metric is recomputed from the terms of the queries drawn. Which queries are drawn depends on N alone. The
 replicates of two trials on one test split therefore belong together pair by pair, and the spread of their differences
-is that of the paired bootstrap, whenever and wherever the trials were scored.
+is that of the paired bootstrap, whenever and wherever the trials were scored. For a metric that is a mean over labels,
+labels are drawn in the same way.
 
 A resample is made in two parts, so that a million queries take seconds:
 
@@ -18,9 +19,8 @@ A change to these rules raises `RESAMPLING_VERSION`: replicates of different ver
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import accumulate
 from math import exp, factorial, sqrt
 from typing import Protocol
@@ -48,25 +48,18 @@ class Ratio(Protocol):
     def denominator(self) -> np.ndarray: ...
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A metric of one trial minus that of another, with its bootstrap interval and p-value."""
-
-    value: float
-    interval: tuple[float, float]  # 95 %
-    p: float  # two-sided: how often a resample's difference has the other sign or is 0
-
-    @property
-    def significant(self) -> bool:
-        """Whether the interval excludes 0."""
-        return not self.interval[0] <= 0.0 <= self.interval[1]
-
-
 def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
-    """The replicates of each metric, float32 [B] each. All `terms` are over the same N queries."""
-    if not terms:
-        return {}
-    columns = _Columns(len(next(iter(terms.values())).numerator))
+    """The replicates of each metric, float32 [B] each. `terms` are over the same N queries, or the same L labels."""
+    sizes = {name: len(ratio.numerator) for name, ratio in terms.items()}
+    return {
+        name: replicates
+        for size in dict.fromkeys(sizes.values())
+        for name, replicates in _resample({name: terms[name] for name in terms if sizes[name] == size}, size).items()
+    }
+
+
+def _resample(terms: Mapping[str, Ratio], size: int) -> dict[str, np.ndarray]:
+    columns = _Columns(size)
     places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
     sums_BC = resampled_sums(columns.matrix())
 
@@ -181,16 +174,3 @@ def interval(replicates: np.ndarray) -> tuple[float, float]:
 def intervals(resampled: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
     """The 95 % interval of each metric from its replicates [B]."""
     return {name: interval(replicates) for name, replicates in resampled.items()}
-
-
-def difference(value: float, first: np.ndarray, second: np.ndarray) -> Difference:
-    """Interval and p-value of `value`, the first trial's metric minus the second's, from their replicates [B]."""
-    differences = first.astype(np.float64) - second.astype(np.float64)
-    tail = min(np.count_nonzero(differences <= 0), np.count_nonzero(differences >= 0))
-    return Difference(value, interval(differences), min(1.0, 2 * (int(tail) + 1) / (len(differences) + 1)))
-
-
-def indistinguishable(best: np.ndarray, others: Sequence[np.ndarray]) -> list[bool]:
-    """For each of `others`, [B] replicates each, whether it is not significantly different from `best` [B]."""
-    not_above = np.mean([best <= other for other in others], axis=1)
-    return [bool(share >= (1 - LEVEL) / 2) for share in not_above]

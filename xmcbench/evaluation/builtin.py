@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from xmcbench.evaluation import metrics
+from xmcbench.evaluation import label_metrics, metrics
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.metrics import Hits, MetricTerms
 from xmcbench.plugins.hookspecs import hookimpl
@@ -15,7 +15,7 @@ from xmcbench.trial.record import METRIC_VERSION
 
 @dataclass(frozen=True)
 class RatioMetric:
-    """An `Evaluator` whose metric is a ratio of two sums over queries, given by the function `terms`."""
+    """An `Evaluator` whose metric is a ratio of two sums over queries or labels, given by the function `terms`."""
 
     name: str
     summary: str
@@ -36,13 +36,22 @@ EVALUATORS: tuple[RatioMetric, ...] = (
         "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg
     ),
     RatioMetric("R", "share of a query's true labels among the k predictions", metrics.recall),
+    RatioMetric("F1", "harmonic mean of a query's precision and recall, mean over queries", metrics.f1),
+)
+
+LABEL_EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric("macro-P", "precision of a label's predictions, mean over labels", label_metrics.macro_precision),
+    RatioMetric(
+        "macro-F1", "harmonic mean of a label's precision and recall, mean over labels", label_metrics.macro_f1
+    ),
+    RatioMetric("coverage", "share of labels that are predicted rightly at least once", label_metrics.coverage),
 )
 
 
 @hookimpl
 def register_evaluators(register: Callable[[Evaluator], None]) -> None:
-    """Register P, nDCG, PSP, PSnDCG and R."""
-    for evaluator in EVALUATORS:
+    """Register the metrics that are means over queries, and those that are means over labels."""
+    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS):
         register(evaluator)
 
 

@@ -1,23 +1,21 @@
 """Two trials on one test split, or two configurations over seeds: how their metrics differ, with what significance.
 
-N test queries, B resamples of them, S seeds.
+N test queries.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.evaluation.bootstrap import Difference, difference, resample
+from xmcbench.evaluation.bootstrap import resample
 from xmcbench.evaluation.breakdown import LabelBins
-from xmcbench.evaluation.evaluator import Evaluator, dataset_hits
+from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, metric_terms
 from xmcbench.evaluation.metrics import Hits, MetricTerms
-from xmcbench.evaluation.power import uncertainty
-from xmcbench.evaluation.significance import metric_terms
+from xmcbench.evaluation.significance import Estimate, Sample, difference
 from xmcbench.trial.predictions import Predictions
 
 
@@ -28,8 +26,7 @@ class ComparedMetric:
     name: str
     first: float  # mean over seeds
     second: float
-    difference: Difference
-    detectable: float  # the smallest true difference that the comparison would show with 80 % power
+    difference: Estimate
 
 
 @dataclass(frozen=True)
@@ -79,40 +76,23 @@ def compare(
     )
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The metrics of one trial, as fractions, and their values on resamples of the test queries, [B] each."""
-
-    metrics: Mapping[str, float]
-    replicates: Mapping[str, np.ndarray]
-
-
-def compare_seeds(first: Sequence[Measured], second: Sequence[Measured]) -> tuple[ComparedMetric, ...]:
-    """Compare the metrics of which all trials have replicates; needs neither predictions nor dataset.
-
-    Args:
-        first: the trials of one configuration, one for each seed.
-        second: those of the other, with the same seeds in the same order.
-    """
-    trials = [*first, *second]
-    shared = [name for name in trials[0].metrics if all(name in t.metrics and name in t.replicates for t in trials)]
-    return tuple(_of_seeds(name, first, second) for name in shared)
-
-
-def _of_seeds(name: str, first: Sequence[Measured], second: Sequence[Measured]) -> ComparedMetric:
-    """One metric. With one seed the interval is the percentile bootstrap's, else that of queries and seeds together."""
-    values = [trial.metrics[name] for trial in first], [trial.metrics[name] for trial in second]
-    replicates = [trial.replicates[name] for trial in first], [trial.replicates[name] for trial in second]
-    spread = uncertainty(*replicates, values)
-    means = fmean(values[0]), fmean(values[1])
-    change = means[0] - means[1]
-    found = difference(change, replicates[0][0], replicates[1][0]) if len(first) == 1 else spread.difference(change)
-    return ComparedMetric(name, *means, found, spread.detectable())
+def compare_rows(first: Mapping[str, Sample], second: Mapping[str, Sample]) -> tuple[ComparedMetric, ...]:
+    """Compare the metrics that two configurations share; needs neither predictions nor dataset."""
+    return tuple(
+        ComparedMetric(name, sample.mean, second[name].mean, difference(sample, second[name]))
+        for name, sample in first.items()
+        if name in second
+    )
 
 
 def _compared(first: Mapping[str, MetricTerms], second: Mapping[str, MetricTerms]) -> tuple[ComparedMetric, ...]:
-    measured = [Measured({name: terms.value for name, terms in t.items()}, resample(t)) for t in (first, second)]
-    return compare_seeds(measured[:1], measured[1:])
+    return compare_rows(_of_one_trial(first), _of_one_trial(second))
+
+
+def _of_one_trial(terms: Mapping[str, MetricTerms]) -> dict[str, Sample]:
+    """The metrics of a trial as samples of one seed, whichever that is."""
+    replicates = resample(terms)
+    return {name: Sample((0,), np.array([own.value]), replicates[name][None]) for name, own in terms.items()}
 
 
 def _parts(hits: Hits, bins: LabelBins, k: int) -> list[tuple[str, MetricTerms]]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.entry_check import check_metrics
-from xmcbench.evaluation.metrics import Hits, find_hits
+from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.evaluation.propensity import label_counts, weights_of_counts
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
@@ -29,8 +29,8 @@ ZERO_SHOT_METRICS = (*(f"P@{k}" for k in (1, 3, 5)), *(f"R@{k}" for k in (1, 3, 
 class Evaluator(Protocol):
     """A family of metrics, one for each k. Plugins register instances through `register_evaluators`.
 
-    An evaluator whose metric is a ratio of two sums over queries may also have a method `terms(hits, k)` that returns
-    `MetricTerms`, the terms of each query. Its metrics then get confidence intervals.
+    An evaluator whose metric is a ratio of two sums over queries, or over labels, may also have a method
+    `terms(hits, k)` that returns `MetricTerms`, the terms of each. Its metrics then get confidence intervals.
 
     An evaluator that computes the metric of another one by other code names that one in an attribute `repeats`. Where
     both are scored they must agree to `AGREEMENT`.
@@ -126,3 +126,14 @@ def score(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator
         if other in values and abs(values[metric] - values[other]) > AGREEMENT:
             raise XMCBenchError(f"{metric} is {values[metric]}, {other} is {values[other]}, expected them equal")
     return values
+
+
+def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, MetricTerms]:
+    """The terms per query of `metrics`. Metrics whose evaluator has no `terms` are left out."""
+    by_metric = {}
+    for metric in metrics:
+        evaluator, k = parse_metric(metric, evaluators)
+        if (terms := getattr(evaluator, "terms", None)) is not None:
+            with named_failure(metric):
+                by_metric[metric] = terms(hits, k)
+    return by_metric

@@ -1,4 +1,4 @@
-"""P, nDCG, PSP, PSnDCG and R at k as ratios of two sums over queries.
+"""P, nDCG, PSP, PSnDCG, R and F1 at k as ratios of two sums over queries.
 
 N queries, L labels, H hits (predicted and true pairs), T true pairs. Every metric is a fraction in 0..1, computed in
 float64. The definitions are those of the extreme classification repository's own tools; `docs/metrics.md` states them.
@@ -22,7 +22,10 @@ from xmcbench.trial.predictions import Predictions
 
 @dataclass(frozen=True)
 class MetricTerms:
-    """A metric as the ratio of two sums over queries: the terms of each query, float64 [N] each."""
+    """A metric as the ratio of two sums over queries: the terms of each query, float64 [N] each.
+
+    A metric that is a mean over labels has the terms of each label instead, [L] each.
+    """
 
     numerator: np.ndarray
     denominator: np.ndarray
@@ -183,6 +186,13 @@ def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
 def recall(hits: Hits, k: int) -> MetricTerms:
     """R@k: the share of a row's true labels among its first k predictions; a row without true labels counts as 0."""
     return MetricTerms(hits.sum_per_query(1.0 / hits.num_true[hits.top(k).queries], k), hits.ones)
+
+
+@cached
+def f1(hits: Hits, k: int) -> MetricTerms:
+    """F1@k: the mean over rows of 2 hits / (predicted labels, at most k, + true labels); 0 without any of both."""
+    predicted = np.count_nonzero(hits.predictions.indices[:, :k] >= 0, axis=1)
+    return MetricTerms(2 * hits.sum_per_query(None, k) / np.maximum(predicted + hits.num_true, 1), hits.ones)
 
 
 def _discounted_gains(hits: Hits, k: int) -> np.ndarray:

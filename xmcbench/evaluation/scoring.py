@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.evaluation.bootstrap import intervals
-from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, score
-from xmcbench.evaluation.significance import resampled_metrics
+from xmcbench.evaluation.bootstrap import intervals, resample
+from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, metric_terms, score
+from xmcbench.evaluation.metrics import Hits
 from xmcbench.trial.predictions import Predictions
 
 
@@ -33,3 +33,8 @@ def score_predictions(
     """The scores of checked `predictions` for the dataset's test split."""
     hits = dataset_hits(predictions, dataset)
     return Scores(score(hits, metrics, evaluators), resampled_metrics(hits, metrics, evaluators))
+
+
+def resampled_metrics(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, np.ndarray]:
+    """The replicates of `metrics`, float32 [B] each. Metrics whose evaluator has no `terms` are left out."""
+    return resample(metric_terms(hits, metrics, evaluators))

@@ -1,27 +1,210 @@
-"""Replicates of metrics: their values on resamples of the test queries (`xmcbench/evaluation/bootstrap.py`)."""
+"""The one rule for whether two configurations differ: tables, pages, `compare`, `analyse` and claims all use it.
+
+A configuration has S trials that differ in their seed alone. Each keeps its metrics on B resamples of the test queries,
+the same resamples for every trial, so that trials are paired by query and, with equal seeds, by seed. Two sources of
+variance are estimated and added:
+
+    queries   the variance over resamples of the difference, averaged over seeds
+    seeds     the variance of the seeds' differences, over S; pooled from either side where the seeds are not the same
+
+The interaction of both is in either term, so that the sum errs on the safe side. Intervals are Student's, with the
+degrees of freedom of Welch and Satterthwaite (Satterthwaite, 1946): few seeds widen them. With one seed on either side
+there is only the first source, and a statement about these two trials alone (`Estimate.over_seeds`).
+
+Where several differences are looked at together, p-values are corrected for their number (Holm, 1979).
+
+Legend: S seeds, B resamples, R rows.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
+from scipy.special import stdtr, stdtrit
 
-from xmcbench.evaluation.bootstrap import resample
-from xmcbench.evaluation.evaluator import Evaluator, named_failure, parse_metric
-from xmcbench.evaluation.metrics import Hits, MetricTerms
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.bootstrap import LEVEL
+from xmcbench.trial.record import Record
 
-
-def resampled_metrics(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, np.ndarray]:
-    """The replicates of `metrics`, float32 [B] each. Metrics whose evaluator has no `terms` are left out."""
-    return resample(metric_terms(hits, metrics, evaluators))
+POWER = 0.8
 
 
-def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, MetricTerms]:
-    """The terms per query of `metrics`. Metrics whose evaluator has no `terms` are left out."""
-    by_metric = {}
-    for metric in metrics:
-        evaluator, k = parse_metric(metric, evaluators)
-        if (terms := getattr(evaluator, "terms", None)) is not None:
-            with named_failure(metric):
-                by_metric[metric] = terms(hits, k)
-    return by_metric
+@dataclass(frozen=True)
+class Sample:
+    """A metric of a configuration, or a difference of two: the value of each seed, and its values on resamples."""
+
+    seeds: tuple[int, ...]
+    values_S: np.ndarray
+    replicates_SB: np.ndarray
+
+    def __post_init__(self) -> None:
+        if not len(self.seeds) == len(self.values_S) == len(self.replicates_SB):
+            raise XMCBenchError(
+                f"found {len(self.values_S)} values and {len(self.replicates_SB)} rows of replicates, "
+                f"expected one for each of {len(self.seeds)} seeds"
+            )
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return float(self.values_S.mean())
+
+    def minus(self, other: Sample) -> Sample:
+        """The differences from `other`, seed by seed; both have the same seeds and the same test queries."""
+        return Sample(self.seeds, self.values_S - other.values_S, self.replicates_SB - other.replicates_SB)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value, as a fraction, with its standard errors from test queries and from seeds."""
+
+    value: float
+    query_error: float
+    seed_error: float = 0.0
+    seed_freedom: float = 0.0  # degrees of freedom of the error from seeds; 0: seeds were not varied
+
+    @property
+    def over_seeds(self) -> bool:
+        """Whether the error includes that from seeds."""
+        return self.seed_freedom > 0
+
+    @property
+    def error(self) -> float:
+        """The standard error from both sources."""
+        return math.hypot(self.query_error, self.seed_error)
+
+    @property
+    def freedom(self) -> float:
+        """Degrees of freedom; queries are taken as many."""
+        return self.seed_freedom * (self.error / self.seed_error) ** 4 if self.seed_error else math.inf
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval."""
+        return self._interval((1 + LEVEL) / 2)
+
+    @property
+    def p(self) -> float:
+        """Two-sided, of the hypothesis that the true value is 0."""
+        return 2 * float(stdtr(self.freedom, -abs(self.value) / self.error)) if self.error else float(self.value == 0)
+
+    @property
+    def significant(self) -> bool:
+        """Whether the interval excludes 0."""
+        return not self.interval[0] <= 0.0 <= self.interval[1]
+
+    @property
+    def equivalence_margin(self) -> float:
+        """The smallest margin around 0 that two one-sided tests at 5 % each find the true value within."""
+        return max(map(abs, self._interval(LEVEL)))
+
+    def detectable(self, power: float = POWER) -> float:
+        """The smallest true value whose interval excludes 0 with probability `power`."""
+        return float(stdtrit(self.freedom, (1 + LEVEL) / 2) + stdtrit(self.freedom, power)) * self.error
+
+    def _interval(self, quantile: float) -> tuple[float, float]:
+        half = float(stdtrit(self.freedom, quantile)) * self.error
+        return self.value - half, self.value + half
+
+
+def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Sample]:
+    """By metric: what trials of one configuration come to. Only metrics that every trial has replicates of.
+
+    Args:
+        records: one for each seed.
+        replicates: of each record, its metrics on resamples of the test queries, [B] each.
+    """
+    seeds = tuple(record.trial.seed for record in records)
+    names = [name for name in records[0].metrics if all(name in own for own in (*replicates, *_metrics(records)))]
+    return {
+        name: Sample(
+            seeds,
+            np.array([record.metrics[name] for record in records]),
+            np.stack([own[name] for own in replicates]).astype(np.float64),
+        )
+        for name in names
+    }
+
+
+def _metrics(records: Sequence[Record]) -> list[dict[str, float]]:
+    return [record.metrics for record in records]
+
+
+def estimate(sample: Sample) -> Estimate:
+    """The mean over seeds, or the mean difference of paired seeds."""
+    num_seeds = len(sample.seeds)
+    query_error = float(sample.replicates_SB.mean(axis=0).std(ddof=1))
+    if num_seeds == 1:
+        return Estimate(sample.mean, query_error)
+    return Estimate(
+        sample.mean, query_error, float(sample.values_S.std(ddof=1)) / math.sqrt(num_seeds), num_seeds - 1.0
+    )
+
+
+def difference(first: Sample, second: Sample) -> Estimate:
+    """The first mean minus the second. Seeds are paired where both have the same."""
+    if first.seeds == second.seeds:
+        return estimate(first.minus(second))
+    counts = len(first.seeds), len(second.seeds)
+    spread_B = first.replicates_SB.mean(axis=0) - second.replicates_SB.mean(axis=0)
+    value, query_error, freedom = first.mean - second.mean, float(spread_B.std(ddof=1)), sum(counts) - 2
+    if not freedom:
+        return Estimate(value, query_error)
+    squares = sum(float(((side.values_S - side.mean) ** 2).sum()) for side in (first, second))
+    error = math.sqrt(squares / freedom * sum(1 / count for count in counts))
+    return Estimate(value, query_error, error, float(freedom))
+
+
+def difference_of_independent(first: Estimate, second: Estimate) -> Estimate:
+    """The first value minus the second, of different test queries and trials."""
+    seed_error = math.hypot(first.seed_error, second.seed_error)
+    parts = [own.seed_error**4 / own.seed_freedom for own in (first, second) if own.seed_error]
+    freedom = seed_error**4 / sum(parts) if parts else min(first.seed_freedom, second.seed_freedom)
+    return Estimate(first.value - second.value, math.hypot(first.query_error, second.query_error), seed_error, freedom)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """The p-values corrected for their number by Holm's step-down method, in their order.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(sorted(range(len(p_values)), key=lambda index: p_values[index])):
+        largest = max(largest, min(1.0, (len(p_values) - place) * p_values[index]))
+        corrected[index] = largest
+    return corrected
+
+
+def significant_together(estimates: Sequence[Estimate]) -> list[bool]:
+    """Of each estimate, whether its value is not 0 at 5 %, corrected for their number."""
+    return [p < 1 - LEVEL for p in holm([own.p for own in estimates])]
+
+
+def tied_with_best(rows: Sequence[Sample]) -> list[bool]:
+    """Of each row, whether it is not the one with the highest mean, and not significantly different from it."""
+    best = max(range(len(rows)), key=lambda row: rows[row].mean)
+    others = [row for row in range(len(rows)) if row != best]
+    found = significant_together([difference(rows[best], rows[row]) for row in others])
+    tied = {row for row, significant in zip(others, found, strict=True) if not significant}
+    return [row in tied for row in range(len(rows))]
+
+
+def rank_intervals(rows: Sequence[Sample]) -> list[tuple[int, int]]:
+    """The lowest and highest rank of each row that no pair of rows, corrected for their number, speaks against.
+
+    All intervals hold together with 95 % (Mohamad, Goeman and van Zwet, 2019). Rank 1 is that of the highest mean.
+    """
+    pairs = list(combinations(range(len(rows)), 2))
+    differences = [difference(rows[first], rows[second]) for first, second in pairs]
+    above, below = [0] * len(rows), [0] * len(rows)  # significantly better rows than each, and worse ones
+    for (first, second), found, significant in zip(pairs, differences, significant_together(differences), strict=True):
+        if significant:
+            better, worse = (first, second) if found.value > 0 else (second, first)
+            above[worse] += 1
+            below[better] += 1
+    return [(1 + better, len(rows) - worse) for better, worse in zip(above, below, strict=True)]

@@ -21,7 +21,7 @@ from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 from xmcbench.trial.trial import Trial
 
 METHOD = "imported"  # no plugin has this name: the predictions came from elsewhere
@@ -51,6 +51,10 @@ class Imported:
             budget=UnknownBudget(),
         )
         truth, now = truth_hash(dataset), datetime.now(UTC).isoformat(timespec="seconds")
+        digests = {
+            PREDICTIONS: store.write_predictions(trial.key, self.predictions, truth),
+            RESAMPLED: store.write_resampled(trial.key, self.scores.resampled, truth),
+        }
         record = Record(
             key=trial.key,
             suite=METHOD,
@@ -60,13 +64,12 @@ class Imported:
             intervals=self.scores.intervals,
             metric_version=METRIC_VERSION,
             selection_split="unknown",
+            digests=digests,
             truth_hash=truth,
             provenance={**provenance(list(command)), "predictions": self.path.name},
             started=now,
             ended=now,
         )
-        store.write_predictions(trial.key, self.predictions, truth)
-        store.write_resampled(trial.key, self.scores.resampled, truth)
         store.write_record(record)
         return record
 

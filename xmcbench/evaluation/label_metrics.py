@@ -1,0 +1,65 @@
+"""Macro-averaged P and F1, and coverage: means over labels, as ratios of two sums over labels.
+
+L labels. The mean is over the labels that some test query has; a label that is never predicted counts as 0, it is not
+left out (Schultheis et al., "Generalized test utilities for long-tail performance in extreme multi-label
+classification", NeurIPS 2023, arXiv 2311.05081). Every query's first k predictions count.
+
+Intervals: the terms are those of labels, so a resample (`bootstrap.py`) draws labels where it draws queries for the
+other metrics. A resample of queries would not do: it leaves out the only test query of many a label.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from xmcbench.evaluation.metrics import Hits, MetricTerms, cached
+
+
+@cached
+def macro_precision(hits: Hits, k: int) -> MetricTerms:
+    """macro-P@k: of a label, the share of the queries with it among their k predictions that truly have it."""
+    return _mean(hits, _ratio(_hit(hits, k), _predicted(hits, k)))
+
+
+@cached
+def macro_f1(hits: Hits, k: int) -> MetricTerms:
+    """macro-F1@k: of a label, the harmonic mean of that precision and of the share of its queries that are found."""
+    return _mean(hits, _ratio(2 * _hit(hits, k), _predicted(hits, k) + _true(hits)))
+
+
+@cached
+def coverage(hits: Hits, k: int) -> MetricTerms:
+    """coverage@k: the share of labels that are predicted rightly at least once."""
+    return _mean(hits, np.minimum(_hit(hits, k), 1.0))
+
+
+def _mean(hits: Hits, values_L: np.ndarray) -> MetricTerms:
+    """The mean of `values_L` over the labels that some test query has."""
+    tested_L = (_true(hits) > 0).astype(np.float64)
+    return MetricTerms(values_L * tested_L, tested_L)
+
+
+def _true(hits: Hits) -> np.ndarray:
+    """The number of test queries of each label [L]."""
+    return _counts(hits, hits.truth.indices)
+
+
+def _predicted(hits: Hits, k: int) -> np.ndarray:
+    """The number of test queries that have each label among their first k predictions [L]."""
+    labels = hits.predictions.indices[:, :k].ravel()
+    return _counts(hits, labels[labels >= 0])
+
+
+def _hit(hits: Hits, k: int) -> np.ndarray:
+    """How many of these predictions are true, of each label [L]."""
+    return _counts(hits, hits.labels[hits.ranks < k])
+
+
+def _counts(hits: Hits, labels: np.ndarray) -> np.ndarray:
+    counts: np.ndarray = np.bincount(labels, minlength=hits.truth.shape[1]).astype(np.float64)
+    return counts
+
+
+def _ratio(numerator_L: np.ndarray, denominator_L: np.ndarray) -> np.ndarray:
+    ratios: np.ndarray = np.divide(numerator_L, denominator_L, out=np.zeros_like(numerator_L), where=denominator_L > 0)
+    return ratios
