@@ -111,6 +111,7 @@ def fuzz(
     return counts
 
 
+@pytest.mark.long
 def test_damage_never_gives_another_result(site: pytest.MonkeyPatch, tmp_path: Path) -> None:
     world = tmp_path / "world"
     world.mkdir()

@@ -59,10 +59,10 @@ def test_a_hostile_dataset_is_refused_in_one_line(folder: Path, case: str) -> No
     name, write, message = HOSTILE[case]
     assert len(load("own", folder.parent, folder.parent / "cache").train.texts) == 3
     write(folder / name)
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(XMCBenchError) as caught:
         load("own", folder.parent, folder.parent / "cache")
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 1000

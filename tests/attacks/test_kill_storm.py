@@ -129,7 +129,7 @@ def content(store: Store) -> dict[str, Any]:
         files = [path for path in sorted((folder / "model").rglob("*")) if path.is_file()]
         resampled = store.resampled(record, list(record.metrics))  # its file has metadata in any order
         assert resampled
-        predictions, truth = store.predictions(record.key)
+        predictions, truth = store.predictions(record)
         found[record.key] = (
             record.metrics, record.intervals, record.spent["steps"], predictions.indices.tobytes(),
             predictions.scores.tobytes(), truth, [path.read_bytes() for path in files],
@@ -181,6 +181,7 @@ def strike(driver: subprocess.Popen[bytes], victims: str) -> list[str]:
     return ["kills", *(["live"] if live else [])]
 
 
+@pytest.mark.long
 def test_a_few_kills(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     counts = storm(bench, stormy(bench, "light", monkeypatch), 5, 2, [], seed=0)
     assert counts["live"] >= 2, counts

@@ -22,9 +22,14 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.trial.record import Record
 from xmcbench.trial.record_file import encode
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, Store, digest_of
 
-CLEAN = {"git": {"commit": "a" * 40, "dirty": False}, "command": ["xmcbench", "run", "s.yaml"]}
+COMMITTED = {"commit": "a" * 40, "dirty": False}
+CLEAN = {
+    "git": COMMITTED,
+    "plugin": {"digest": "b" * 64, "git": COMMITTED},
+    "command": ["xmcbench", "run", "s.yaml"],
+}
 
 
 @pytest.fixture
@@ -39,14 +44,16 @@ def accepted(bench: Bench) -> Store:
 
 
 def command(bench: Bench, *arguments: str) -> tuple[int, str, str]:
-    """Exit code, output and errors of the command in a process of its own, which may take 1 GB and ten seconds."""
-    start = time.monotonic()
+    """Exit code, output and errors of the command in a process that may take 1 GB and 30 seconds of a core."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9))
+        resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
+
     done = subprocess.run(
         [sys.executable, "-c", "from xmcbench.cli import main; main()", *arguments],
-        cwd=bench.root, capture_output=True, text=True, timeout=60, check=False,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (10**9, 10**9)),
+        cwd=bench.root, capture_output=True, text=True, check=False, preexec_fn=limit,
     )  # fmt: skip
-    assert time.monotonic() - start < 30
     return done.returncode, done.stdout, done.stderr
 
 
@@ -81,22 +88,27 @@ def forged(**changes: Any) -> Callable[[Path, Record], None]:
 
 
 def listed(name: str, make: Callable[[Path], Any]) -> Callable[[Path, Record], None]:
-    """Another file in place of `name`, with no manifest that would tell."""
+    """Another file in place of `name`, and a record with its digest where it is a file."""
 
-    def write(directory: Path, _: Record) -> None:
-        (directory / "manifest.json").unlink()
+    def write(directory: Path, record: Record) -> None:
         (directory / name).unlink(missing_ok=True)
         make(directory / name)
+        if name == PREDICTIONS and (directory / name).is_file() and not (directory / name).is_symlink():
+            digests = {**record.digests, name: digest_of(directory / name)}
+            (directory / "record.json").write_bytes(encode(record.model_copy(update={"digests": digests})))
 
     return write
 
 
 HOSTILE: dict[str, tuple[Callable[[Path, Record], None], str]] = {
-    "metric of many labels": (forged(metrics={"P@999999999": 0.5}), "metric 'P@999999999' needs more labels"),
-    "metric of many digits": (forged(metrics={"P@" + "9" * 5000: 0.5}), "unknown metric"),
-    "spent in words": (forged(spent={"steps": "many"}), "cannot be checked: TypeError"),
-    "largest step": (forged(spent={"steps": 9, "largest_step": [1]}), "cannot be checked: AttributeError"),
-    "provenance": (forged(provenance={"git": [1], "command": 3}), "cannot be checked: AttributeError"),
+    "metric of many labels": (
+        forged(metrics={"P@999999999": 0.5}, intervals={}),
+        "metric 'P@999999999' needs more labels",
+    ),
+    "metric of many digits": (forged(metrics={"P@" + "9" * 5000: 0.5}, intervals={}), "unknown metric"),
+    "spent in words": (forged(spent={"steps": "many"}), "not a record: spent.steps: Input should be a valid integer"),
+    "largest step": (forged(spent={"steps": 9, "largest_step": [1]}), "not a record: spent.largest_step"),
+    "provenance": (forged(provenance={"git": [1], "command": 3}), "not a record: provenance.git"),
     "zip bomb": (listed("predictions.npz", bomb), "found 425,000,000 entries, expected at most 4,000"),
     "pipe": (listed("predictions.npz", os.mkfifo), "predictions.npz is not expected here"),
     "pipe as record": (listed("record.json", os.mkfifo), "record.json: not a regular file"),
@@ -106,26 +118,22 @@ HOSTILE: dict[str, tuple[Callable[[Path, Record], None], str]] = {
     "large record": (listed("record.json", lambda path: path.write_bytes(b" " * 60_000_000)), "larger than 50,000,000"),
     "deep record": (listed("record.json", lambda path: path.write_text("[" * 100_000)), "not a record"),
     "pipe as metrics": (listed("resampled.safetensors", os.mkfifo), "resampled.safetensors is not expected here"),
-    "deep manifest": (lambda place, _: (place / "manifest.json").write_text("[" * 100_000), "damaged: not a manifest"),
-    "path in manifest": (
-        lambda place, _: (place / "manifest.json").write_text('{"../x": {"bytes": 1, "xxh3": ""}}'),
-        "'../x' is not a file of the folder",
-    ),
 }
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
 def test_each_bad_submission_is_named_and_the_good_one_is_checked(bench: Bench, accepted: Store) -> None:
     good, bad = accepted.records()
     whole = {path.name: path.read_bytes() for path in accepted.directory(bad.key).iterdir()}
     for case, (harm, message) in HOSTILE.items():
         harm(accepted.directory(bad.key), bad)
-        start = time.monotonic()
+        start = time.process_time()
         if case == "zip bomb":
             code, output, errors = command(bench, "submit", "--check", "--to", "accepted")
         else:
             code, output, errors = here("submit", "--check", "--to", str(accepted.root))
-        assert time.monotonic() - start < 30, case
+        assert time.process_time() - start < 30, case
         assert code == 1, (case, errors)
         assert message in errors, (case, errors)
         assert "Traceback" not in errors, case
@@ -163,6 +171,7 @@ def test_a_bomb_is_not_unpacked(bench: Bench, accepted: Store, arguments: list[s
     assert "score" in arguments or other.key in output
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
 def test_predictions_to_score_are_regular_files(bench: Bench) -> None:
     os.mkfifo(bench.root / "pipe")

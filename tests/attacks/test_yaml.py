@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -163,3 +164,19 @@ def test_a_setting_that_is_no_finite_number_is_refused_before_anything_runs(benc
         load_suite(path, bench.root)
     with pytest.raises(XMCBenchError, match="expected a finite number"):
         load_suite(bench.suite(["fake-ok"]), bench.root, sets=[f"settings.{text.replace(': ', '=')}"])
+
+
+@pytest.mark.parametrize(
+    ("place", "depth"),
+    [("", 0), ("methods: {a: {method: popular}}\nsettings:", 2), ("methods:\n  a:\n    method: popular", 4)],
+)
+def test_a_suite_of_49_000_wrong_keys_is_refused_at_once(tmp_path: Path, place: str, depth: int) -> None:
+    lines = [f"{' ' * depth}key{number}: 1" for number in range(49_000)]
+    path = tmp_path / "suite.yaml"
+    path.write_text("name: t\ndatasets: [catalog-200]\nbudget: {steps: 2}\n" + place + "\n" + "\n".join(lines))
+    start = time.process_time()
+    with pytest.raises(XMCBenchError) as caught:
+        load_suite(path, tmp_path)
+    assert time.process_time() - start < 10
+    *_, last = str(caught.value).splitlines()
+    assert last == f"{path}: more than 99 problems; the first are above"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -39,12 +39,20 @@ def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1
     registry.cache_clear()
 
 
-@contextmanager
-def sabotage(site: Path) -> Iterator[None]:
+def sabotage(site: Path) -> AbstractContextManager[None]:
     """The plugin that breaks its contracts, installed into `site` as xmcbench-mine."""
-    module = "xmcbench_sabotage"
+    return _installed(site, "mine", "xmcbench_sabotage")
+
+
+def cheats(site: Path) -> AbstractContextManager[None]:
+    """The plugin whose accounts and models are wrong, installed into `site` as xmcbench-mine."""
+    return _installed(site, "cheats", "xmcbench_cheats")
+
+
+@contextmanager
+def _installed(site: Path, name: str, module: str) -> Iterator[None]:
     (site / f"{module}.py").write_text(Path(__file__).with_name(f"{module}.py").read_text())
-    install(site, "xmcbench-mine", {"mine": module})
+    install(site, "xmcbench-mine", {name: module})
     registry.cache_clear()
     try:
         yield

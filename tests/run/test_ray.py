@@ -29,7 +29,10 @@ from .ray_cluster import (
     tuned_on_ray,
 )
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX")
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX"),
+]
 
 
 def test_workers_on_two_nodes_give_the_figures_and_the_key_of_one(ray_bench: Bench) -> None:

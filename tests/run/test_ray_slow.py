@@ -51,7 +51,7 @@ def test_workers_that_share_no_store_exchange_checkpoints_and_the_driver_brings_
     table, crash = records["table"], records["crash"]
     assert_alike(table, in_process(ray_bench, suite, only="table")["table"])
     assert {path.name for path in ray_bench.store.directory(table.key).iterdir()} >= {"record.json", "model", "log.txt"}
-    assert ray_bench.store.predictions(table.key)[0].k == 20
+    assert ray_bench.store.predictions(table)[0].k == 20
     assert ray_bench.store.record(table.key) == table
     assert crash.failure is not None
     assert (crash.failure.message, "about to divide" in crash.failure.log_tail) == ("no way on", True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.reporting import leaderboard
 from xmcbench.run.outcome import exit_code
 from xmcbench.trial.record import Status
+from xmcbench.trial.trial import Trial
 
 OUTCOMES = {
     "ok": Status.OK,
@@ -78,10 +81,10 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     record = bench.run(bench.suite(["fake-ok"], selection={"queries": 6, "metric": "P@1"}))["ok"]
     directory = bench.store.directory(record.key)
     assert {path.name for path in directory.iterdir() if not path.name.startswith(".")} == {
-        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "manifest.json", "log.txt", "model",
+        "trial.json", "record.json", "predictions.npz", "resampled.safetensors", "log.txt", "model",
         "fits.txt"
     }  # fmt: skip
-    predictions, answered = bench.store.predictions(record.key)
+    predictions, answered = bench.store.predictions(record)
     dataset = load("fake-20", bench.root / "data", bench.root / "cache")
     assert answered == record.truth_hash == truth_hash(dataset)
     assert predictions.indices.shape == (40, 20)
@@ -111,7 +114,7 @@ def test_what_it_costs_to_answer_is_recorded_and_shown(bench: Bench) -> None:
 def test_a_full_disk_stops_the_run_and_loses_nothing(bench: Bench) -> None:
     from xmcbench.trial.store import StoreError
 
-    with pytest.raises(StoreError, match=r"checkpoint/state: cannot write: No space left on device") as caught:
+    with pytest.raises(StoreError, match=r"checkpoint/state: No space left on device") as caught:
         bench.run(bench.suite(["fake-ok", "fake-full-disk"]))
     assert "\n" not in str(caught.value)
     assert bench.plan(bench.suite(["fake-ok", "fake-full-disk"]))["ok"][0] == "hit"
@@ -127,7 +130,7 @@ def test_debug_runs_here_and_lets_exceptions_through(bench: Bench) -> None:
 def test_two_methods_on_one_store_keep_their_own_predictions(bench: Bench) -> None:
     """One is never served what the other predicted (lm-eval #4063)."""
     records = bench.run(bench.suite(["fake-ok", "fake-rare"]), debug=True)
-    popular, rare = (bench.store.predictions(records[name].key)[0] for name in ("ok", "rare"))
+    popular, rare = (bench.store.predictions(records[name])[0] for name in ("ok", "rare"))
     assert not np.array_equal(popular.indices, rare.indices)
 
 
@@ -163,6 +166,29 @@ def test_a_trial_that_takes_too_much_memory_is_recorded_as_that(bench: Bench) ->
     assert exit_code([record]) == 0  # that it does not fit is what was asked
     action, reason = bench.plan(suite)["ok"]
     assert (action, reason) == ("too large", record.failure.message)
+
+
+def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_large", lambda *_: None)
+    asked: list[float] = []
+
+    def predicted(trial: Trial, _data: Path, _cache: Path, _workers: int, timeout: float) -> str | None:
+        asked.append(timeout)
+        return f"{trial.label} takes years" if trial.method == "fake-ok" else None
+
+    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_long", predicted)
+
+    def told(budget: dict[str, Any]) -> list[str]:
+        runner = bench.runner(bench.suite(["fake-ok", "fake-slow"], budget=budget, seeds=[0, 1], timeout=50.0))
+        return runner.too_long(runner.plan())
+
+    assert told({"steps": 5, "peak_bytes": 1e12}) == ["ok takes years"]
+    assert asked == [50.0, 50.0]  # once for all seeds of a method
+    assert told({"steps": 5}) == []  # small, and its memory is not limited: nobody plans it
+    monkeypatch.setattr("xmcbench.run.runner.LARGE_DATASET", 1)
+    assert told({"steps": 5}) == ["ok takes years"]
 
 
 def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,7 @@ def test_a_trial_finds_nothing_of_its_neighbours(bench: Bench, tmp_path: Path) -
         assert after[name] == by_itself[name]
     assert after["litter"] == 0
     assert second.spent["peak_bytes"] < 10**8 + expected.spent["peak_bytes"]
-    (ours, _), (theirs, _) = bench.store.predictions(second.key), alone.store.predictions(expected.key)
+    (ours, _), (theirs, _) = bench.store.predictions(second), alone.store.predictions(expected)
     assert np.array_equal(ours.indices, theirs.indices)
     assert np.array_equal(ours.scores, theirs.scores)
 

@@ -125,7 +125,7 @@ def test_a_damaged_file_is_told_in_a_line(tmp_path: Path, content: bytes) -> Non
 def test_tables_of_another_version_are_left_alone(results: Path) -> None:
     with sqlite3.connect(results / FILE) as database:
         database.execute("PRAGMA user_version = 9")
-    with pytest.raises(StoreError, match="found schema version 9, expected 2"):
+    with pytest.raises(StoreError, match="found schema version 9, expected 3"):
         JudgementStore(results)
 
 
@@ -138,6 +138,7 @@ DAMAGE = {
     "pair": ("UPDATE judgement SET label = 999 WHERE label = (SELECT MAX(label) FROM judgement)", "judgement"),
     "text": ("UPDATE text SET content = content || ' ' WHERE id = 1", "text 1 differs from its hash"),
     "teacher": ("UPDATE teacher SET prompt = 'another'", "judgement"),
+    "title": ("UPDATE teacher SET title = 'a better one'", "teacher"),
 }
 
 
@@ -164,12 +165,35 @@ def test_a_damaged_judgement_is_asked_for_again(tmp_path: Path, caplog: pytest.L
     assert len(list(JudgementStore(tmp_path / "results").rows())) == len(documents)
 
 
-def test_judgements_of_version_1_get_checksums(results: Path) -> None:
+def test_a_damaged_title_is_named_also_where_it_is_not_asked_for(results: Path) -> None:
+    with sqlite3.connect(results / FILE) as database:
+        database.execute(DAMAGE["title"][0])
+    with pytest.raises(StoreError, match="damaged: a teacher differs from its checksum"):
+        list(JudgementStore(results).rows("no such title"))
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_judgements_of_older_versions_get_checksums(results: Path, version: int) -> None:
     before = list(JudgementStore(results).rows())
     with sqlite3.connect(results / FILE) as database:
-        database.execute("ALTER TABLE judgement DROP COLUMN checksum")
-        database.execute("PRAGMA user_version = 1")
+        for table in ("teacher", "judgement")[: 3 - version]:
+            database.execute(f"ALTER TABLE {table} DROP COLUMN checksum")
+        database.execute(f"PRAGMA user_version = {version}")
     assert list(JudgementStore(results).rows()) == before
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_database_that_says_an_older_version_than_it_is_of_is_named(results: Path, version: int) -> None:
+    with sqlite3.connect(results / FILE) as database:
+        database.execute(f"PRAGMA user_version = {version}")
+    with pytest.raises(StoreError, match=f"damaged: found schema version {version}, and tables of another version"):
+        JudgementStore(results)
+
+
+def test_an_empty_database_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / FILE).touch()
+    assert list(JudgementStore(tmp_path).rows()) == []
+    assert f"{tmp_path / FILE}: empty, as if it were new" in caplog.text
 
 
 def test_a_full_disk_is_a_fault_of_the_store_and_loses_nothing(results: Path) -> None:

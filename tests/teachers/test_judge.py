@@ -153,7 +153,7 @@ CALLS = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     calls=CALLS,
     before=st.sets(st.tuples(st.integers(0, 9), st.integers(0, len(LABELS) - 1))),

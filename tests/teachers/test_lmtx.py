@@ -33,7 +33,7 @@ def run(bench: Bench, url: str, encoder: str, **teacher: Any) -> tuple[Record, n
     settings = {"encoder": encoder, "batch_size": 16, "max_query_length": 24, "max_label_length": 24}
     places = {"datasets": ["catalog-60"], "track": "zero-shot", "settings": settings, "budget": {"epochs": 3}}
     (record,) = bench.run(bench.suite({"lmtx": method}, **places), debug=True).values()
-    return record, bench.store.predictions(record.key)[0].indices
+    return record, bench.store.predictions(record)[0].indices
 
 
 def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(

@@ -45,7 +45,7 @@ def test_the_annotations_are_in_another_process(bench: Bench) -> None:
         assert record.teacher == "annotated (recall 1, false accepts 0)"
         assert record.simulated_teacher
         assert record.spent["teacher_calls"] == PAIRS
-        found, _ = bench.store.predictions(record.key)
+        found, _ = bench.store.predictions(record)
         assert found.scores[0].sum() == 30  # as many yeses as training annotations
 
 

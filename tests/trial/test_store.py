@@ -16,7 +16,7 @@ from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.record_file import encode
-from xmcbench.trial.store import Store, StoreError
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, digest_of
 from xmcbench.trial.trial import Trial
 
 
@@ -49,8 +49,8 @@ def test_predictions_come_back_exactly(store: Store) -> None:
     rng = np.random.default_rng(0)
     indices = rng.integers(0, 99, (7, 5)).astype(np.int32)
     given_predictions = Predictions(indices, rng.standard_normal((7, 5)).astype(np.float32))
-    store.write_predictions(KEY, given_predictions, "hash")
-    back, truth = store.predictions(KEY)
+    digest = store.write_predictions(KEY, given_predictions, "hash")
+    back, truth = store.predictions(record(digests={PREDICTIONS: digest}))
     np.testing.assert_array_equal(back.indices, indices)
     np.testing.assert_array_equal(back.scores, given_predictions.scores)
     assert (back.indices.dtype, back.scores.dtype, truth) == (np.int32, np.float32, "hash")
@@ -91,46 +91,57 @@ def test_metrics_on_resamples_come_back_for_the_same_truth_only(store: Store, ca
     figures = {"P@1": np.arange(3, dtype=np.float32), "R@5": np.ones(3, dtype=np.float32)}
     answered = record(truth_hash="t")
     assert store.resampled(answered, ["P@1"]) == {}
-    store.write_resampled(KEY, figures, "t")
+    answered = record(truth_hash="t", digests={RESAMPLED: store.write_resampled(KEY, figures, "t")})
     back = store.resampled(answered, ["R@5", "R@7"])
     assert list(back) == ["R@5"]
     np.testing.assert_array_equal(back["R@5"], figures["R@5"])
-    assert store.resampled(record(truth_hash="another"), ["P@1"]) == {}
+    assert store.resampled(answered.model_copy(update={"truth_hash": "another"}), ["P@1"]) == {}
+    assert not caplog.text
     (store.directory(KEY) / "resampled.safetensors").write_bytes(b"no")
     assert store.resampled(answered, ["P@1"]) == {}
-    assert "resampled.safetensors: damaged: found 2 bytes" in caplog.text
+    assert "resampled.safetensors: damaged, or of another trial: found the digest" in caplog.text
+
+
+def test_missing_metrics_on_resamples_are_named(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    for digests in ({RESAMPLED: "0" * 64}, {}):
+        scored = record(truth_hash="t", metrics={"P@1": 0.5}, intervals={"P@1": (0.0, 1.0)}, digests=digests)
+        assert store.resampled(scored, ["P@1"]) == {}
+        assert "the file is missing; left out, `xmcbench rescore` makes it again" in caplog.text
+        caplog.clear()
 
 
 @pytest.mark.parametrize("offset", [60, 200, -1])
 def test_metrics_on_resamples_with_a_flipped_bit_are_named_and_left_out(
     store: Store, offset: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    answered = record(truth_hash="t")
-    store.write_resampled(KEY, {"P@1": np.arange(99, dtype=np.float32)}, "t")
+    digest = store.write_resampled(KEY, {"P@1": np.arange(99, dtype=np.float32)}, "t")
+    answered = record(truth_hash="t", digests={RESAMPLED: digest})
     path = store.directory(KEY) / "resampled.safetensors"
     content = bytearray(path.read_bytes())
     content[offset] ^= 1
     path.write_bytes(content)
     assert store.resampled(answered, ["P@1"]) == {}
-    assert f"{path}: damaged: found the digest" in caplog.text
+    assert f"{path}: damaged, or of another trial: found the digest" in caplog.text
 
 
 def test_damage_of_one_result_leaves_the_other(store: Store) -> None:
     ranked = Predictions(np.zeros((1, 1), np.int32), np.ones((1, 1), np.float32))
-    store.write_predictions(KEY, ranked, "t")
-    store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
-    (store.directory(KEY) / "resampled.safetensors").write_bytes(b"")
-    assert store.predictions(KEY)[1] == "t"
-    store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
-    assert set(store.resampled(record(truth_hash="t"), ["P@1"])) == {"P@1"}
+    digests = {PREDICTIONS: store.write_predictions(KEY, ranked, "t")}
+    digests[RESAMPLED] = store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
+    scored = record(truth_hash="t", digests=digests)
+    (store.directory(KEY) / RESAMPLED).write_bytes(b"")
+    assert store.predictions(scored)[1] == "t"
+    assert store.resampled(scored, ["P@1"]) == {}
+    digests[RESAMPLED] = store.write_resampled(KEY, {"P@1": np.ones(3, np.float32)}, "t")
+    assert set(store.resampled(record(truth_hash="t", digests=digests), ["P@1"])) == {"P@1"}
 
 
 def test_predictions_of_more_queries_than_expected_are_not_unpacked(store: Store) -> None:
     many = Predictions(np.zeros((2000, 100), np.int32), np.zeros((2000, 100), np.float32))
-    store.write_predictions(KEY, many, "t")
-    assert len(store.predictions(KEY, 2000)[0]) == 2000
+    large = record(digests={PREDICTIONS: store.write_predictions(KEY, many, "t")})
+    assert len(store.predictions(large, 2000)[0]) == 2000
     with pytest.raises(StoreError, match="array indices: found 200,000 entries, expected at most 199,900"):
-        store.predictions(KEY, 1999)
+        store.predictions(large, 1999)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
@@ -142,11 +153,12 @@ def test_only_regular_files_of_a_store_are_read(
     path = store.directory(KEY) / name
     path.parent.mkdir(parents=True)
     {"pipe": os.mkfifo, "device": lambda place: place.symlink_to("/dev/zero"), "folder": Path.mkdir}[kind](path)
-    for read in (store.record, store.predictions):
-        if name == ("record.json" if read == store.record else "predictions.npz"):
+    known = record(truth_hash="t", digests={name: "0" * 64})
+    for own, read in (("record.json", lambda: store.record(KEY)), (PREDICTIONS, lambda: store.predictions(known))):
+        if name == own:
             with pytest.raises(StoreError, match=f"{name}: not a regular file"):
-                read(KEY)
-    assert store.resampled(record(truth_hash="t"), ["P@1"]) == {}
+                read()
+    assert store.resampled(known, ["P@1"]) == {}
     assert name != "resampled.safetensors" or f"{name}: not a regular file" in caplog.text
 
 
@@ -155,8 +167,8 @@ def test_damaged_predictions_are_named(store: Store, content: bytes) -> None:
     path = store.directory(KEY) / "predictions.npz"
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with pytest.raises(StoreError, match=r"predictions\.npz: "):
-        store.predictions(KEY)
+    with pytest.raises(StoreError, match=r"predictions\.npz: damaged: "):
+        store.predictions(record(digests={PREDICTIONS: digest_of(path)}))
 
 
 def test_predictions_that_need_pickle_are_refused(store: Store) -> None:
@@ -164,7 +176,7 @@ def test_predictions_that_need_pickle_are_refused(store: Store) -> None:
     path.parent.mkdir(parents=True)
     np.savez(path, indices=np.array([{}], dtype=object), scores=np.zeros(1), truth_hash=np.array("x"))
     with pytest.raises(StoreError, match="found the type object, expected integers"):
-        store.predictions(KEY)
+        store.predictions(record(digests={PREDICTIONS: digest_of(path)}))
 
 
 def test_a_full_disk_leaves_the_old_record_and_no_litter(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,3 +231,29 @@ def test_a_lock_is_held_by_one(store: Store) -> None:
         assert not second
     with store.lock(KEY, wait=False) as third:
         assert third
+
+
+@pytest.mark.parametrize("place", ["trials", ""])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "leaderboard", "compare a b", "show a", "submit a", "submit --check --to {store}", "rescore",
+        "predict a --text x", "analyse a", "run {suite} --dry-run", "tables {suite}",
+    ],
+)  # fmt: skip
+def test_every_command_names_a_store_whose_folder_is_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str
+) -> None:
+    from xmcbench.cli import main
+
+    store, suite = tmp_path / "results", tmp_path / "suite.yaml"
+    suite.write_text("name: t\ndatasets: [catalog-200]\nbudget: {steps: 2}\nmethods: {a: {method: popular}}\n")
+    if place:
+        store.mkdir()
+    (store / place).write_text("no folder")
+    words = command.format(store=store, suite=suite).split()
+    with pytest.raises(SystemExit) as ended:
+        main([*words, *([] if "--check" in words else ["--store", str(store)])])
+    assert ended.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: {store}")

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
@@ -25,6 +25,7 @@ import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.prepared import find_source, prepared_directory
+from xmcbench.data.prepared_copy import read_statistics
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
     check_predictions,
@@ -34,7 +35,14 @@ from xmcbench.evaluation import (
 from xmcbench.evaluation.scoring import score_predictions
 from xmcbench.files import network
 from xmcbench.run import file_guard, landlock
-from xmcbench.run.file_guard import BrokenContractError, existing_test_files, forbid_test_files
+from xmcbench.run.file_guard import (
+    ANNOTATIONS,
+    HOME_FOLDERS,
+    TEST_FILES,
+    BrokenContractError,
+    existing_test_files,
+    forbid_test_files,
+)
 from xmcbench.run.fresh_process import FreshProcess
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
@@ -47,15 +55,16 @@ from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import forget_peak_memory, peak_memory
 from xmcbench.trial.build import build_method
+from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
+from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 T = TypeVar("T")
 CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
-HOME_FOLDERS = (".cache/huggingface", ".cache/torch", ".triton")  # caches of frameworks
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
 
@@ -72,6 +81,7 @@ class Attempt:
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
     predicting: dict[str, float] = field(default_factory=dict)  # what it costs to answer, beside the time, and recall
+    measured: dict[str, float] = field(default_factory=dict)  # what the harness saw of `fit` from outside
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
     checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
     fork: bool = False  # load the saved model in a process that is forked before training
@@ -105,9 +115,12 @@ class Attempt:
         if self.worker.rank > 0:
             return None
         self.stage = "predict"
-        predictions, sample = self._predict(method)
-        self.outcome["num_parameters"] = shared.num_parameters if shared else method.num_parameters
+        # Saved first: what a method learns from test queries is not in its model.
         self.predicting["model_bytes"] = save_model(method, directory / "model")
+        predictions, sample = self._predict(method)
+        if not (parameters := shared.num_parameters if shared else int(method.num_parameters)) >= 0:
+            raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
+        self.outcome["num_parameters"] = parameters
         self.stage = "check"
         self._check(method, sample, directory / "model")
         self.stage = "score"
@@ -121,9 +134,11 @@ class Attempt:
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
         self.outcome["truth_hash"] = truth = truth_hash(dataset)
-        store.write_predictions(trial.key, predictions, truth)
+        prepared = prepared_directory(find_source(trial.dataset, self.job.data), self.job.data, self.job.cache)
+        self.outcome["test_texts_in_train"] = read_statistics(prepared).test_texts_in_train
+        self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
         scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
-        store.write_resampled(trial.key, scores.resampled, truth)
+        digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
         over = self.log.ledger.over(trial.budget)
         record = self.record(
             Status.OVER_BUDGET if over else Status.OK,
@@ -138,12 +153,14 @@ class Attempt:
         """The record of this attempt in its present state."""
         trial = self.job.trial
         self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory(), *self.log.ledger.worker_bytes)
-        selection = trial.selection
+        selection, spent = trial.selection, self.log.ledger.as_dict()
+        if why_not_recordable(spent, self.log.curve):  # the trial failed for it
+            spent, self.log.curve[:] = {}, []
         split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
         return self.job.record(
             status,
             started=self.started,
-            spent={**self.log.ledger.as_dict(), **_device_peak(), **self.predicting},
+            spent={**spent, **self.measured, **_device_peak(), **self.predicting},
             workers=self.worker.size,
             checks=self.checks,
             curve=self.log.curve,
@@ -210,8 +227,14 @@ class Attempt:
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
-        with self._worker_group(), closing(judges), self._guarded("fit"), self.log.ledger.stage("prepare"):
+        charged = self.log.ledger.stage("prepare")
+        with metering() as meter, self._worker_group(), closing(judges), self._guarded("fit"), charged:
             method.fit(train, replace(run, judge=judges))
+        self.measured = {"fit_seconds": meter.seconds, "fit_cpu_seconds": meter.cpu_seconds}
+        ledger, points = self.log.ledger, len(self.log.curve)
+        problem = why_not_recordable(ledger.as_dict(), self.log.curve)
+        if problem or (problem := uncharged_work(meter, ledger, trial.budget, train.num_labels, points)):
+            raise BrokenContractError(problem)
         if method.config.model_dump(mode="json") != settings:
             raise BrokenContractError("fit changed the method's settings: the record would name other settings")
 
@@ -228,9 +251,11 @@ class Attempt:
         self.report(Progress("predict", 0.0))
         self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
         measurable = forget_peak_memory()
-        with self._guarded("predict"), self.log.ledger.stage("predict"):
+        with metering() as meter, self._guarded("predict"), self.log.ledger.stage("predict"):
             predictions, sample = predict_test(method, texts, ignore)
-        self.predicting = {"predicted_queries": len(texts)}
+        if meter.updates:
+            raise BrokenContractError("predict trained: only what fit learns is charged to the budget")
+        self.predicting |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
         if measurable:
             self.predicting["predict_bytes"] = peak_memory()
         return predictions, sample
@@ -245,7 +270,9 @@ class Attempt:
             self.checks["saved model"] = "forked process" if fresh else "same process"
             if fresh:
                 with closing(fresh), tempfile.TemporaryDirectory(prefix="xmcbench-") as folder:
-                    fresh.ask(model, sample.texts, sample.predictions.k, Path(folder))
+                    moved = shutil.copytree(model, Path(folder) / "moved" / "model")
+                    elsewhere = [model.parent, self.job.cache]
+                    fresh.ask(moved, sample.texts, sample.predictions.k, Path(folder), elsewhere)
                     sample.check_order(method)  # while the forked process loads the model
                     sample.check_saved(fresh.answer())
             else:
@@ -260,11 +287,14 @@ class Attempt:
         job = self.job
         source = find_source(job.trial.dataset, job.data)
         folders = job.data / job.trial.dataset, prepared_directory(source, job.data, job.cache)
+        names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
         if self.own_thread and self._unrestricted is None:
-            self._restrict(existing_test_files(*folders))
+            self._restrict(existing_test_files(*folders, names))
         self.checks["test files"] = f"{landlock.NAME}, {file_guard.NAME}" if self._unrestricted else file_guard.NAME
         self.checks["network"] = network.NAME
-        with forbid_test_files(*folders, stage), network.forbid_network():
+        # With --debug the process is the user's.
+        writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self.own_thread else None
+        with forbid_test_files(*folders, stage, names, writable), network.forbid_network():
             yield
 
     def _restrict(self, test_files: list[Path]) -> None:
@@ -272,7 +302,9 @@ class Attempt:
         above = landlock.folders_above(test_files)
         if above & {Path(tempfile.gettempdir()).resolve(), self.job.store.resolve()}:
             return  # what is created there later could not be read
-        caches = [self.job.cache / name for name in CACHE_FOLDERS] + [Path.home() / name for name in HOME_FOLDERS]
+        caches = [self.job.cache / name for name in CACHE_FOLDERS]
+        with suppress(RuntimeError):  # a user without a home folder
+            caches += [Path.home() / name for name in HOME_FOLDERS]
         for folder in caches:
             if folder.parent.resolve() in above:
                 folder.mkdir(exist_ok=True)

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from xmcbench.evaluation import InvalidPredictions
+from xmcbench.plugins.registry import LOOKED_UP
 
 NAME = "audit hook"  # of this guard, for the record
 TEST_FILES = ("test", "ignore_test")  # how the names of a prepared copy's test files start
+ANNOTATIONS = ("train_targets", "ignore_train")  # the same for training annotations
+# What frameworks keep in a user's home; other files there would be shared by trials that have nothing in common.
+HOME_FOLDERS = (".cache/huggingface", ".cache/torch", ".triton")
+HOME_CACHES = (*HOME_FOLDERS, ".cache/matplotlib", ".config/matplotlib")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
 class BrokenContractError(InvalidPredictions):
@@ -26,28 +32,45 @@ class BrokenContractError(InvalidPredictions):
 
 @dataclass
 class _Guard:
-    """The files that the current stage must not open, and those that it opened."""
+    """The places that a stage must not open, and what it opened of them."""
 
     stage: str
-    folder: Path  # the dataset's own files
-    prepared: Path  # the prepared copy
+    folders: tuple[Path, ...]  # nothing in them may be opened
+    prepared: Path | None = None  # the prepared copy, in which names must not start like
+    names: tuple[str, ...] = TEST_FILES
+    home: Path = Path("/")
+    writable: tuple[Path, ...] | None = None  # the folders of the home in which a trial may write; None: any
     opened: list[str] = field(default_factory=list)
 
-    def forbids(self, path: str) -> bool:
-        real = Path(os.path.realpath(path))
-        return (self.prepared == real.parent and real.name.startswith(TEST_FILES)) or self.folder in real.parents
+    def reads(self, path: Path) -> bool:
+        """Whether the path is closed to the stage."""
+        hidden = self.prepared == path.parent and path.name.startswith(self.names)
+        return hidden or any(folder in path.parents for folder in self.folders)
+
+    def shares(self, path: Path) -> bool:
+        """Whether a file that is written lies in the user's home, where other trials find it."""
+        if self.writable is None or self.home not in path.parents or path.parent.name == "__pycache__":
+            return False
+        allowed = (*self.writable, *(self.home / name for name in HOME_CACHES))
+        return not any(place in path.parents for place in allowed)
 
     def error(self) -> BrokenContractError:
-        return BrokenContractError(
-            f"the method opened {self.opened[0]} in {self.stage}: no method may read the dataset's files, "
-            "which hold test targets"
-        )
+        what = self.opened[0]
+        rule = _RULES[what.split()[0]] if self.prepared else "a saved model is all in its folder"
+        return BrokenContractError(f"the method {what} in {self.stage}: {rule}")
 
 
-def existing_test_files(folder: Path, prepared: Path) -> list[Path]:
-    """The test files of the prepared copy, and the folder of the dataset's own files if there is one."""
+_RULES = {
+    "opened": "no method may read the dataset's files, which hold test targets",
+    "looked": "what a method may see of a dataset is in `train`",
+    "wrote": "what it keeps belongs into run.checkpoint or run.cache",
+}
+
+
+def existing_test_files(folder: Path, prepared: Path, names: tuple[str, ...] = TEST_FILES) -> list[Path]:
+    """The files of the prepared copy with such `names`, and the folder of the dataset's own files if there is one."""
     own = [folder] if folder.is_dir() else []
-    return own + [path for path in prepared.iterdir() if path.name.startswith(TEST_FILES)]
+    return own + [path for path in prepared.iterdir() if path.name.startswith(names)]
 
 
 _active: _Guard | None = None
@@ -55,11 +78,36 @@ _installed = False
 
 
 @contextmanager
-def forbid_test_files(folder: Path, prepared: Path, stage: str) -> Iterator[None]:
-    """Raise `BrokenContractError` if the block opens a test file, also if the block caught the error of the hook."""
+def forbid_test_files(
+    folder: Path,
+    prepared: Path,
+    stage: str,
+    names: tuple[str, ...] = TEST_FILES,
+    writable: tuple[Path, ...] | None = None,
+) -> Iterator[None]:
+    """Raise `BrokenContractError` if the block opens a test file, also if the block caught the error of the hook.
+
+    The same for reading a source of datasets, and, given the `writable` folders, for writing elsewhere in the home.
+    """
+    home = Path(os.environ.get("HOME", "/")).resolve()
+    # A process without a home of its own has `/`.
+    writable = None if writable is None or home == Path("/") else tuple(place.resolve() for place in writable)
+    with _guarding(_Guard(stage, (folder.resolve(),), prepared.resolve(), names, home, writable)):
+        yield
+
+
+@contextmanager
+def forbid_folders(folders: Sequence[Path], stage: str) -> Iterator[None]:
+    """Raise `BrokenContractError` if the block opens a file in the folders."""
+    with _guarding(_Guard(stage, tuple(folder.resolve() for folder in folders))):
+        yield
+
+
+@contextmanager
+def _guarding(guard: _Guard) -> Iterator[None]:
     global _active
     _install()
-    guard = _active = _Guard(stage, folder.resolve(), prepared.resolve())
+    _active = guard
     try:
         yield
     finally:
@@ -78,9 +126,18 @@ def _install() -> None:
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     guard = _active
-    if event != "open" or guard is None or not isinstance(arguments[0], str | bytes):
+    if guard is None or event not in ("open", LOOKED_UP):
         return
-    path = os.fsdecode(arguments[0])
-    if guard.forbids(path):
-        guard.opened.append(path)
-        raise guard.error()
+    if event == LOOKED_UP:
+        guard.opened.append(f"looked up the dataset {arguments[0]!r}")
+    elif isinstance(arguments[0], str | bytes):
+        path = Path(os.path.realpath(os.fsdecode(arguments[0])))
+        if guard.reads(path):
+            guard.opened.append(f"opened {path}")
+        elif (arguments[2] or 0) & WRITING and guard.shares(path):
+            guard.opened.append(f"wrote {path}")
+        else:
+            return
+    else:
+        return
+    raise guard.error()

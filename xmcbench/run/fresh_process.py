@@ -12,14 +12,14 @@ import select
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
-from xmcbench.run.file_guard import BrokenContractError
+from xmcbench.run.file_guard import BrokenContractError, forbid_folders
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 
@@ -42,10 +42,14 @@ class FreshProcess:
         os.close(question)
         os.close(answer)
 
-    def ask(self, model: Path, texts: list[str], k: int, folder: Path) -> None:
-        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `folder`."""
+    def ask(self, model: Path, texts: list[str], k: int, folder: Path, closed: Sequence[Path]) -> None:
+        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `folder`.
+
+        The process has another home and cache, and must not open the folders `closed`: a model is all in its folder.
+        """
         self._result = folder / "result.npz"
-        task = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
+        task: dict[str, Any] = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
+        task |= {"home": str(folder / "home"), "closed": [str(path) for path in closed]}
         path = folder / "task.json"
         path.write_text(json.dumps(task))
         os.write(self._question, f"{path}\n".encode())
@@ -89,9 +93,11 @@ def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
             if torch := sys.modules.get("torch"):
                 torch.set_num_threads(1)  # threads that the parent may have started do not exist here
             task = json.loads(Path(path).read_bytes())
+            os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
             method = build()
-            method.load(Path(task["model"]))
-            predictions = method.predict(task["texts"], task["k"])
+            with forbid_folders([Path(path) for path in task["closed"]], "the loaded model"):
+                method.load(Path(task["model"]))
+                predictions = method.predict(task["texts"], task["k"])
             np.savez(task["result"], indices=predictions.indices, scores=predictions.scores)
     except BaseException as problem:
         traceback.print_exc()

@@ -42,6 +42,7 @@ class Job(BaseModel):
     store: Path
     chosen: dict[str, Any] = {}  # how tuning chose the configuration, for the record
     command: list[str] = []  # how the run was started, for the record
+    plugin: dict[str, Any] = {}  # digest and commit of the plugin's code, for the record
     side_by_side: int = 1  # trials at once on this machine
 
     def record(
@@ -58,6 +59,8 @@ class Job(BaseModel):
 
         `checks` says how the method's contract was checked.
         """
+        more = {"plugin": self.plugin, "checks": dict(checks or {})}
+        more = {name: value for name, value in more.items() if value}
         return Record(
             key=self.trial.key,
             suite=self.suite,
@@ -66,7 +69,7 @@ class Job(BaseModel):
             spent={**spent, **({"side_by_side": self.side_by_side} if self.side_by_side > 1 else {})},
             chosen=self.chosen,
             workers=workers,
-            provenance=provenance(self.command) | ({"checks": dict(checks)} if checks else {}),
+            provenance={**provenance(self.command), **more},
             started=started,
             ended=now(),
             **outcome,

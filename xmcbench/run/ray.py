@@ -11,6 +11,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Self
 
 from xmcbench.errors import XMCBenchError
@@ -25,6 +26,7 @@ LOCAL = "local"  # address: start a cluster on this machine for the run
 POLL_SECONDS = 0.2
 ABORT_SECONDS = 30.0  # between interrupting a trial's task and killing it
 OBJECT_STORE_BYTES = 100 * 2**20  # of a cluster started here: nothing large goes through it
+OPEN = "XMCBENCH_OPEN_RAY"  # environment variable: 1 asks for a cluster without authentication
 FORWARDED = ("XMCBENCH_", "HF_")  # prefixes of the environment variables that are passed to workers
 # Environment of a cluster started here and of this process.
 SETTINGS = {
@@ -61,6 +63,8 @@ class RayExecutor:
     def __enter__(self) -> Self:
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
+        if self._address == LOCAL and "ray" not in sys.modules:  # Ray reads its mode when it is imported
+            _require_token()
         self._ray = import_extra("ray", "ray", PURPOSE)
         if not self._ray.is_initialized():
             self._connect()
@@ -203,6 +207,21 @@ class RayExecutor:
             message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
             return Death(Status.OOM if memory else Status.ERROR, type(last).__name__, message)
         return Death(Status.ERROR, "Exit", "the workers ended and left no record")
+
+
+def _require_token() -> None:
+    """Have the cluster that is started here ask for a token: Ray listens on all interfaces, and runs what it is sent.
+
+    Its processes inherit the token from this one, in the environment. Raises XMCBenchError where authentication is off.
+    """
+    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if mode != "token" and os.environ.get(OPEN) != "1":
+        raise XMCBenchError(
+            f"RAY_AUTH_MODE={mode}: whoever reaches this machine could run code in the cluster; expected token, "
+            f"or {OPEN}=1 if that is meant"
+        )
+    if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
+        os.environ["RAY_AUTH_TOKEN"] = token_hex(32)
 
 
 def _worker_failures(problem: BaseException) -> list[BaseException]:

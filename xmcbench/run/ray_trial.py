@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.faults import MachineFault
 from xmcbench.files.secrets import redact_output
 from xmcbench.plugins.extras import import_extra
 from xmcbench.run.attempt import Attempt
@@ -158,7 +159,7 @@ def _attempt(attempt: Attempt, name: str, mailbox: Any) -> Record | None:
     attempt.watch = lambda progress: mailbox.put.remote(name, as_event(progress))
     try:
         return run_and_record(attempt)
-    except (OSError, StoreError) as problem:
+    except (OSError, StoreError, MachineFault) as problem:
         _ray("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
         raise
 

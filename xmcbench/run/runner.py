@@ -12,7 +12,6 @@ from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.plugins.registry import registry
 from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor, InProcess
 from xmcbench.run.outcome import explain
@@ -20,6 +19,7 @@ from xmcbench.run.plan import Action, PlannedTrial, select
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method
+from xmcbench.trial.plugin_code import CHANGED, plugin_code, plugin_digest
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from xmcbench.run.job import Job
     from xmcbench.run.running_trial import Task
 
+LARGE_DATASET = 100_000  # queries or labels
 # The records of trials that are not run: status, and type of the failure.
 OUTCOMES = {Action.SKIP: (Status.SKIPPED, "Skipped"), Action.TOO_LARGE: (Status.TOO_LARGE, "TooLarge")}
 
@@ -45,6 +46,7 @@ class Settings:
     datasets: Sequence[str] = ()
     only: str = "*"
     retry: bool = False
+    changed: bool = False  # train again where the plugin's code changed and its version did not
     debug: bool = False
     encoder: str | None = None  # in place of the suite's
     executor: Executor | None = None  # None: subprocesses of this machine
@@ -114,7 +116,11 @@ class Runner:
             return PlannedTrial(trial, Action.SKIP, reason, record)
         ended = record if record is not None and record.status is not Status.SKIPPED else None
         if ended and ended.status is Status.OK:
-            return PlannedTrial(trial, Action.HIT, f"run {ended.ended[:10]}", record)
+            changed = plugin_digest(trial) != ended.code_digest if ended.code_digest else False
+            if changed and self.settings.changed:
+                return PlannedTrial(trial, Action.RUN, f"again: {CHANGED}", record)
+            remark = f"; {CHANGED}: --changed trains it again" if changed else ""
+            return PlannedTrial(trial, Action.HIT, f"run {ended.ended[:10]}{remark}", record)
         if ended and not self.settings.retry:
             if ended.status is Status.TOO_LARGE and ended.failure:
                 return PlannedTrial(trial, Action.TOO_LARGE, ended.failure.message, record)
@@ -128,6 +134,29 @@ class Runner:
         older = self._records_of_any_version.get(trial.key_of_any_version)
         reason = older.older_than(trial.versions) if older else ""
         return PlannedTrial(trial, Action.RUN, f"again: {reason}" if reason else "", record)
+
+    def too_long(self, plan: Sequence[PlannedTrial]) -> list[str]:
+        """A line for each trial to run that this machine is predicted not to end within the suite's time limit.
+
+        Predicted are trials of large datasets and those whose memory is limited: planning the others would take as
+        long as running many of them. On Ray nothing is predicted, since this machine trains nothing.
+        """
+        todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+        first = {(trial.dataset, trial.label): trial for trial in reversed(todo) if self._worth_planning(trial)}
+        if self.settings.executor is not None or not first:
+            return []
+        from xmcbench.engine.planning.trials import predicted_too_long  # imports torch
+
+        settings, limit = self.settings, self.suite.timeout
+        reasons = (
+            predicted_too_long(trial, settings.data, settings.cache, self.needs(trial).workers, limit)
+            for trial in reversed(first.values())
+        )
+        return [reason for reason in reasons if reason]
+
+    def _worth_planning(self, trial: Trial) -> bool:
+        card = self.cards[trial.dataset]
+        return trial.budget.peak_bytes is not None or max(card.num_train, card.num_labels) > LARGE_DATASET
 
     @cached_property
     def _records_of_any_version(self) -> dict[str, Record]:
@@ -159,9 +188,8 @@ class Runner:
         return known
 
     def needs(self, trial: Trial) -> Needs:
-        """The resources of a trial; a method that does not support several workers has one."""
-        needs = self.suite.resources.of(trial, self.settings.share)
-        return needs if registry().method(trial.method).thing.many_workers else needs.single_worker
+        """The resources of a trial on this run."""
+        return self.suite.needs(trial, self.settings.share)
 
     def _task(self, planned: PlannedTrial, report: Callable[[TrialProgress], None]) -> Task:
         """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
@@ -184,5 +212,6 @@ class Runner:
             store=self.store.root,
             chosen=self.chosen.get(trial.key, {}),
             command=redacted(self.settings.command),
+            plugin=plugin_code(trial),
             side_by_side=self.settings.parallel,
         )

@@ -13,6 +13,7 @@ from xmcbench.files.manifest import DamagedFolder, check_manifest
 from xmcbench.run.saved_model import saved_model
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method
+from xmcbench.trial.plugin_code import plugin_digest
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import TrainingLog
 from xmcbench.trial.store import Store
@@ -32,7 +33,8 @@ def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
     wanted = _training(trial, method)
     for record in store.records():
         comparable = record.trial.method == trial.method and record.trial.dataset_hash == trial.dataset_hash
-        if not comparable or record.status not in SCORED or not saved_model(record, store).is_dir():
+        same_code = record.code_digest in ("", plugin_digest(trial))
+        if not comparable or not same_code or record.status not in SCORED or not saved_model(record, store).is_dir():
             continue
         if _training(record.trial, method) == wanted:
             try:

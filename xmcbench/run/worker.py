@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import sys
 import traceback
@@ -16,13 +15,14 @@ from filelock import FileLock
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import InvalidPredictions
+from xmcbench.files.faults import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.run.attempt import Attempt
 from xmcbench.run.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
-from xmcbench.trial.store import DISK_FAULTS, Store, StoreError
+from xmcbench.trial.store import Store, StoreError
 
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
@@ -47,7 +47,7 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
         attempt.watch = lambda progress: _send(pipe, as_event(progress))
         try:
             record = run_and_record(attempt)
-        except (OSError, StoreError) as problem:
+        except (OSError, StoreError, MachineFault) as problem:
             _send(pipe, {"disk": str(problem)})
             return DISK_FAULT_EXIT
     return FAILED_EXIT if record is not None and record.failure else 0
@@ -56,7 +56,7 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
 def run_and_record(attempt: Attempt) -> Record | None:
     """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
 
-    Raises what is not an outcome of the trial: `StoreError` for a disk fault, and `PeerLostError`.
+    Raises what is not an outcome of the trial: `StoreError` and `MachineFault`, and `PeerLostError`.
     """
     directory = Store(attempt.job.store).directory(attempt.job.trial.key)
     # A worker whose parent was killed may still be ending: two must not write to one directory.
@@ -68,11 +68,11 @@ def _run(attempt: Attempt) -> Record | None:
     store = Store(attempt.job.store)
     try:
         return attempt.perform()
-    except StoreError:
+    except (StoreError, MachineFault):
         raise
     except BaseException as problem:
-        if fault := disk_fault(problem):
-            raise StoreError(f"{getattr(problem, 'filename', None) or store.root}: cannot write: {fault}") from problem
+        if fault := machine_fault(problem):
+            raise StoreError(f"{getattr(problem, 'filename', None) or store.root}: {fault}") from problem
         if isinstance(problem, KeyboardInterrupt):
             raise
         traceback.print_exc()
@@ -87,17 +87,6 @@ def _run(attempt: Attempt) -> Record | None:
         if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
             shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
         return record
-
-
-def disk_fault(problem: BaseException) -> str | None:
-    """The message of a full or read-only disk, if that is what `problem` or its cause is about."""
-    code = problem.errno if isinstance(problem, OSError) else None
-    # Libraries written in Rust (safetensors, tokenizers) raise classes of their own, with the number in the text.
-    if code is None and (match := re.search(r"\(os error (\d+)\)", str(problem))):
-        code = int(match[1])
-    if code in DISK_FAULTS:
-        return os.strerror(code)
-    return disk_fault(problem.__cause__) if problem.__cause__ else None
 
 
 def log_tail(directory: Path) -> str:

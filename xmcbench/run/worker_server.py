@@ -2,7 +2,7 @@
 
 Importing torch and transformers takes seconds; forking a process that has imported them takes milliseconds. This
 process computes nothing, so a worker gets only modules from it, and no trial can change another. It ends when its
-socket closes, which is when the process that runs the suite ends.
+socket closes, which is when the process that runs the suite ends; on Linux the kernel kills it then.
 
 A request is one JSON object (`directory`, `rank`, `size`, `environment`, `threads`) with three file descriptors: the
 log, the pipe of events, and the pipe that closes when the suite's process ends. The answers are lines: `{"pid": ...}`
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.run.start_worker import start
-from xmcbench.trial.program import adopt_orphans
+from xmcbench.trial.program import adopt_orphans, end_with_parent
 
 MAX_REQUEST_BYTES = 65536
 Worker = Callable[[], int]  # the rest of a forked process; returns its exit code
@@ -123,6 +123,7 @@ def _redirect_output(log: int) -> None:
 if __name__ == "__main__":
     from xmcbench.errors import XMCBenchError
 
+    end_with_parent()  # importing the frameworks takes seconds, in which nobody looks at the socket
     adopt_orphans()
     if worker := serve(socket.socket(fileno=int(sys.argv[1]))):
         try:

@@ -27,7 +27,7 @@ from xmcbench.trial.store import StoreError
 _log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 2  # of the database schema; judgements of version 1 had no checksum
+VERSION = 3  # of the database schema; judgements of version 1 had no checksum, teachers of version 2 none
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
 ROWS = 10_000  # read at a time
@@ -38,7 +38,8 @@ _TABLES = """
 CREATE TABLE IF NOT EXISTS teacher (
     id INTEGER PRIMARY KEY,
     hash BLOB NOT NULL UNIQUE,  -- of identity and prompt
-    title TEXT NOT NULL, identity TEXT NOT NULL, prompt TEXT NOT NULL
+    title TEXT NOT NULL, identity TEXT NOT NULL, prompt TEXT NOT NULL,
+    checksum BLOB NOT NULL DEFAULT x''  -- of these three texts
 ) STRICT;
 CREATE TABLE IF NOT EXISTS text (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, content TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS judgement (
@@ -99,30 +100,43 @@ class JudgementStore:
         with self._faults():
             (root / LOCKS).mkdir(parents=True, exist_ok=True)
             with FileLock(root / LOCKS / FILE):  # two processes may create the database at the same time
+                if self.path.exists() and not self.path.stat().st_size:
+                    _log.warning("warning: %s: empty, as if it were new; its answers are gone", self.path)
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
                 self._create_tables()
 
     def _create_tables(self) -> None:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in (0, 1, VERSION):
+        if version not in range(VERSION + 1):
             raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
-        if version == 1:
-            with self._transaction():
-                self._add_checksums()
-        if version == 0:
-            with self._transaction():
+        if version == VERSION:
+            return
+        columns = self._checksum_columns()
+        expected = [None, {"judgement": False, "teacher": False}, {"judgement": True, "teacher": False}][version]
+        if columns != (expected or {}):
+            raise StoreError(f"{self.path}: damaged: found schema version {version}, and tables of another version")
+        with self._transaction():
+            if version == 0:
                 for statement in _TABLES.split(";\n"):
                     self._database.execute(statement)
-                self._database.execute(f"PRAGMA user_version = {VERSION}")
+            if version == 1:
+                self._database.execute("ALTER TABLE judgement ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+                table = np.array(self._database.execute(f"SELECT {_COLUMNS} FROM judgement").fetchall(), _JUDGEMENT)
+                if len(table):
+                    self._write("INSERT OR REPLACE", table)
+            if version > 0:
+                self._database.execute("ALTER TABLE teacher ADD COLUMN checksum BLOB NOT NULL DEFAULT x''")
+                teachers = self._database.execute("SELECT id, title, identity, prompt FROM teacher").fetchall()
+                rows = [(_hash(json.dumps(texts)), row_id) for row_id, *texts in teachers]
+                self._database.executemany("UPDATE teacher SET checksum = ? WHERE id = ?", rows)
+            self._database.execute(f"PRAGMA user_version = {VERSION}")
 
-    def _add_checksums(self) -> None:
-        self._database.execute("ALTER TABLE judgement ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
-        judgements = self._database.execute(f"SELECT {_COLUMNS} FROM judgement")
-        table = np.array(judgements.fetchall(), _JUDGEMENT)
-        if len(table):
-            self._write("INSERT OR REPLACE", table)
-        self._database.execute(f"PRAGMA user_version = {VERSION}")
+    def _checksum_columns(self) -> dict[str, bool]:
+        """Whether each table that has had a checksum only since some version has one; empty without tables."""
+        columns = "SELECT m.name, max(c.name = 'checksum') FROM sqlite_master m, pragma_table_info(m.name) c"
+        found = self._database.execute(f"{columns} WHERE m.name IN ('judgement', 'teacher') GROUP BY m.name")
+        return {name: bool(checksum) for name, checksum in found}
 
     def close(self) -> None:
         self._database.close()
@@ -133,8 +147,8 @@ class JudgementStore:
         key = _hash(json.dumps([identity_text, prompt]))
         with self._faults(), self._transaction():
             self._database.execute(
-                "INSERT OR IGNORE INTO teacher (hash, title, identity, prompt) VALUES (?, ?, ?, ?)",
-                (key, title, identity_text, prompt),
+                "INSERT OR IGNORE INTO teacher (hash, title, identity, prompt, checksum) VALUES (?, ?, ?, ?, ?)",
+                (key, title, identity_text, prompt, _hash(json.dumps([title, identity_text, prompt]))),
             )
             (row_id,) = self._database.execute("SELECT id FROM teacher WHERE hash = ?", (key,)).fetchone()
         return int(row_id)
@@ -216,6 +230,9 @@ class JudgementStore:
         """
         own = ", ".join(f"j.{name}" for name in _NAMES)
         with self._faults():
+            for checksum, *texts in self._database.execute("SELECT checksum, title, identity, prompt FROM teacher"):
+                if _hash(json.dumps(texts)) != checksum:
+                    raise StoreError(f"{self.path}: damaged: a teacher differs from its checksum")
             found = self._database.execute(
                 f"SELECT {own}, d.hash, d.content, l.hash, l.content, t.hash, t.title, t.identity, t.prompt"
                 " FROM judgement j LEFT JOIN teacher t ON t.id = j.teacher"

@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
@@ -108,6 +107,8 @@ class Endpoint(Teacher):
         return 8 * self.config.concurrency * labels
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
+        from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+
         client = self._connected()
         requests = self._requests(pairs)
         with ThreadPoolExecutor(self.config.concurrency) as threads:

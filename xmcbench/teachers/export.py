@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.csv_text import cell
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.database import COLUMNS
 
@@ -41,7 +42,7 @@ def _csv(rows: Rows, output: Path | None) -> int:
         table.writerow(COLUMNS)
         count = 0
         for row in rows:
-            table.writerow(row)
+            table.writerow(map(cell, row))
             count += 1
         text.detach()
     return count

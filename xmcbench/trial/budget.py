@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.trial.record_fields import LARGEST
 
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
+UNCHARGED = "uncharged"  # the stage of evaluations on the selection split, and of checkpoints
+STAGES = (*BUDGETED_STAGES, "index", "judge", UNCHARGED, "predict", "check", "score")
+UNEVEN = 4  # times the mean step: the largest step that excuses an overrun
 CAPS = frozenset({"peak_bytes"})  # limits that are not used up
 
 
@@ -58,22 +63,26 @@ class Budget(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    epochs: float | None = Field(None, gt=0, description="passes over the training queries")
-    steps: int | None = Field(None, gt=0, description="optimiser steps")
-    encoder_tokens: int | None = Field(None, gt=0, description="real tokens encoded: mining counts, padding does not")
-    flops: float | None = Field(
-        None, gt=0, description="operations of encoder and scores; recomputation is not counted"
+    epochs: float | None = Field(None, gt=0, le=LARGEST, description="passes over the training queries")
+    steps: int | None = Field(None, gt=0, le=LARGEST, description="optimiser steps")
+    encoder_tokens: int | None = Field(
+        None, gt=0, le=LARGEST, description="real tokens encoded: mining counts, padding does not"
     )
-    device_seconds: float | None = Field(None, gt=0, description="seconds in the stages " + ", ".join(BUDGETED_STAGES))
+    flops: float | None = Field(
+        None, gt=0, le=LARGEST, description="operations of encoder and scores; recomputation is not counted"
+    )
+    device_seconds: float | None = Field(
+        None, gt=0, le=LARGEST, description="seconds in the stages " + ", ".join(BUDGETED_STAGES)
+    )
     teacher_calls: int | None = Field(
-        None, gt=0, description="different document-label pairs that a teacher is asked about"
+        None, gt=0, le=LARGEST, description="different document-label pairs that a teacher is asked about"
     )
     teacher_tokens: int | None = Field(
-        None, gt=0, description="tokens of a teacher's prompts and answers, cached or not"
+        None, gt=0, le=LARGEST, description="tokens of a teacher's prompts and answers, cached or not"
     )
 
     peak_bytes: float | None = Field(
-        None, gt=0, description="largest memory of a worker (GPU, else resident); never spent"
+        None, gt=0, le=LARGEST, description="largest memory of a worker (GPU, else resident); never spent"
     )
 
     @model_validator(mode="after")
@@ -103,6 +112,35 @@ class UnknownBudget(Budget):
 
 
 @dataclass
+class _Block:
+    """An open block of a ledger. Blocks of one thread nest, also those of a ledger and its parts."""
+
+    stage: str
+    inner: float = 0.0  # seconds of the blocks inside it
+
+
+_open: ContextVar[_Block | None] = ContextVar("_open", default=None)
+
+
+def current_stage() -> str:
+    """The stage that this thread works in; empty outside of every stage."""
+    block = _open.get()
+    return block.stage if block else ""
+
+
+def allowed(name: str, limit: float, spent: Mapping[str, Any]) -> float:
+    """The most that a trial with the ledger `spent` may spend of a limit: its largest step more.
+
+    What is counted comes in steps of about one size: more than `UNEVEN` mean steps excuse no overrun.
+    """
+    largest = float(spent.get("largest_step", {}).get(name, 0.0))
+    steps = spent.get("steps", 0)
+    if steps > 1 and name != "device_seconds":
+        largest = min(largest, UNEVEN * float(spent.get(name, 0.0)) / steps)
+    return limit + largest
+
+
+@dataclass
 class Ledger:
     """The amounts that a trial has spent so far: counted, never estimated."""
 
@@ -126,7 +164,6 @@ class Ledger:
     largest_step: dict[str, float] = field(default_factory=dict)  # most spent of each limit between two checks
     shortlist_recall: float | None = None  # of the last approximate search for shortlists, measured on a sample
     refused_pass: int = 0  # 1 where a pass over the data did not fit into what was left of the budget
-    _inner: float = field(default=0.0, repr=False)  # seconds charged to stages nested in the current one
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
 
     @property
@@ -143,37 +180,44 @@ class Ledger:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Charge the wall-clock time of the block to stage `name`, without the time in nested stages."""
-        outer, self._inner = self._inner, 0.0
-        start = self._clock()
+        """Charge the wall-clock time of the block to stage `name`, without the time in nested stages.
+
+        Raises `UnknownNameError` for a name that is not one of `STAGES`.
+        """
+        if name not in STAGES:
+            raise UnknownNameError("stage", name, STAGES)
+        outer, block = _open.get(), _Block(name)
+        opened, start = _open.set(block), self._clock()
         try:
             yield
         finally:
-            spent = self._clock() - start
-            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + spent - self._inner
-            self._inner = outer + spent
+            # No clock runs backwards. A part of a trial may have a clock of its own.
+            spent = max(0.0, self._clock() - start)
+            _open.reset(opened)
+            self.stage_seconds[name] = self.stage_seconds.get(name, 0.0) + max(0.0, spent - block.inner)
+            if outer is not None:
+                outer.inner += spent
 
     @contextmanager
     def uncharged(self) -> Iterator[None]:
         """Do not charge the tokens, FLOPs and seconds of the block (evaluation on the selection split)."""
         counts = self.encoder_tokens, self.encoder_flops, self.scoring_flops
-        outer = dict(self.stage_seconds)
-        inner = self._inner
+        before = dict(self.stage_seconds)
         start = self._clock()
         try:
-            yield
+            with self.stage(UNCHARGED):
+                yield
         finally:
             self.encoder_tokens, self.encoder_flops, self.scoring_flops = counts
-            self.stage_seconds = outer
-            self._inner = inner + self._clock() - start
+            spent = max(0.0, self._clock() - start)
+            self.stage_seconds = before | {UNCHARGED: before.get(UNCHARGED, 0.0) + spent}
 
     @contextmanager
     def part(self) -> Iterator[Ledger]:
         """Yield a ledger for a part of training with its own limits and schedule, and add it to this one at the end."""
-        part = Ledger()
+        part = Ledger(_clock=self._clock)
         try:
-            with self.uncharged():
-                yield part
+            yield part
         finally:
             self._add(part)
 
@@ -220,10 +264,11 @@ class Ledger:
 
     def over(self, budget: Budget) -> dict[str, float]:
         """The amount spent of each limit that was exceeded by more than the largest step."""
+        spent = self.as_dict()
         return {
             name: self.spent(name)
             for name, limit in budget.spending().items()
-            if self.spent(name) > limit + self.largest_step.get(name, 0.0)
+            if not self.spent(name) <= allowed(name, limit, spent)
         }
 
     def check_memory(self, budget: Budget, peak: float) -> None:

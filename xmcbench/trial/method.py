@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.plugins.checks import check_config, check_subclass
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
 from xmcbench.trial.settings import Settings
@@ -61,6 +62,10 @@ class Method(ABC):
         """Why this method cannot run on this dataset, or None."""
         return None
 
+    def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
+        """The method that trains the encoder, and its part of `budget`: `xmcbench plan` predicts their costs."""
+        return self, budget
+
     @property
     def num_parameters(self) -> int:
         """Trainable parameters of the model that predicts; 0 for a method that trains none."""
@@ -97,6 +102,9 @@ def check_plugin(thing: Any) -> None:
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
     if type(thing.info.version) is not int:
         raise TypeError(f"{thing.__name__}.info.version is {thing.info.version!r}, expected a whole number")
+    own = thing.__module__.partition(".")[0]
+    if late := [name for name in thing.late_imports if name.partition(".")[0] == own]:
+        raise TypeError(f"{thing.__name__}.late_imports names {late[0]!r}, its own module: import it in fit")
     check_config(thing, Method)
     if taken := sorted(NOT_SETTINGS & thing.Config.model_fields.keys()):
         raise TypeError(f"{thing.__name__}.Config has the setting {taken[0]!r}, which is a key of suite files")

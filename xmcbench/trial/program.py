@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from xmcbench.trial.budget import TooLargeError
 
 MARK = "XMCBENCH_PROCESS"  # an environment variable that child processes inherit: a token for each owner
 POLL_SECONDS = 0.1
+_PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -90,6 +92,13 @@ def adopt_orphans() -> None:
     if sys.platform == "linux":
         with suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def end_with_parent() -> None:
+    """Have the kernel kill this process when the thread that started it ends, also while it is stopped (Linux)."""
+    if sys.platform == "linux":
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def resident_bytes(pid: int) -> int:

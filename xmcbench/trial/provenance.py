@@ -56,28 +56,25 @@ def _versions() -> dict[str, str]:
 
 def _git(root: Path) -> dict[str, Any]:
     """The commit of the checkout that contains the package; empty if the package is installed without a checkout."""
-    commit, changes = _ask_git(root, "rev-parse", "HEAD"), _ask_git(root, "status", "--porcelain")
+    if not (root / ".git").exists():
+        return {}
+    commit, changes = ask_git(root, "rev-parse", "HEAD"), ask_git(root, "status", "--porcelain")
     return {} if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
 
 
 def uncommitted() -> list[str]:
     """The changed and new files of the package's checkout; empty where there is no checkout."""
-    changes = _ask_git(CHECKOUT, "status", "--porcelain") or ""
-    return [line.split(maxsplit=1)[1] for line in changes.splitlines()]
+    changes = ask_git(CHECKOUT, "status", "--porcelain") if (CHECKOUT / ".git").exists() else ""
+    return [line.split(maxsplit=1)[1] for line in (changes or "").splitlines()]
 
 
-def _ask_git(root: Path, *arguments: str) -> str | None:
-    """The output of git in the checkout `root`; None where there is no checkout or git fails."""
-    if not (root / ".git").exists():
-        return None
+def ask_git(folder: Path, *arguments: str) -> str | None:
+    """The output of git in `folder`; None where no repository holds it, or git fails."""
+    command = ("git", "-C", str(folder), *arguments)
     try:
-        return _output("git", "-C", str(root), *arguments)
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _output(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout.strip()
 
 
 def _cpu() -> str:

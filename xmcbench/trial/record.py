@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xmcbench.files.secrets import redacted
+from xmcbench.trial.record_fields import Chosen, Count, Fraction, Point, Provenance, Spent
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import FIRST_SCHEMA, Versions, raised
 
@@ -29,7 +29,6 @@ class Status(StrEnum):
 
 
 SCORED = frozenset({Status.OK, Status.OVER_BUDGET})  # only these have metrics
-Fraction = Annotated[float, Field(ge=-1e-9, le=1 + 1e-9)]  # a sum of fractions may be a rounding error outside 0..1
 
 
 class Failure(BaseModel):
@@ -48,31 +47,44 @@ class Record(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: Count = SCHEMA_VERSION
     key: str
-    key_version: int = SCHEMA_VERSION  # schema that defined the key; a migrated record keeps its key
+    key_version: Count = SCHEMA_VERSION  # schema that defined the key; a migrated record keeps its key
     suite: str  # name of the suite that ran it
     trial: Trial
     status: Status
     metrics: dict[str, Fraction] = Field(default_factory=dict)  # by name ("P@1")
-    intervals: dict[str, tuple[float, float]] = Field(default_factory=dict)  # 95 %, bootstrap over test queries
-    metric_version: int = 0  # of the definitions in `xmcbench.evaluation`
-    spent: dict[str, Any] = Field(default_factory=dict)  # the ledger
-    curve: list[dict[str, float]] = Field(default_factory=list)  # quality on the selection split along the budget
+    intervals: dict[str, tuple[Fraction, Fraction]] = Field(default_factory=dict)  # 95 %, bootstrap over test queries
+    metric_version: Count = 0  # of the definitions in `xmcbench.evaluation`
+    spent: Spent = Field(default_factory=dict)  # the ledger, and what predicting cost
+    curve: list[Point] = Field(default_factory=list)  # quality on the selection split along the budget
     selection_split: str = (
         "none"  # what chose the checkpoint: "none", "train: n queries held out", or a method's own way
     )
-    chosen: dict[str, Any] = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
-    workers: int = 1  # processes that trained it together
+    chosen: Chosen = Field(default_factory=dict)  # how tuning chose the configuration, and what it cost
+    workers: Count = 1  # processes that trained it together
     trained_by: str = ""  # key of the trial whose model it scores; empty if it trained one itself
     teacher: str = ""  # what answered in place of annotations, for people
     simulated_teacher: bool = False  # its answers came from annotations: never ranked as zero-shot
-    num_parameters: int = 0  # trainable, of the model that predicts
+    num_parameters: Count = 0  # trainable, of the model that predicts
+    test_texts_in_train: Count = 0  # test queries whose text is also in the training part
     failure: Failure | None = None
+    digests: dict[str, str] = Field(default_factory=dict)  # SHA-256 by name, of the files that belong to this record
     truth_hash: str = ""  # SHA-256 of the test targets and ignored pairs that were scored against
-    provenance: dict[str, Any] = Field(default_factory=dict)  # versions, hardware, git commit, command
+    provenance: Provenance = Field(default_factory=dict)  # versions, hardware, git commit, command
     started: str = ""  # UTC, ISO 8601
     ended: str = ""
+
+    @model_validator(mode="after")
+    def _intervals_of_metrics(self) -> Record:
+        if unknown := self.intervals.keys() - self.metrics.keys():
+            raise ValueError(f"found an interval of {min(unknown)}, which has no value")
+        return self
+
+    @property
+    def code_digest(self) -> str:
+        """The digest of the plugin's code; empty for a record from before it was noted."""
+        return str(self.provenance.get("plugin", {}).get("digest", ""))
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""

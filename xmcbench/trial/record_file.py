@@ -42,7 +42,9 @@ def decode(content: bytes) -> Record:
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
-        raise RecordError(f"not a record: {place + ': ' if place else ''}{first['msg']}") from None
+        raise RecordError(
+            f"not a record: {place + ': ' if place else ''}{first['msg'].removeprefix('Value error, ')}"
+        ) from None
 
 
 def _migrated(content: bytes) -> dict[str, Any]:

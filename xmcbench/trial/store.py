@@ -1,11 +1,11 @@
 """The store: the folder that holds trials and their results. The record is written last and atomically, so a trial is
-finished exactly if its record exists.
+finished exactly if its record exists. It holds the digests of predictions and resamples, which are checked when these
+are read. Records of before have a `manifest.json` with sizes and digests beside them.
 
 <root>/trials/<key>/trial.json        the trial and its options
                     record.json       the outcome
                     predictions.npz   the top 100 labels of every test query
                     resampled.safetensors   its metrics on resamples of the test queries, for intervals and ties
-                    manifest.json     sizes and digests of these two files, checked when they are read
                     log.txt           standard output and standard error of the trial
                     checkpoint/       while the trial runs: the state that `fit` resumes from
                     model/            the trained model, as `predict` loads it
@@ -14,28 +14,27 @@ finished exactly if its record exists.
 
 from __future__ import annotations
 
-import errno
+import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-from filelock import FileLock, Timeout
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.arrays import open_npz, read_array
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.manifest import MANIFEST, add_to_manifest, check_manifest
+from xmcbench.files.manifest import MANIFEST, check_manifest
 from xmcbench.files.regular import open_regular
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
+from xmcbench.trial.versions import FIRST_SCHEMA
 
-# Errors of the disk, not of the method: no record is written, and the next run resumes the trial.
-DISK_FAULTS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
 RECORD_BYTES = 50_000_000
 RESAMPLED_BYTES = 1_000_000_000
@@ -56,16 +55,19 @@ class Store:
     def directory(self, key: str) -> Path:
         return self.root / "trials" / key
 
+    def trials(self) -> list[str]:
+        """The keys of all trials, finished or not, sorted."""
+        folder = self.root / "trials"
+        with _reading(folder):
+            try:
+                return sorted(path.name for path in folder.iterdir())
+            except FileNotFoundError:
+                return []
+
     def records(self) -> list[Record]:
         """All records, sorted by key. An unreadable record is left out, with a one-line warning that names its file."""
-        trials = self.root / "trials"
-        with _reading(trials):
-            try:
-                keys = sorted(path.name for path in trials.iterdir())
-            except FileNotFoundError:
-                keys = []
         records = []
-        for key in keys:
+        for key in self.trials():
             try:
                 record = self.record(key)
             except StoreError as problem:
@@ -113,8 +115,8 @@ class Store:
         with _reading(directory):
             return (directory / "trial.json").exists() and not (directory / "record.json").exists()
 
-    def write_predictions(self, key: str, predictions: Predictions, truth_hash: str) -> None:
-        """Write predictions, with the hash of the test targets that they were made for."""
+    def write_predictions(self, key: str, predictions: Predictions, truth_hash: str) -> str:
+        """Write predictions, with the hash of the test targets that they were made for; returns the file's digest."""
         content = BytesIO()
         np.savez_compressed(
             content,
@@ -122,20 +124,21 @@ class Store:
             scores=predictions.scores.astype(np.float32),
             truth_hash=np.array(truth_hash),
         )
-        self.write_result(key, PREDICTIONS, content.getvalue())
+        return self.write_result(key, PREDICTIONS, content.getvalue())
 
     def has_predictions(self, key: str) -> bool:
         """Whether the predictions of a trial are in the store."""
         return (self.directory(key) / PREDICTIONS).exists()
 
-    def predictions(self, key: str, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
+    def predictions(self, record: Record, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
         """The predictions of a trial, and the hash of the test targets that they were made for.
 
-        Predictions of more than `max_queries` queries are an error before they are unpacked.
+        Predictions of more than `max_queries` queries are an error before they are unpacked; so is a file that the
+        record does not know.
         """
-        path = self.directory(key) / PREDICTIONS
+        path = self.directory(record.key) / PREDICTIONS
         with _reading(path):
-            self._check(path)
+            check_result(record, path)
             with open_npz(path) as archive:
                 most = max_queries * STORED
                 indices = read_array(archive, "indices", "i", most, str(path))
@@ -143,38 +146,38 @@ class Store:
                 truth = str(read_array(archive, "truth_hash", "U", 1, str(path)))
             return Predictions(indices, scores), truth
 
-    def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> None:
-        """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric."""
+    def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> str:
+        """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric.
+
+        Returns the file's digest, for the record.
+        """
         from safetensors.numpy import save
 
         metadata = {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}
-        self.write_result(key, RESAMPLED, save(dict(metrics), metadata))
+        return self.write_result(key, RESAMPLED, _in_one_order(save(dict(metrics), metadata)))
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """The stored values of `metrics` on resamples, float32 [B] by name.
 
         Metrics without stored values are left out; so are all values for other test targets than those of `record`,
-        or of another version of the resampling. A damaged file is left out, with a warning of one line that names it.
+        or of another version of the resampling. A missing or damaged file is left out, with a warning of one line that
+        names it.
         """
         path = self.directory(record.key) / RESAMPLED
+        if not record.intervals and not path.exists():
+            return {}  # scored without resamples
         try:
             with _reading(path):
-                self._check(path)
-                return _resampled(path, record.truth_hash, metrics) if path.exists() else {}
+                check_result(record, path)
+                return _resampled(path, record.truth_hash, metrics)
         except StoreError as problem:
             _log.warning("warning: %s; left out, `xmcbench rescore` makes it again", problem)
             return {}
 
-    def write_result(self, key: str, name: str, content: bytes) -> None:
-        """Write a file of a trial's results and enter it into the trial's manifest."""
+    def write_result(self, key: str, name: str, content: bytes) -> str:
+        """Write a file of a trial's results; returns its digest, which belongs into the record."""
         self._write(key, name, content)
-        with _writing(self.directory(key) / MANIFEST):
-            add_to_manifest(self.directory(key), name)
-
-    def _check(self, path: Path) -> None:
-        """Raise `DamagedFolder` where the manifest lists another content. Release 0.1.0 wrote no manifest."""
-        if path.exists() and (path.parent / MANIFEST).exists():
-            check_manifest(path.parent, [path.name])
+        return sha256(content).hexdigest()
 
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
@@ -182,6 +185,8 @@ class Store:
 
         With `wait`, block until the lock is free. Without it, yield False if another process holds the lock.
         """
+        from filelock import FileLock, Timeout
+
         path = self.root / "locks" / key
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -195,6 +200,35 @@ class Store:
             yield True
         finally:
             lock.release()
+
+
+def digest_of(path: Path) -> str:
+    """The digest of a result file as records hold it: SHA-256 in hexadecimal. Raises XMCBenchError and OSError."""
+    with open_regular(path) as file:
+        return file_digest(file, "sha256").hexdigest()
+
+
+def check_result(record: Record, path: Path) -> None:
+    """Raise XMCBenchError unless `path` is a file that belongs to `record`. OSError where it cannot be read.
+
+    A record without digests has them in a manifest beside the file, since keys have versions; before, nowhere.
+    """
+    if not record.digests:
+        if record.key_version >= FIRST_SCHEMA or (path.parent / MANIFEST).exists():
+            check_manifest(path.parent, [path.name])
+        return
+    expected, found = record.digests.get(path.name, "none"), digest_of(path)
+    if found != expected:
+        raise StoreError(f"{path}: damaged, or of another trial: found the digest {found}, its record says {expected}")
+
+
+def _in_one_order(content: bytes) -> bytes:
+    """A safetensors file with the keys of its header sorted: the library writes metadata in any order, so that equal
+    values would have other digests."""
+    end = 8 + int.from_bytes(content[:8], "little")
+    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + content[end:]
 
 
 def _resampled(path: Path, truth_hash: str, metrics: Iterable[str]) -> dict[str, np.ndarray]:
@@ -214,7 +248,9 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as problem:
-        raise StoreError(f"{path}: cannot read: {problem.strerror or problem}") from problem
+        missing = isinstance(problem, FileNotFoundError)
+        reason = "the file is missing" if missing else f"cannot read: {problem.strerror or problem}"
+        raise StoreError(f"{path}: {reason}") from problem
     except RecordError as problem:
         raise StoreError(f"{path}: {problem}") from problem
     except XMCBenchError as problem:  # which names the file

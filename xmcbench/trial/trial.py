@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.trial.budget import Budget, UnknownBudget
+from xmcbench.trial.record_fields import LARGEST, Count, Tree
 
 SCHEMA_VERSION = 3  # of keys, records and stored predictions; a new schema makes every key a new one
 Track = Literal["supervised", "zero-shot"]  # zero-shot: no method sees a training annotation
@@ -22,9 +23,9 @@ class Selection(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    queries: int = Field(1000, gt=0, description="training queries held out of training")
+    queries: int = Field(1000, gt=0, le=LARGEST, description="training queries held out of training")
     metric: str = Field("nDCG@5", description="metric that chooses the checkpoint")
-    evaluations: int = Field(4, gt=0, description="evaluations, evenly spaced over the budget")
+    evaluations: int = Field(4, gt=0, le=LARGEST, description="evaluations, evenly spaced over the budget")
 
 
 class Trial(BaseModel):
@@ -40,11 +41,11 @@ class Trial(BaseModel):
     method: str
     distribution: str
     version: str
-    versions: dict[str, int] = Field(default_factory=dict)  # of the code that the result depends on, by part
-    config: dict[str, Any]
+    versions: dict[str, Count] = Field(default_factory=dict)  # of the code that the result depends on, by part
+    config: Tree
     dataset: str
     dataset_hash: str
-    seed: int
+    seed: int = Field(ge=-LARGEST, le=LARGEST)
     budget: Budget | UnknownBudget
     selection: Selection | None = None
     track: Track = "supervised"

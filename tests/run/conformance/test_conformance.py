@@ -17,7 +17,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.run.conformance.rules import outcome
 from xmcbench.run.conformance.suite import find_kind, make_subject, read_settings, rules_of
 
-from fakes import sabotage  # isort: skip
+from fakes import cheats, sabotage  # isort: skip
 
 CHEAP = [("method", "popular"), ("evaluator", "nDCG"), ("sampler", "clustered"), ("tracker", "tensorboard")]
 TEACHER = {"name": "annotated"}
@@ -105,6 +105,33 @@ def test_a_broken_rule_is_found(plugin: Bench, kind: str, name: str, rule: str, 
     assert f"## {section}\n" in page.read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("name", "rule", "found"),
+    [
+        ("own-pass", "all-work-is-charged", "fit encoded "),
+        ("pass-in-index", "all-work-is-charged", "texts in the stage index, which is for 16 labels"),
+        ("trains-uncharged", "all-work-is-charged", "fit trained in the stage uncharged"),
+        ("trains-in-predict", "all-work-is-charged", "predict trained"),
+        ("negative-seconds", "all-work-is-charged", "spent.stage_seconds.train: found -345"),
+        ("shared-cache", "seeds-share-nothing", "queries differ between a seed after another and the seed alone"),
+        ("home-cache", "seeds-share-nothing", "queries differ between a seed after another and the seed alone"),
+        ("reads-environment", "no-setting-is-read-from-the-environment", "xmcbench_cheats.py:"),
+        ("stores-path", "the-loaded-model-predicts-the-same", "FileNotFoundError"),
+        ("stores-model-path", "the-loaded-model-predicts-the-same", "FileNotFoundError"),
+    ],
+)
+def test_an_honest_accident_is_found(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str, rule: str, found: str
+) -> None:
+    monkeypatch.setenv("HOME", str(bench.root / "home"))
+    with cheats(bench.root / "site"):
+        subject = make_subject("method", name, {}, bench.root, bench.root / "data")
+        if rule == "seeds-share-nothing":
+            assert subject.fitted.predict()
+        (checked,) = [each for each in rules_of("method") if each.name == rule]
+        assert found in str(outcome(checked, subject).found)
+
+
 def test_the_command_explains_what_is_broken(plugin: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         main(["check", "Two"])
@@ -131,7 +158,8 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
     (plugin.root / "site" / "pandas.py").write_text("")
     module = plugin.root / "site" / "xmcbench_sabotage.py"
     module.write_text(module.read_text() + "\nimport pandas\n")
-    monkeypatch.delitem(sys.modules, "pandas", raising=False)
+    monkeypatch.setitem(sys.modules, "pandas", None)  # so that what is there before is there afterwards
+    del sys.modules["pandas"]
     with pytest.raises(SystemExit):
         main(["methods"])
     hint = capsys.readouterr().out.splitlines()[-1]
@@ -141,7 +169,8 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
 
 
 def test_pytest_checks_a_plugin(plugin: Bench) -> None:
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--xmcbench-evaluator=Two", "-q"]
+    plugins = ["-p", "no:cacheprovider", "-p", "xmcbench.run.conformance.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", *plugins, "--xmcbench-evaluator=Two", "-q"]
     done = subprocess.run(command, cwd=plugin.root, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert "found: Two@1 is 2.0" in done.stdout

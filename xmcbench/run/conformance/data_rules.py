@@ -153,8 +153,8 @@ def hits_are_not_changed(subject: EvaluatorSubject) -> None:
 
 
 @EVALUATOR_RULES.rule(
-    "`terms(hits, k)` returns `MetricTerms(numerator, denominator)`: the terms of each query, float64 [N] each.",
-    "return a term for every query, also for one without hits, or leave `terms` out",
+    "`terms(hits, k)` returns `MetricTerms(numerator, denominator)`, float64: a term per query [N], or per label [L].",
+    "return a term for every query or every label, also for one without hits, or leave `terms` out",
 )
 def terms_give_the_value(subject: EvaluatorSubject) -> None:
     terms = getattr(subject.evaluator, "terms", None)
@@ -164,6 +164,7 @@ def terms_give_the_value(subject: EvaluatorSubject) -> None:
     found = terms(hits, 5)
     require(isinstance(found, MetricTerms), f"terms returned {type(found).__name__}")
     shapes = np.shape(found.numerator), np.shape(found.denominator)
-    require(shapes == ((12,), (12,)), f"terms of the shapes {shapes}, expected (12,) for 12 queries")
+    expected = (((12,), (12,)), ((20,), (20,)))
+    require(shapes in expected, f"terms of the shapes {shapes}, expected (12,) for 12 queries or (20,) for 20 labels")
     value = float(subject.evaluator.compute(hits, 5))
     require(abs(found.value - value) < 1e-9, f"the terms give {found.value}, compute gives {value}")

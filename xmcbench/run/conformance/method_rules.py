@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import random
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,8 +27,11 @@ from xmcbench.run.conformance.tiny_data import NUM_LABELS, ODD, ONE_LABEL, ORDIN
 from xmcbench.run.conformance.tiny_trial import BUDGET, TinyTrial
 from xmcbench.run.file_guard import forbid_test_files
 from xmcbench.run.repeated_predictions import Sample, differs
+from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
+from xmcbench.trial.plugin_code import code_files
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 K = 5
@@ -95,9 +100,22 @@ class MethodSubject:
     @cached_property
     def second_process(self) -> Mapping[str, Predictions]:
         """Predictions made in another process, with another hash seed: "fitted" there, and of the "loaded" model."""
-        trial = replace(self.trial, name="second process")
-        environment = {**os.environ, "PYTHONHASHSEED": "12345"}
-        return run_tasks([Task(trial, K, self.folder / "second.npz", self.saved)], environment)
+        elsewhere = self.folder / "second"
+        trial = replace(self.trial, name="second process", folder=elsewhere)
+        environment = {**os.environ, "PYTHONHASHSEED": "12345", "HOME": str(elsewhere / "home")}
+        moved = shutil.copytree(self.saved, elsewhere / "model")
+        with _away(self.saved), _away(self.folder / "checkpoints"):
+            return run_tasks([Task(trial, K, self.folder / "second.npz", moved)], environment)
+
+
+@contextmanager
+def _away(folder: Path) -> Iterator[None]:
+    """The folder under another name in the block: a model is all in the folder that it was saved in."""
+    away = folder.rename(folder.with_name(f"{folder.name}-away"))
+    try:
+        yield
+    finally:
+        away.rename(folder)
 
 
 RULES: RuleSet[MethodSubject] = RuleSet("A method")
@@ -165,6 +183,39 @@ def the_budget_is_kept(subject: MethodSubject) -> None:
     require(bool(charged) or not parameters, f"{parameters} parameters were trained, and nothing was charged")
 
 
+@RULES.rule(
+    "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",
+    "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
+)
+def all_work_is_charged(subject: MethodSubject) -> None:
+    trial, log = replace(subject.trial, name="metered"), TrainingLog()
+    method = trial.build()
+    with metering() as meter, log.ledger.stage("prepare"):
+        trial.fit(method, log=log)
+    problem = why_not_recordable(log.ledger.as_dict(), log.curve)
+    problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
+    require(not problem, problem)
+    with metering() as meter:
+        method.predict(list(trial.dataset.test.texts), K)
+    require(not meter.updates, "predict trained")
+
+
+@RULES.rule(
+    "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
+)
+def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
+    for path in code_files(subject.registered.thing):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
+
+
+def _reads_environment(node: ast.AST) -> bool:
+    """Whether a node of Python code is `os.getenv`, `os.environ.get` or a value of `os.environ`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.getenv", "os.environ.get", "os.environ.items")
+
+
 @RULES.rule("`predict` returns the same whenever it is asked.", "draw nothing at random in predict, change no state")
 def predictions_repeat(subject: MethodSubject) -> None:
     require_same(subject.fitted.predict(), subject.fitted.predict(), "the first call", "the second")
@@ -201,6 +252,22 @@ def no_global_generator_is_used(subject: MethodSubject) -> None:
 )
 def another_process_trains_the_same(subject: MethodSubject) -> None:
     require_same(subject.fitted.predict(), subject.second_process["fitted"], "this process", "another process")
+
+
+@RULES.rule(
+    "One seed gives one result, also in another process.",
+    "keep in run.cache, and nowhere else, only what does not depend on the seed",
+)
+def seeds_share_nothing(subject: MethodSubject) -> None:
+    other = replace(subject.trial, name="other seed", seed=1)
+    elsewhere = replace(other, folder=subject.folder / "elsewhere")
+    after, home = subject.fit(other), os.environ.get("HOME", "")
+    os.environ["HOME"] = str(elsewhere.folder)
+    try:
+        alone = subject.fit(elsewhere)
+    finally:
+        os.environ["HOME"] = home
+    require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
 
 
 @RULES.rule(

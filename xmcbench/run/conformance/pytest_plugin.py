@@ -1,6 +1,6 @@
-"""The conformance suite as a pytest plugin: `pytest --xmcbench-method=my-method` adds a test for each rule.
+"""The conformance suite as a pytest plugin, loaded by `-p xmcbench.run.conformance.pytest_plugin`.
 
-pytest imports it in every environment that has xmcbench, so it imports little itself.
+With it `pytest --xmcbench-method=my-method` adds a test for each rule.
 """
 
 from __future__ import annotations

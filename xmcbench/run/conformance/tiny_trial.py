@@ -54,9 +54,11 @@ class TinyTrial:
         kind = registry().method(self.method).thing
         return kind(build_config(kind, self.settings))  # type: ignore[no-any-return]
 
-    def fit(self, method: Method, report: Callable[[Progress], None] = lambda _: None) -> TrainingLog:
+    def fit(
+        self, method: Method, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None
+    ) -> TrainingLog:
         """Fit the method within `BUDGET`; returns what it charged."""
-        train, log = self.dataset.training_data(), TrainingLog()
+        train, log = self.dataset.training_data(), log or TrainingLog()
         checkpoint = self.folder / "checkpoints" / self.dataset_name / self.name
         checkpoint.mkdir(parents=True, exist_ok=True)
         run = Run(self.seed, BUDGET, checkpoint, self.cache, log=log, report=report)

@@ -1,0 +1,264 @@
+"""Records that were edited and signed again: a board and a page can be made of whatever is read as a record.
+
+`tests/attacks/test_submissions.py` has what `xmcbench submit --check` says about records that mislead.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from xmcbench import reporting
+from xmcbench.reporting.acceptance import problems
+from xmcbench.reporting.describe import describe
+from xmcbench.reporting.page import write_page
+from xmcbench.trial.record import Record
+from xmcbench.trial.record_file import RecordError, decode, encode
+
+from attacks.hostile import VALUES, content, mutations, places, replaced, signed  # isort: skip
+
+# A trial with a curve, one with an approximate search, one that ran side by side, and one that trains nothing.
+TRIALS = ("07295ea6879f0e90", "002baf34ac376d4e", "0b0a10b9adb72766", "0021baeaa1eddf12")
+
+
+@cache
+def originals() -> dict[str, Any]:
+    return {name: content(name) for name in TRIALS}
+
+
+@cache
+def honest() -> list[Record]:
+    return [decode(signed(record)) for record in originals().values()]
+
+
+def show(record: Record, folder: Path) -> None:
+    """The record beside honest ones in every format, on the page, and alone."""
+    records = {each.key: each for each in honest() if each.trial != record.trial}
+    records[honest()[0].key] = record.model_copy(
+        update={"key": honest()[0].key}
+    )  # a store reads no record of another key
+    board = reporting.leaderboard(records.values())
+    for format in reporting.FORMATS:
+        reporting.render(board, format)
+    write_page(board, records, folder)
+    describe(record)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_what_is_read_as_a_record_is_shown(data: st.DataObject, tmp_path: Path) -> None:
+    original = originals()[data.draw(st.sampled_from(TRIALS))]
+    made = data.draw(mutations(original))
+    try:
+        record = decode(signed(made))
+    except (RecordError, UnicodeEncodeError):
+        return
+    assert decode(encode(record)) == record
+    show(record, tmp_path)
+
+
+def test_every_field_has_a_type() -> None:
+    """No field takes all hostile values: each refuses those of other types, and no number is beyond all bounds."""
+    original = originals()[TRIALS[0]]
+    free = ("config",)  # settings are those of the method, which the check asks
+    for place in places(original):
+        if any(part in free for part in place):
+            continue
+        refused = 0
+        for value in VALUES:
+            try:
+                decode(signed(replaced(original, place, value)))
+            except (RecordError, UnicodeEncodeError):
+                refused += 1
+            else:
+                assert value == value, place
+                assert isinstance(value, bool) or not isinstance(value, int | float) or abs(value) < 1e25, place
+        assert refused > len(VALUES) / 3, place
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("spent", "device_seconds"), "fast"),
+        (("spent", "side_by_side"), "x"),
+        (("spent", "steps"), -5),
+        (("spent", "stage_seconds", "train"), -3453.0),
+        (("spent", "stage_seconds", "train"), float("nan")),
+        (("metrics", "P@1"), float("nan")),
+        (("intervals", "P@1"), [0.1, float("inf")]),
+        (("intervals", "P@7"), [0.1, 0.2]),
+        (("curve", 0, "flops"), float("inf")),
+        (("num_parameters",), -5),
+        (("trial", "budget", "epochs"), 1e300),
+        (("trial", "config", "learning_rate"), float("nan")),
+        (("provenance", "git"), [1]),
+        (("chosen",), {"samples": [{"trial": 1}]}),
+    ],
+)
+def test_what_is_no_amount_is_no_record(place: tuple[str | int, ...], value: Any) -> None:
+    with pytest.raises(RecordError, match=r"^not a record: ") as caught:
+        decode(signed(replaced(originals()[TRIALS[0]], place, value)))
+    assert "\n" not in str(caught.value)
+
+
+# A field of an honest record, what a forger writes there, and a part of what the check says. The digest matches, and
+# the key is that of the changed trial where `trial` is changed.
+DEXML = content("07295ea6879f0e90")
+LIMIT = next(name for name, limit in DEXML["trial"]["budget"].items() if limit)
+SPENT = DEXML["spent"]
+LIES: list[tuple[str, Any, str]] = [
+    # identity
+    ("key", "0" * 16, "its key is"),
+    ("key", DEXML["key"].upper(), "its key is"),
+    ("key_version", 1, "written by schema version 1"),
+    ("key_version", 99, "written by schema version 99"),
+    ("trained_by", "../../x", "expected a key"),
+    ("trained_by", "a" * 17, "expected a key"),
+    ("trial.method", "no-such-method", "is none of xmcbench"),
+    ("trial.distribution", "evil", "expected xmcbench"),
+    ("trial.versions.method", 99, "the newest is"),
+    ("trial.versions.engine", 99, "the newest is"),
+    ("trial.versions.selection", 99, "the newest is"),
+    ("status", "over_budget", "its status is over_budget"),
+    ("status", "error", "its status is error"),
+    ("trial.budget", {}, "budget is unknown"),
+    ("trial.budget", dict.fromkeys(DEXML["trial"]["budget"]), "budget is unknown"),
+    ("trial.track", "open", "not a record"),
+    ("simulated_teacher", "no idea", "not a record"),
+    # texts
+    ("trial.label", "", "its label is empty"),
+    ("trial.label", "   ", "its label is empty"),
+    ("trial.label", "\x1b[2Jdexml", "its label is"),
+    ("trial.label", "dexml\nbest", "its label is"),
+    ("trial.label", "\u202elmxed", "its label is"),
+    ("trial.label", "\u200bdexml", "its label is"),
+    ("trial.label", "a" * 201, "its label is"),
+    ("trial.label", "a\x07b", "its label is"),
+    ("suite", "\x9b31m", "its suite is"),
+    ("suite", "", "its suite is empty"),
+    ("trial.dataset", "catalog\r1k", "its dataset is"),
+    ("trial.dataset", "", "its dataset is empty"),
+    ("trial.version", "0.1\x00", "its version is"),
+    ("teacher", "gpt\x1b]0;x\x07", "its teacher is"),
+    ("selection_split", "train\ttest", "its selection is"),
+    ("provenance.cpu", "\x1b[31m", "provenance.cpu"),
+    ("provenance.platform", "a" * 3000, "provenance.platform"),
+    ("provenance.command", ["xmcbench", "\u2066run"], "its command is"),
+    ("provenance.versions", {"torch\x1b": "2"}, "its versions is"),
+    ("provenance.checks", {"test files": "\x1b[8m"}, "its checks is"),
+    ("trial.config.loss", "soft\u202emax", "its setting"),
+    # metrics
+    ("metric_version", 0, "definitions 0"),
+    ("metric_version", 7, "definitions 7"),
+    ("metrics", {}, "an interval of P@1, which has no value"),
+    ("metrics.Best@1", 1.0, "unknown metric"),
+    ("metrics.P@0", 1.0, "P@0"),
+    ("metrics", {"P@1": 1.0000001}, "not a record"),
+    ("metrics.P@1", -0.2, "not a record"),
+    ("metrics.P@1", "0.9", "not a record"),
+    ("metrics.P@1", True, "not a record"),
+    ("metrics.P@1", 0.999, "without its value"),
+    ("metrics.P@5", 0.9, ""),
+    ("metrics.R@100", 0.0001, ""),
+    ("intervals.P@1", [0.9, 0.1], "without its value"),
+    ("intervals.P@1", [0.0, 0.0001], "without its value"),
+    ("intervals.P@1", [0.1], "not a record"),
+    ("intervals.P@1", ["low", "high"], "not a record"),
+    ("truth_hash", "", "does not name the truth"),
+    ("truth_hash", "0" * 63, "does not name the truth"),
+    ("truth_hash", "G" * 64, "does not name the truth"),
+    # costs
+    ("spent", {}, "does not say what it spent"),
+    ("spent.encoder_tokens", None, "not a record"),
+    ("spent.encoder_tokens", -1, "not a record"),
+    ("spent.encoder_tokens", 1.5, "not a record"),
+    ("spent.encoder_tokens", 0, "encoder_tokens in"),
+    ("spent.encoder_flops", 0, "flops"),
+    ("spent.flops", 1, "its parts come to"),
+    ("spent.flops", 10**23, "its parts come to"),
+    ("spent.device_seconds", 0.001, "its parts come to"),
+    ("spent.device_seconds", 1e9, "its parts come to"),
+    ("spent.teacher_tokens", 5, "its parts come to"),
+    ("spent.teacher_prompt_tokens", 10**9, "its parts come to"),
+    ("spent.stage_seconds", {}, "its parts come to"),
+    ("spent.stage_seconds.train", -3453.0, "not a record"),
+    ("spent.stage_seconds.free", 100.0, "in the stage 'free'"),
+    ("spent.stage_seconds.predict", 0.0, "took no time to predict"),
+    ("spent.stage_seconds.predict", 1e7, "passed between"),
+    ("spent.stage_seconds.check", 1e7, "passed between"),
+    ("spent.predicted_queries", 0, "predicted nothing"),
+    ("spent.peak_bytes", 0, "took no memory"),
+    ("spent.side_by_side", 0, "it ran in no process"),
+    ("spent.side_by_side", "x", "not a record"),
+    ("spent.largest_step", {LIMIT: 1e18}, "its largest step took"),
+    ("spent.largest_step", {"free lunches": 3.0}, "its largest step took"),
+    ("spent.largest_step", [1], "not a record"),
+    (f"spent.{LIMIT}", 50 * SPENT[LIMIT], "more than one step past"),
+    (f"spent.{LIMIT}", 10**24, "more than one step past"),
+    ("spent.shortlist_recall", 1.5, "not a record"),
+    ("spent.search_recall", -1.0, "not a record"),
+    ("spent.worker_bytes", [-1], "not a record"),
+    ("spent.worker_bytes", "many", "not a record"),
+    ("spent.bonus", 3, "not a record"),
+    ("spent.wall_seconds", float("inf"), "not a record"),
+    ("workers", 0, "it ran in no process"),
+    ("workers", -1, "not a record"),
+    ("workers", 1.5, "not a record"),
+    ("num_parameters", -5, "not a record"),
+    ("num_parameters", 10**40, "not a record"),
+    # the curve
+    ("curve.0.P@1", 1.7, "expected a fraction"),
+    ("curve.0.steps", -3.0, "goes back in steps"),
+    ("curve.0.steps", 1e9, "in steps"),
+    ("curve.0.encoder_tokens", 1e12, "encoder_tokens"),
+    ("curve.0.flops", 1e23, "flops"),
+    ("curve.0", 3, "not a record"),
+    ("curve", [{"fraction": "x"}], "not a record"),
+    # provenance
+    ("provenance", {}, "does not say git"),
+    ("provenance.git", {}, "does not say git"),
+    ("provenance.git.commit", "main", "expected 40 hexadecimal digits"),
+    ("provenance.git.dirty", True, "expected a clean git tree"),
+    ("provenance.git.dirty", None, "not a record"),
+    ("provenance.command", [], "does not say command"),
+    ("provenance.memory_bytes", 0, "does not say memory_bytes"),
+    ("provenance.gpu", 7, "not a record"),
+    ("provenance.gpus", "8", "not a record"),
+    ("provenance.plugin", {"digest": "b" * 64, "git": {}}, "in no git repository"),
+    ("provenance.plugin", {"digest": "b" * 64, "git": {"commit": "a" * 40, "dirty": True}}, "its plugin had changes"),
+    ("provenance.plugin", {"digest": "b" * 64, "git": {"commit": "v1", "dirty": False}}, "in no git repository"),
+    ("started", "yesterday", "does not say when"),
+    ("ended", "", "does not say when"),
+    ("ended", "2020-01-01T00:00:00+00:00", "it began at"),
+    ("ended", "2999-01-01T00:00:00+00:00", "it began at"),
+    ("ended", "2026-11-22", "does not say when"),
+    ("chosen", {"samples": [{"trial": "x"}]}, "not a record"),
+    ("chosen", {"quality": float("nan")}, "not a record"),
+    ("failure", {"type": 3, "message": ""}, "not a record"),
+]
+
+
+@pytest.mark.parametrize(("field", "value", "message"), LIES, ids=[f"{n} {lie[0]}" for n, lie in enumerate(LIES)])
+def test_a_lie_is_named(field: str, value: Any, message: str) -> None:
+    place = tuple(int(part) if part.isdigit() else part for part in field.split("."))
+    made = replaced(DEXML, place, value)
+    try:
+        record = decode(signed(made))
+    except RecordError as problem:
+        found = [str(problem)]
+    else:
+        if place[0] == "trial":
+            record = record.model_copy(update={"key": record.trial.key})
+        found = list(problems(record))
+    assert any(message in problem for problem in found), found
+    assert not any("\n" in problem or "\x1b" in problem for problem in found)
+
+
+def test_the_honest_record_has_no_problem() -> None:
+    assert len(LIES) >= 100
+    assert [list(problems(record)) for record in honest()] == [[]] * len(TRIALS)

@@ -1,0 +1,350 @@
+"""Methods with honest accidents in their accounts and their models: work that is not charged, state from elsewhere."""
+
+# ruff: noqa: ARG002  (methods that ignore what they are given)
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from xmcbench_fakes import Ok
+
+from xmcbench import Predictions, Run, Texts, TrainingData, hookimpl
+
+
+class Cheat(Ok):
+    """Well behaved, but for what a subclass adds to `fit`."""
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("train"):
+            self.popularity = np.asarray(train.targets.sum(axis=0), dtype=np.float32).ravel()
+        run.ledger.steps = run.budget.steps or 1
+        self.accident(train, run)
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        """What goes wrong."""
+
+
+def update() -> None:
+    """One step of an optimiser of torch."""
+    import torch
+
+    weight = torch.nn.Parameter(torch.zeros(2))
+    weight.grad = torch.ones(2)
+    torch.optim.SGD([weight], lr=0.1).step()
+
+
+class NanLedger(Cheat):
+    name = "nan-ledger"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.encoder_tokens = float("nan")  # type: ignore[assignment]
+
+
+class TextLedger(Cheat):
+    name = "text-ledger"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.steps = "5"  # type: ignore[assignment]
+
+
+class NegativeSeconds(Cheat):
+    name = "negative-seconds"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.stage_seconds["train"] = -3453.0
+
+
+class ClearedSeconds(Cheat):
+    name = "cleared-seconds"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("train"):
+            time.sleep(5)
+        run.ledger.stage_seconds.clear()
+
+
+class OwnStage(Cheat):
+    name = "own-stage"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("tokenise"):
+            pass
+
+
+class BadCurve(Cheat):
+    name = "bad-curve"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.log.curve.append({"fraction": float("inf")})
+
+
+class LargestStep(Cheat):
+    name = "largest-step"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.steps = 40
+        run.ledger.largest_step = {"steps": 1e18}
+
+
+class OwnPass(Cheat):
+    """An encoder pass of its own that nothing charges."""
+
+    name = "own-pass"
+    late_imports: ClassVar[tuple[str, ...]] = ("xmcbench.engine.encoders.encoder",)
+    stage: ClassVar[str] = "train"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        import torch
+
+        from xmcbench import EncoderConfig, encoders
+
+        encoder = encoders.build_encoder(EncoderConfig(name="nano"), train.texts, 0, run.cache)
+        with run.ledger.stage(self.stage), torch.no_grad():
+            for _ in range(4):
+                encoder(torch.ones((len(train.texts), 8), dtype=torch.long))
+
+
+class PassInIndex(OwnPass):
+    name = "pass-in-index"
+    stage = "index"
+
+
+class PassUncharged(OwnPass):
+    name = "pass-uncharged"
+    stage = "uncharged"
+
+
+class TrainsInIndex(Cheat):
+    name = "trains-in-index"
+    late_imports = ("torch",)
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("index"):
+            update()
+
+
+class TrainsUncharged(Cheat):
+    name = "trains-uncharged"
+    late_imports = ("torch",)
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.uncharged():
+            update()
+
+
+class TrainsInPredict(Cheat):
+    name = "trains-in-predict"
+    late_imports = ("torch",)
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        update()
+        return super().predict(texts, k)
+
+
+class SlowIndex(Cheat):
+    """Twelve seconds beside a budget of five."""
+
+    name = "slow-index"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.stage("index"):
+            time.sleep(1.5 * (run.budget.device_seconds or 0) + 3)
+
+
+class FitsOnTest(Cheat):
+    """Learns from the texts of the first `predict`, and keeps that."""
+
+    name = "fits-on-test"
+    seen: int = 0
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        if not self.seen:
+            self.seen = 1 + len(texts)
+            self.popularity = self.popularity + np.arange(len(self.popularity)) * (self.seen % 7 + 1)
+        return super().predict(texts, k)
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        (directory / "seen.json").write_text(json.dumps(self.seen))
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        self.seen = json.loads((directory / "seen.json").read_text())
+
+
+class StoresPath(Cheat):
+    """Its model names a file of the checkpoint."""
+
+    name = "stores-path"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        self.place = run.checkpoint.parent / "kept.json"
+        self.place.write_text(json.dumps(self.popularity.tolist()))
+
+    def save(self, directory: Path) -> None:
+        (directory / "place.txt").write_text(str(self.place))
+
+    def load(self, directory: Path) -> None:
+        self.popularity = np.array(json.loads(Path((directory / "place.txt").read_text()).read_text()), np.float32)
+
+
+class StoresModelPath(StoresPath):
+    """Its model names itself by its whole path."""
+
+    name = "stores-model-path"
+
+    def save(self, directory: Path) -> None:
+        self.place = directory.parent / "model" / "kept.json"
+        (directory / "kept.json").write_text(json.dumps(self.popularity.tolist()))
+        super().save(directory)
+
+
+class HomeCache(Cheat):
+    """Keeps what the first seed found in the home folder, where all seeds find it."""
+
+    name = "home-cache"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        place = Path.home() / ".cache" / "mine" / "order.json"
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(json.dumps(run.rng("order").permutation(train.num_labels).tolist()))
+        self.popularity = np.array(json.loads(place.read_text()), np.float32)
+
+
+class SharedCache(Cheat):
+    """The same in the cache of all trials, which no trial can tell from a tokenizer."""
+
+    name = "shared-cache"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        place = run.cache / "tokens" / "order.json"
+        if not place.exists():
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(json.dumps(run.rng("order").permutation(train.num_labels).tolist()))
+        self.popularity = np.array(json.loads(place.read_text()), np.float32)
+
+
+class ReadsEnvironment(Cheat):
+    name = "reads-environment"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        self.popularity = self.popularity * float(os.environ.get("MY_POWER", "1"))
+
+
+class Regenerates(Cheat):
+    """Makes the data again, with the test targets."""
+
+    name = "regenerates"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        from xmcbench.data import find_source
+
+        source = find_source(train.card.name, run.cache)
+        self.popularity = np.asarray(source.read(run.cache).test.targets.sum(axis=0), np.float32).ravel()
+
+
+class QuietlyRegenerates(Regenerates):
+    name = "quietly-regenerates"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        try:
+            super().accident(train, run)
+        except Exception:
+            self.popularity = self.popularity + 1
+
+
+class ReadsAnnotations(Cheat):
+    """Reads the training annotations that the zero-shot track does not give."""
+
+    name = "reads-annotations"
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        (place,) = run.cache.glob(f"datasets/{train.card.name}-*/train_targets.indices.npy")
+        labels = np.load(place)
+        self.popularity = np.bincount(labels, minlength=train.num_labels).astype(np.float32)
+        run.ledger.steps = run.budget.steps or 1
+
+
+class ThreadTrains(Cheat):
+    name = "thread-trains"
+    late_imports = ("torch",)
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        thread = threading.Thread(target=update)
+        thread.start()
+        thread.join()
+
+
+class NegativeSteps(Cheat):
+    name = "negative-steps"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.steps = -3
+
+
+class NegativeParameters(Cheat):
+    name = "negative-parameters"
+    num_parameters = -5  # type: ignore[assignment]
+
+
+class LowersTokens(OwnPass):
+    """Charges its pass, then takes the charge back."""
+
+    name = "lowers-tokens"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.ledger.encoder_tokens += 960
+        super().accident(train, run)
+        run.ledger.encoder_tokens -= 900
+
+
+class PatchedClock(Cheat):
+    """Stops the clock of Python while it works."""
+
+    name = "patched-clock"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        time.perf_counter = lambda: 0.0
+        with run.ledger.stage("train"):
+            time.sleep(0.5)
+
+
+class ChildWorks(Cheat):
+    """Has a child process do the work: tokens and steps are 0."""
+
+    name = "child-works"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+
+
+class OwnLoop(Cheat):
+    """Trains by arithmetic of its own in `uncharged()`, with no optimiser or encoder that the harness knows."""
+
+    name = "own-loop"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        with run.ledger.uncharged():
+            for _ in range(20):
+                self.popularity = self.popularity + 0.1 * np.sin(self.popularity)
+
+
+METHODS = [
+    kind
+    for kind in list(globals().values())
+    if isinstance(kind, type) and issubclass(kind, Cheat) and kind is not Cheat
+]
+
+
+@hookimpl
+def register_methods(register: Any) -> None:
+    for method in METHODS:
+        register(method)

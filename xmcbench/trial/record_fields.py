@@ -1,0 +1,182 @@
+"""The types of a record's fields: finite, bounded, of known names. What has these types can be shown on a board.
+
+The types hold what a reader computes with. Whether a record is true, and fit to be accepted, is for
+`xmcbench/reporting/submission.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, ConfigDict, Field, GetPydanticSchema, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
+
+LARGEST = 10**24  # of any amount
+DEPTH = 20  # of nested settings
+
+Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
+Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST, allow_inf_nan=False)]
+# A sum of fractions may be a rounding error outside 0..1.
+Fraction = Annotated[float, Field(strict=True, ge=-1e-9, le=1 + 1e-9, allow_inf_nan=False)]
+
+
+def _checked(tree: dict[str, Any]) -> dict[str, Any]:
+    """The tree, if it holds JSON types, finite numbers and at most `DEPTH` levels. Raises ValueError."""
+    for value, depth in _values(tree, 1):
+        if depth > DEPTH:
+            raise ValueError(f"found more than {DEPTH} levels")
+        if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:  # which NaN fails too
+            raise ValueError(f"found a number that is not within {-LARGEST:g} to {LARGEST:g}")
+        if not isinstance(value, str | int | float | Mapping | list | tuple | None):
+            raise ValueError(f"found {type(value).__name__}, expected a type that JSON has")
+        if isinstance(value, str) and not value.isprintable():
+            value.encode()  # half a surrogate pair cannot be written; UnicodeEncodeError is a ValueError
+    return tree
+
+
+def _values(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
+    """A value and all values inside it with their depths, names of mappings included."""
+    yield value, depth
+    if depth > DEPTH:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield name, depth
+            yield from _values(inner, depth + 1)
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _values(inner, depth + 1)
+
+
+Tree = Annotated[dict[str, Any], AfterValidator(_checked)]
+
+
+class SpentFields(TypedDict, total=False):
+    """The ledger of a trial, and what predicting cost (`xmcbench.trial.budget.Ledger` explains the counts)."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    epochs: Amount
+    steps: Count
+    queries: Count
+    pool_labels: Count
+    pool_positives: Count
+    encoder_tokens: Count
+    encoder_flops: Count
+    scoring_flops: Count
+    teacher_calls: Count
+    teacher_prompt_tokens: Count
+    teacher_completion_tokens: Count
+    teacher_cached: Count
+    stage_seconds: dict[str, Amount]
+    peak_bytes: Count
+    worker_bytes: list[Count]
+    largest_step: dict[str, Amount]
+    shortlist_recall: Fraction | None
+    refused_pass: Count
+    device_seconds: Amount
+    flops: Count
+    teacher_tokens: Count
+    fit_seconds: Amount  # of the last start, as the harness measures them from outside, and those of processors
+    fit_cpu_seconds: Amount
+    predict_cpu_seconds: Amount
+    predicted_queries: Count
+    predict_bytes: Count
+    model_bytes: Count
+    search_recall: Fraction
+    peak_device_bytes: Count
+    side_by_side: Count
+    wall_seconds: Amount  # of a trial that was ended from outside
+
+
+class Git(TypedDict, total=False):
+    """A commit, and whether the files differ from it."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    commit: str
+    dirty: bool
+
+
+class PluginCode(TypedDict):
+    """The code of the plugins that a result depends on (`xmcbench.trial.plugin_code`)."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    digest: str
+    git: Git
+
+
+class ProvenanceFields(TypedDict, total=False):
+    """The code, versions, hardware and command of a trial (`xmcbench.trial.provenance`)."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    git: Git
+    plugin: PluginCode
+    versions: dict[str, str]
+    python: str
+    platform: str
+    cpu: str
+    cores: Count
+    cores_usable: Count
+    memory_bytes: Count
+    host: str
+    command: list[str]
+    torch_threads: Count
+    gpu: str
+    gpus: Count
+    cuda: str | None
+    checks: dict[str, str]
+    predictions: str  # name of the file that imported predictions came from
+
+
+class SampleFields(TypedDict):
+    """A configuration that tuning tried."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    settings: Tree
+    quality: Annotated[float, Field(allow_inf_nan=False)] | None
+    trial: str
+    budget: dict[str, Amount]
+
+
+class ChosenFields(TypedDict, total=False):
+    """How tuning chose a configuration (`xmcbench.run.tuning.Chosen`)."""
+
+    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
+
+    by: str
+    metric: str
+    on: str
+    settings: Tree
+    quality: Annotated[float, Field(allow_inf_nan=False)]
+    samples: list[SampleFields]
+    spent: dict[str, Amount]
+
+
+# Plain mappings for readers, which look names up at run time; checked like the classes.
+Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(SpentFields))]
+Provenance = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ProvenanceFields))]
+Chosen = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ChosenFields))]
+Point = dict[str, Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]]
+
+
+def why_not_recordable(spent: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> str:
+    """Why a ledger and a curve, which methods write into, cannot stand in a record; empty if they can."""
+    try:
+        _RECORDABLE.validate_python({"spent": spent, "curve": curve})
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: found {first['input']!r:.80}, {first['msg'].lower()}"
+    return ""
+
+
+class _Recordable(TypedDict):
+    spent: SpentFields
+    curve: list[Point]
+
+
+_RECORDABLE = TypeAdapter(_Recordable)
