@@ -9,7 +9,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.evaluation import rank
 from xmcbench.evaluation.analysis import Analysis, analyse, partitions
 from xmcbench.reporting import Leaderboard, View, leaderboard
-from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.claims import ClaimFile
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
@@ -71,20 +71,29 @@ def published(dataset: str = "made") -> list[PublishedRow]:
     return [row, row.model_copy(update=bad)]
 
 
-def claims(records: dict[str, Record]) -> list[Claim]:
-    """A claim that the trials of the first two records decided."""
+def claims(records: dict[str, Record]) -> ClaimFile:
+    """A claim that the trials of the first two records are about."""
     first, second = list(records)[:2]
-    trials = {"suite": "tests", "dataset": "made", "better": "method-0", "than": "method-1", "difference": "+2.00"}
-    trials |= {"interval": ("+1.00", "+3.00"), "better_keys": (first,), "than_keys": (second,)}
-    place = {"table": "dexml Table 1", "dataset": "made", "better": "DEXML", "than": "ANCE"}
-    claim = {"id": "dexml-wins", "claim": "DEXML wins", "metric": "P@1", "published": place, "state": "reproduced"}
-    return [Claim.model_validate({**claim, "trials": trials})]
+    column = {
+        "metric": "P@1",
+        "better": "52.00",
+        "than": "50.00",
+        "difference": "+2.00",
+        "interval": ("+1.00", "+3.00"),
+    }
+    scale = {"dataset": "made", "labels": 9, "encoder": "nano", "length": "2 epochs"}
+    regime = {"suite": "tests", "better": "method-0", "than": "method-1", "scale": scale, "finding": "seen"}
+    regime |= {"columns": ({**column, "sign": "+"},), "better_keys": (first,), "than_keys": (second,)}
+    paper = {"table": "dexml Table 1", "better": "DEXML", "than": "ANCE"}
+    claim = {"id": "dexml-wins", "claim": "DEXML wins", "paper": paper, "shown": "P@1", "regimes": (regime,)}
+    question = {"id": "why", "question": "why", "regime": {**regime, "finding": "undecided"}}
+    return ClaimFile.model_validate({"claims": (claim,), "questions": (question,)})
 
 
 def table(records: dict[str, Record]) -> Leaderboard:
     """All rows of two datasets and two budgets."""
     cited = [*published(), *published("other-set")]
-    return leaderboard(records.values(), cited, View(), claims=claims(records))
+    return leaderboard(records.values(), cited, View(), claims=claims(records).claims)
 
 
 def board() -> tuple[dict[str, Record], Leaderboard]:

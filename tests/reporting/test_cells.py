@@ -22,7 +22,7 @@ from .made import LEDGER, record
 
 def made(label: str, p1: float, flops: float = 1e9, **changes: Any) -> Record:
     config = {"batch_size": 64, "negatives_per_query": 2, "encoder": {"name": "tiny"}} | changes.pop("config", {})
-    ledger = LEDGER | {"flops": flops, "pool_labels": 50_000}
+    ledger = LEDGER | {"flops": int(flops), "pool_labels": 50_000}
     return record(label, p1, config=config, spent=ledger, **changes)
 
 

@@ -1,4 +1,4 @@
-"""The papers' claims and their states."""
+"""The papers' claims: their file, and how the leaderboard shows them."""
 
 from __future__ import annotations
 
@@ -8,60 +8,78 @@ from pathlib import Path
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import View, leaderboard, published_rows, render
-from xmcbench.reporting.claims import Claim, read_claims, state_of, write_claims
+from xmcbench.reporting import View, leaderboard, published_rows, read_claims, render
+from xmcbench.reporting.claims import Claim, write_claims
 
 from .made import cited
 
-CLAIM = "claims:\n  - id: a\n    claim: c\n    metric: P@1\n    published: {text: p Figure 1}\n"
+CLAIM = """claims:
+  - id: a
+    claim: c
+    paper: {table: dexml Table 4, better: b, than: d}
+    shown: P@1
+    regimes:
+      - {suite: s, better: x, than: y}
+"""
+REGIME = {"suite": "s", "better": "x", "than": "y"}
+SCALE = {"dataset": "d", "labels": 1000, "encoder": "nano", "length": "6 epochs"}
+COLUMN = {
+    "metric": "P@1",
+    "better": "4",
+    "than": "2",
+    "difference": "+2.00",
+    "interval": ("+1.00", "+3.00"),
+    "sign": "+",
+}
 
 
-def test_every_claim_names_rows_that_are_published_and_a_state_that_its_interval_gives() -> None:
-    rows = {(row.source, row.dataset, row.label): row for row in published_rows()}
-    claims = read_claims()
-    assert len({claim.id for claim in claims}) == len(claims)
-    for claim in claims:
-        for label in (claim.published.better, claim.published.than) if claim.published.table else ():
-            sources = claim.published.table.split(", ")
-            found = [rows.get((source, claim.published.dataset, label)) for source in sources]
-            assert any(row and claim.metric in row.printed for row in found), claim.id
-        if claim.trials:
-            low, high = map(float, claim.trials.interval)
-            assert claim.state == state_of((low, high)), claim.id
-        else:
-            assert claim.state == "not tried", claim.id
+def claim(id: str, better: str, than: str, **regime: object) -> Claim:
+    paper = {"table": "dexml Table 1", "better": better, "than": than}
+    return Claim.model_validate(
+        {"id": id, "claim": f"{better} wins", "paper": paper, "shown": "P@1", "regimes": [REGIME | regime]}
+    )
 
 
-def test_claims_are_shown_at_the_better_row_or_at_the_row_that_it_is_folded_into() -> None:
+def test_a_claim_has_every_column_of_the_table_on_every_dataset() -> None:
+    rows = [
+        cited("A", metrics={"P@1": 0.5, "R@9": 0.2}),
+        cited("B", metrics={"P@1": 0.4, "P@5": 0.3, "R@9": 0.25}),
+        cited("A", metrics={"P@1": 0.3}, dataset="other"),
+        cited("B", metrics={"P@1": 0.4}, dataset="other"),
+        cited("A", metrics={"P@1": 0.9}, dataset="alone"),
+        cited("B", metrics={"P@1": 0.1}, table="Table 2"),
+    ]
+    printed = claim("a", "A", "B").paper.printed(rows)
+    assert printed == {"P@1": {"made": 10.0, "other": -10.0}, "R@9": {"made": -5.0}}
+
+
+def test_a_neutral_mark_follows_the_better_row_or_the_one_that_it_is_folded_into() -> None:
+    """The mark is the same whatever was found: that is no verdict on a paper's figure from another scale."""
     rows = [
         cited("A", 0.5),
         cited("A", 0.4, variant="with", role="ablation"),
         cited("A", 0.3, variant="without", role="ablation"),
         cited("B", 0.6),
     ]
-    of = {"table": "dexml Table 1", "dataset": "made"}
-    trials = {"suite": "s", "dataset": "d", "better": "x", "than": "y", "difference": "+2.00"}
-    claims = [
-        Claim(id="a", claim="B wins", metric="P@5", published={**of, "better": "B", "than": "A"}),
-        Claim(
-            id="b",
-            claim="With is better",
-            metric="P@1",
-            published={**of, "better": "A (with)", "than": "A (without)"},
-            state="reproduced",
-            trials={**trials, "interval": ("+1.00", "+3.00")},
-        ),
-    ]
+    seen = {"finding": "not seen", "scale": SCALE, "columns": [COLUMN]}
+    claims = [claim("a", "B", "A"), claim("b", "A (with)", "A (without)", **seen)]
     board = leaderboard([], rows, claims=claims)
     first, second = board.groups[0].rows
-    assert [(c.id for c in row.claims) and row.method for row in (first, second) if row.claims] == ["B"]
-    assert [claim.id for claim in second.folded_claims] == ["b"]
+    assert [own.id for own in first.claims] == ["a"]
+    assert [own.id for own in second.folded_claims] == ["b"]
     text = render(board)
-    assert re.search(r"B +60\.0 +30\.00○", text)
-    assert re.search(r"A +50\.0 +25\.00 .* \+2✓", text)
-    assert "✓ With is better: reproduced, P@1 +2.00 (+1.00 to +3.00) on d." in text
-    every = leaderboard([], rows, View(variants=True), claims=claims)
-    assert re.search(r"A \(with\) +40\.0✓", render(every))
+    assert re.search(r"B○ +60\.0 +30\.00", text)
+    assert re.search(r"A +50\.0 +25\.00 .* \+2○", text)
+    assert "○ A (with) wins (dexml Table 1): not seen here (d, 1,000 labels, nano, 6 epochs)." in text
+    assert "○ B wins (dexml Table 1): not run yet: `xmcbench run suites/s.yaml`." in text
+    assert not set("✓✗") & set(text)
+    assert re.search(r"A \(with\)○ +40\.0", render(leaderboard([], rows, View(variants=True), claims=claims)))
+
+
+def test_no_published_figure_has_a_verdict_beside_it() -> None:
+    text = render(leaderboard([], published_rows(), View(variants=True), claims=read_claims().claims))
+    assert "○" in text
+    assert not set("✓✗") & set(text)
 
 
 def test_claims_are_read_as_they_were_written(tmp_path: Path) -> None:
@@ -69,10 +87,13 @@ def test_claims_are_read_as_they_were_written(tmp_path: Path) -> None:
     assert read_claims(tmp_path / "claims.yaml") == read_claims()
 
 
-def test_a_claim_without_a_state_is_not_tried(tmp_path: Path) -> None:
+def test_a_regime_without_a_finding_is_not_run_yet(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text(CLAIM)
-    assert [claim.state for claim in read_claims(path)] == ["not tried"]
-    path.write_text(f"{CLAIM}    state: maybe\n")
-    with pytest.raises(XMCBenchError, match=r"claims\.yaml:6: claims\[0\]\.state: found 'maybe', expected"):
+    (regime,) = read_claims(path).claims[0].regimes
+    assert str(regime) == "not run yet: `xmcbench run suites/s.yaml`"
+    path.write_text(CLAIM.replace("than: y}", "than: y, finding: maybe}"))
+    with pytest.raises(
+        XMCBenchError, match=r"claims\.yaml:7: claims\[0\]\.regimes\[0\]\.finding: found 'maybe', expected"
+    ):
         read_claims(path)

@@ -30,7 +30,7 @@ PAPER = r"""\documentclass{article}
 \bibliography{papers}
 \end{document}
 """
-SPECIAL = TextTable("50% & $x$ #1", ("a_b", "^~\\"), (("{y} <z> |w|", '"±×≤≥Δ≈†‡↓✓✗○" --all Renée'),), ("a note_1",))
+SPECIAL = TextTable("50% & $x$ #1", ("a_b", "^~\\"), (("{y} <z> |w|", '"±×≤≥Δ≈¹†‡↓○" --all Renée'),), ("a note_1",))
 
 
 @pytest.fixture

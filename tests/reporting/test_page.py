@@ -187,13 +187,17 @@ def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: 
     page.get_by_role("heading", name="made", exact=True).wait_for()
 
 
-def test_a_claim_links_from_its_value_to_its_trials(visit: Visit, records: dict[str, Record]) -> None:
+def test_a_claim_links_from_its_row_to_its_trials_and_scale(visit: Visit, records: dict[str, Record]) -> None:
     page = visit.page
-    mark = page.get_by_role("link", name="DEXML wins: reproduced, P@1 +2.00 (+1.00 to +3.00) on made")
-    assert mark.inner_text() == "✓"
+    mark = page.get_by_role("link", name="DEXML wins (dexml Table 1): seen here (made, 9 labels, nano, 2 epochs)")
+    assert mark.inner_text() == "○"
     mark.click()
     claim = page.locator("#claim-dexml-wins")
     claim.wait_for()
+    assert "seen here made, 9 labels, nano, 2 epochs P@1 +2.00 (+1.00 to +3.00)" in " ".join(claim.inner_text().split())
+    about = page.locator("#overview section").last.inner_text()
+    assert "1 claims in 1 attempts: 1 seen." in about
+    assert "1 questions of our own: 1 undecided" in about
     links = [link.get_attribute("href") for link in claim.get_by_role("link").all()]
     assert links == [f"records/{key}.html" for key in list(records)[:2]]
 
@@ -253,6 +257,7 @@ def test_a_phone_shows_it_without_scrolling_sideways(chromium: Any, site: Path, 
     visit.context.close()
 
 
+@pytest.mark.long
 def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: Path) -> None:
     records = many(10_000)
     table = leaderboard(records.values(), (), View())

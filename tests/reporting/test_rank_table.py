@@ -18,7 +18,7 @@ def test_cells_that_cannot_be_told_apart_share_their_ranks() -> None:
     rng = np.random.default_rng(0)
     drawn = {label: p1 + 0.01 * rng.standard_normal(1000) for label, p1 in spread.items()}
     found = cells_of(*(record(label, p1) for label, p1 in spread.items()))
-    (table,) = rank_tables(found, "P@1", lambda one: drawn[one.trial.label])
+    (table,) = rank_tables(found, "P@1", lambda one, _: {"P@1": drawn[one.trial.label]})
     assert table.rows == (
         ("best", "90.00", "1", "1 to 1"),
         ("near", "50.10", "2", "2 to 3"),
@@ -28,6 +28,7 @@ def test_cells_that_cannot_be_told_apart_share_their_ranks() -> None:
 
 def test_cells_without_stored_resamples_and_other_datasets_are_apart() -> None:
     found = cells_of(record("a"), record("b"), record("c", dataset="other"), record("d", dataset="other"))
-    stored = {"a": None, "b": np.ones(10), "c": np.ones(10), "d": np.zeros(10)}
-    (table,) = rank_tables(found, "P@1", lambda one: stored[one.trial.label])
+    drawn = np.linspace(0, 1, 10)
+    stored = {"a": {}} | {label: {"P@1": drawn} for label in "bcd"}
+    (table,) = rank_tables(found, "P@1", lambda one, _: stored[one.trial.label])
     assert table.title == "ranks: other, P@1"

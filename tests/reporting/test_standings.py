@@ -200,3 +200,18 @@ def test_unknown_names_are_answered_with_the_nearest() -> None:
 def test_a_row_without_the_sort_metric_is_shown_and_not_ranked() -> None:
     table = leaderboard([record("a", 0.1), record("b", metrics={"R@10": 0.9})])
     assert ranks(table) == [[(1, "a"), (None, "b")]]
+
+
+def test_what_the_budget_does_not_limit_is_marked() -> None:
+    free = {"encoder_tokens": 0, "steps": 0, "stage_seconds": {}, "device_seconds": 0.5}
+    table = leaderboard([record("trained", 0.4), record("free", 0.6, spent=free), record("other", 0.2, spent={})])
+    assert [row.label for row in table.groups[0].rows if row.unlimited] == ["free", "other"]
+    text = render(table)
+    assert "free◇" in text
+    assert "◇: not limited by this budget" in text
+
+
+def test_a_dataset_with_test_texts_in_its_training_part_has_a_note() -> None:
+    notes = leaderboard([record("a", 0.4, test_texts_in_train=17), record("b", 0.5)]).notes
+    assert "made: 17 test texts are also in the training part, labels known." in notes
+    assert not any("training part" in note for note in leaderboard([record("a", 0.4)]).notes)

@@ -37,3 +37,11 @@ def test_a_grid_without_rows_is_a_heading() -> None:
 def test_an_unknown_format_is_named() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'latex'"):
         render_tables([GRID], "latx")
+
+
+def test_names_that_differ_at_their_ends_stay_distinct_in_a_narrow_terminal() -> None:
+    names = [f"dexml-hard[batch_size={size}]" for size in (64, 128, 256)]
+    table = TextTable("", ("method", "P@1"), tuple((name, "50.00") for name in names))
+    lines = render_tables([table], width=25).splitlines()[2:]
+    assert all(len(line) <= 25 for line in lines)
+    assert len(set(lines)) == len(names)

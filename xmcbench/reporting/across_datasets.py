@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import combinations
 from statistics import fmean
 
 import numpy as np
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.across_datasets import Mean, across_datasets
+from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 
+# (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
+Resampled = Callable[[Record, Sequence[str]], Mapping[str, np.ndarray]]
+Place = tuple[str, str]  # label and dataset
 
-def across_datasets_table(records: Sequence[Record], metric: str) -> TextTable:
+
+def across_datasets_table(records: Sequence[Record], metric: str, resampled: Resampled) -> TextTable:
     """Rank, wins and improvability of each label over the datasets of `records`; seeds are averaged.
 
     Raises XMCBenchError unless each label has trials of one configuration on every dataset, with the metric.
     """
-    values = _values(records, metric)
+    trials = _trials(records, metric)
+    values = {place: fmean(record.metrics[metric] for record in own) for place, own in trials.items()}
     datasets = list(dict.fromkeys(dataset for _, dataset in values))
     labels = list(dict.fromkeys(label for label, _ in values))
     for label in labels:
@@ -29,26 +36,35 @@ def across_datasets_table(records: Sequence[Record], metric: str) -> TextTable:
                 raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
     metric_DM = np.array([[values[label, dataset] for label in labels] for dataset in datasets])
     ranked = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
+    decided = _decided(trials, metric, resampled)
     rows = tuple(
-        (label, _text(standing.mean_rank, 1), _text(standing.win_rate, 100), _text(standing.improvability, 100))
+        (
+            label,
+            _text(standing.mean_rank, 1),
+            _text(standing.win_rate, 100),
+            f"{sum(label == better for better, _ in decided)}, {sum(label == worse for _, worse in decided)}",
+            _text(standing.improvability, 100),
+        )
         for label, standing in ranked
     )
     notes = (
         f"{len(datasets)} datasets: {', '.join(datasets)}",
         "95 % intervals over resamples of the datasets. Win rate: share of the other methods that it is above, in per "
         "cent. Improvability: by how much of its error the best method's error is lower, in per cent.",
+        f"Above, below: comparisons (of {len(labels) - 1} other methods on {len(datasets)} datasets) in which it is "
+        "significantly better and worse, over test queries and seeds, Holm over all pairs.",
     )
     return TextTable(
         f"methods over {len(datasets)} datasets: {metric}",
-        ("method", "mean rank", "win rate", "improvability"),
+        ("method", "mean rank", "win rate", "above, below", "improvability"),
         rows,
         notes,
     )
 
 
-def _values(records: Sequence[Record], metric: str) -> dict[tuple[str, str], float]:
-    """The metric by label and dataset, averaged over seeds."""
-    seeds: dict[tuple[str, str], dict[int, Record]] = defaultdict(dict)
+def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]:
+    """The records by label and dataset, one for each seed; all have the metric."""
+    seeds: dict[Place, dict[int, Record]] = defaultdict(dict)
     for record in records:
         trial = record.trial
         if metric not in record.metrics:
@@ -61,7 +77,20 @@ def _values(records: Sequence[Record], metric: str) -> dict[tuple[str, str], flo
                 "name the trials by their keys"
             )
         alike[trial.seed] = record
-    return {place: fmean(record.metrics[metric] for record in alike.values()) for place, alike in seeds.items()}
+    return {place: [alike[seed] for seed in sorted(alike)] for place, alike in seeds.items()}
+
+
+def _decided(trials: Mapping[Place, Sequence[Record]], metric: str, resampled: Resampled) -> list[tuple[str, str]]:
+    """The better and the worse label of each pair on one dataset that differs significantly."""
+    stored = {place: samples(own, [resampled(record, [metric]) for record in own]) for place, own in trials.items()}
+    known = [(*place, own[metric]) for place, own in stored.items() if metric in own]
+    pairs = [(first, second) for first, second in combinations(known, 2) if first[1] == second[1]]
+    found = [difference(first[2], second[2]) for first, second in pairs]
+    return [
+        (first[0], second[0]) if own.value > 0 else (second[0], first[0])
+        for (first, second), own, significant in zip(pairs, found, significant_together(found), strict=True)
+        if significant
+    ]
 
 
 def _text(mean: Mean, scale: float) -> str:

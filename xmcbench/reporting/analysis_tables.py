@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.text_table import TextTable
 
 METRICS = {
@@ -117,8 +116,8 @@ def _signed(value: float) -> str:
 def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> list[Path]:
     """Write `metrics.csv`, `curves.csv` and `analysis.json` to the folder `out`, as fractions at full precision."""
     contents = {
-        "metrics.csv": _csv(("trial", "partition", "bin", "k", "metric", "value"), _metric_rows(analyses)),
-        "curves.csv": _csv(("trial", "curve", "x", "y", "threshold"), _points(analyses)),
+        "metrics.csv": csv_text([("trial", "partition", "bin", "k", "metric", "value"), *_metric_rows(analyses)]),
+        "curves.csv": csv_text([("trial", "curve", "x", "y", "threshold"), *_points(analyses)]),
         "analysis.json": json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1)
         + "\n",
     }
@@ -170,11 +169,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return _known(float(value))
     return value.item() if isinstance(value, np.generic) else value
-
-
-def _csv(header: Sequence[str], rows: Iterator[Sequence[Any]]) -> str:
-    text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(header)
-    lines.writerows(rows)
-    return text.getvalue()

@@ -10,7 +10,7 @@ from typing import Any
 
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.marks import BELOW_POPULAR
-from xmcbench.reporting.measured import measured_rows, newest_versions
+from xmcbench.reporting.measured import encoder_text, measured_rows, newest_versions
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import printed_row
 from xmcbench.reporting.rows import Row
@@ -144,7 +144,7 @@ def _text(sweep_cell: SweepCell, name: str) -> str:
         return cell(sweep_cell.row, name) or "-" if "@" in name or name in COLUMNS else "-"
     value = sweep_cell.settings[name]
     if isinstance(value, dict) and "name" in value:  # an encoder
-        value = value["name"]
+        value = encoder_text(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 

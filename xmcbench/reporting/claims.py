@@ -1,10 +1,16 @@
-"""The papers' claims and what became of them here: a YAML file of claims, their published rows and their trials."""
+"""The papers' claims and what became of them here: which of two rows of a table is better, column by column.
+
+`benchmarks/claims.py` writes the file from accepted records. A claim is about two rows of a paper's table. Each regime
+is one attempt at it: two settings of a suite, of which every column of the table is compared. What a regime says always
+has its scale beside it; it says "reproduced" or "contradicted" only at the paper's own scale.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,97 +21,165 @@ from xmcbench.files.yaml_lines import read
 from xmcbench.reporting.published import PublishedRow
 
 CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
-HEADER = "# Written by benchmarks/claims.py. docs/leaderboard.md explains the format; docs/claims.md has the runs.\n"
+HEADER = "# Written by benchmarks/claims.py from accepted records. docs/leaderboard.md explains it.\n"
 TrialKey = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
-State = Literal["reproduced", "contradicted", "not decided", "not tried"]
+Sign = Literal["+", "-", "?"]  # of a difference; ?: the interval, corrected for the number of claims, contains 0
+Finding = Literal["seen", "seen in part", "not seen", "undecided", "not run yet"]
+FINDINGS: tuple[Finding, ...] = ("seen", "seen in part", "not seen", "undecided", "not run yet")
+AT_PAPERS_SCALE = {"seen": "reproduced", "seen in part": "reproduced in part", "not seen": "contradicted"}
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, defer_build=True)
 
 
-class Published(_Model):
-    """Where a paper makes the claim: two rows of a table, or a place in the text."""
+class PaperPair(_Model):
+    """Two rows of a paper's table."""
 
-    text: str = Field("", description="where the paper says it, if there is no table")
-    table: str = Field("", description="paper and table, as in `dexml Table 4`")
-    dataset: str = Field("", description="the dataset of the two rows")
-    better: str = Field("", description="label of the better row")
-    than: str = Field("", description="label of the other row")
+    table: str = Field(description="paper and table, as in `dexml Table 4`")
+    better: str = Field(description="label of the better row")
+    than: str = Field(description="label of the other row")
 
     def is_about(self, row: PublishedRow) -> bool:
-        """Whether the row is the better one of the claim."""
-        return (self.dataset, self.better) == (row.dataset, row.label) and row.source in self.table.split(", ")
+        """Whether the row is the better one."""
+        return (self.table, self.better) == (row.source, row.label)
+
+    def printed(self, published: Iterable[PublishedRow]) -> dict[str, dict[str, float]]:
+        """By metric and dataset: the better row minus the other, in per cent, of all columns printed for both."""
+        rows = {(row.dataset, row.label): row for row in published if row.source == self.table}
+        found: dict[str, dict[str, float]] = defaultdict(dict)
+        for (dataset, label), better in rows.items():
+            than = rows.get((dataset, self.than)) if label == self.better else None
+            for metric in better.metrics.keys() & than.metrics.keys() if than else ():
+                assert than is not None
+                found[metric][dataset] = round(100 * (better.metrics[metric] - than.metrics[metric]), 4)
+        return {metric: found[metric] for metric in sorted(found, key=_order(rows.values()).index)}
+
+
+def _order(rows: Iterable[PublishedRow]) -> list[str]:
+    """The metrics in the order of the table's columns."""
+    return list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+
+
+def papers_sign(differences: dict[str, float]) -> Sign:
+    """The sign of a column that the paper prints on every dataset; ? where its datasets disagree."""
+    signs = {"+" if value > 0 else "-" if value < 0 else "?" for value in differences.values()}
+    return "+" if signs == {"+"} else "-" if signs == {"-"} else "?"
+
+
+class Column(_Model):
+    """A metric of the two settings, in per cent."""
+
+    metric: str
+    better: str = Field(description="mean over seeds of the setting that is the better row in the paper")
+    than: str = Field(description="mean over seeds of the other setting")
+    difference: str = Field(description="the first minus the second")
+    interval: tuple[str, str] = Field(description="95 %, over test queries and seeds")
+    sign: Sign = Field(description="of the difference at 5 %, corrected by Holm for the number of claims; ?: undecided")
+
+
+class Scale(_Model):
+    """At what scale the trials ran."""
+
+    dataset: str
+    labels: int
+    encoder: str
+    length: str = Field(description="of training, the budget in words")
+    papers: bool = Field(False, description="whether dataset, encoder and length are the paper's")
 
     def __str__(self) -> str:
-        return self.text or f"{self.table}, {self.dataset}"
+        return f"{self.dataset}, {self.labels:,} labels, {self.encoder}, {self.length}"
 
 
-class Trials(_Model):
-    """The trials of the two settings, and the difference of the metric in per cent."""
+class Regime(_Model):
+    """One attempt at a claim: two settings of a suite over the seeds that were fixed before."""
 
-    suite: str = Field(description="the suite that ran them")
-    dataset: str = Field(description="the dataset that they ran on")
-    better: str = Field(description="label of the trials that should be better")
-    than: str = Field(description="label of the other trials")
-    better_keys: tuple[TrialKey, ...] = Field((), description="their keys, one for each seed")
-    than_keys: tuple[TrialKey, ...] = Field((), description="the keys of the other trials")
-    difference: str = Field(description="the first minus the second")
-    interval: tuple[str, str] = Field(description="95 % interval of the difference, paired bootstrap")
+    suite: str
+    better: str = Field(description="label of the setting that is the better row in the paper")
+    than: str = Field(description="label of the other setting")
+    scale: Scale | None = None
+    finding: Finding = "not run yet"
+    columns: tuple[Column, ...] = ()
+    better_keys: tuple[TrialKey, ...] = Field((), description="keys of the trials, one for each seed")
+    than_keys: tuple[TrialKey, ...] = Field((), description="keys of the other trials")
+    older: str = Field("", description="the versions of older code that the trials ran with")
+
+    @property
+    def verdict(self) -> str:
+        """The finding in words: those of a reproduction only at the paper's scale."""
+        if self.finding == "not run yet":
+            return f"not run yet: `xmcbench run suites/{self.suite}.yaml`"
+        if self.scale is not None and self.scale.papers:
+            return AT_PAPERS_SCALE.get(self.finding, self.finding)
+        return f"{self.finding} here"
+
+    def column(self, metric: str) -> Column | None:
+        """The column of a metric."""
+        return next((column for column in self.columns if column.metric == metric), None)
+
+    def __str__(self) -> str:
+        """The verdict with its scale."""
+        return f"{self.verdict} ({self.scale})" if self.columns else self.verdict
 
 
 class Claim(_Model):
-    """A claim that one setting is better than another in a metric."""
+    """A claim of a paper."""
 
     id: str = Field(pattern=r"^[a-z0-9-]+$", description="a short name")
     claim: str = Field(min_length=1, description="the claim in words")
-    metric: str = Field(description="the metric that it is about")
-    published: Published
-    state: State = Field(
-        "not tried", description="whether the interval lies above 0, below 0, or holds 0; absent: not tried"
-    )
-    trials: Trials | None = Field(None, description="the trials that decided it")
+    paper: PaperPair
+    shown: str = Field(description="the metric that the figure shows")
+    remark: str = Field("", description="what differs between the two rows of the paper besides")
+    regimes: tuple[Regime, ...]
 
     def __str__(self) -> str:
-        """The claim, its state and the measured difference in one line."""
-        if self.trials is None:
-            return f"{self.claim}: {self.state}"
-        low, high = self.trials.interval
-        measured = f"{self.metric} {self.trials.difference} ({low} to {high}) on {self.trials.dataset}"
-        return f"{self.claim}: {self.state}, {measured}"
+        """The claim and what every regime says of it, in one line."""
+        return f"{self.claim} ({self.paper.table}): {'; '.join(map(str, self.regimes))}"
+
+
+class Question(_Model):
+    """A question that no table of a paper answers."""
+
+    id: str = Field(pattern=r"^[a-z0-9-]+$")
+    question: str = Field(min_length=1)
+    of: str = Field("", description="the claim whose difference is asked for under another condition")
+    regime: Regime
+    changes: tuple[Column, ...] = Field((), description="this difference minus that of the claim's regime")
 
 
 class ClaimFile(_Model):
-    """A file of claims."""
+    """A file of claims and questions."""
 
-    claims: list[Claim]
+    claims: tuple[Claim, ...]
+    questions: tuple[Question, ...] = ()
 
 
-def read_claims(path: Path = CLAIMS) -> tuple[Claim, ...]:
+def finding(columns: Sequence[Column], papers: dict[str, dict[str, float]]) -> Finding:
+    """What the columns say of a claim: of those in which the paper's datasets agree, how many have the paper's sign."""
+    known = [(column.sign, papers_sign(papers[column.metric])) for column in columns]
+    decided = [(ours, theirs) for ours, theirs in known if theirs != "?"]
+    if not columns:
+        return "not run yet"
+    agree = sum(ours == theirs for ours, theirs in decided)
+    opposite = sum(ours not in (theirs, "?") for ours, theirs in decided)
+    if agree:
+        return "seen" if agree == len(decided) else "seen in part"
+    return "not seen" if opposite else "undecided"
+
+
+def read_claims(path: Path = CLAIMS) -> ClaimFile:
     """The claims of a file. Raises `XMCBenchError` with file, line and key of each mistake."""
     content = read(path, exact=True)
     problems = Problems(content)
     file = validate(ClaimFile, content.data, (), {}, problems)
     problems.check()
     assert file is not None
-    return tuple(file.claims)
+    return file
 
 
-def write_claims(claims: Iterable[Claim], path: Path = CLAIMS) -> None:
+def write_claims(file: ClaimFile, path: Path = CLAIMS) -> None:
     """Write a file of claims that `read_claims` reads."""
-    text = yaml.safe_dump(
-        {"claims": [_plain(claim) for claim in claims]}, sort_keys=False, allow_unicode=True, width=120
-    )
-    with atomic_write(path) as file:
-        file.write(f"{HEADER}{text}".encode())
-
-
-def _plain(claim: Claim) -> dict[str, Any]:
-    """The claim as a file has it, without what is not known."""
-    return claim.model_dump(mode="json", exclude_defaults=True)
-
-
-def state_of(interval: tuple[float, float]) -> State:
-    """The state of a claim by the 95 % interval of the difference."""
-    low, high = interval
-    return "reproduced" if low > 0 else "contradicted" if high < 0 else "not decided"
+    content = file.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    with atomic_write(path) as out:
+        out.write(f"{HEADER}{text}".encode())

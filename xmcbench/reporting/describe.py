@@ -6,8 +6,10 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
+
+import yaml
 
 from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
@@ -34,8 +36,11 @@ class Section:
     rows: tuple[tuple[str, str], ...]
 
 
-def describe(record: Record) -> tuple[Section, ...]:
-    """The non-empty sections of a record. They hold all of the record except the log of a failure."""
+def describe(record: Record, store: Path | None = None) -> tuple[Section, ...]:
+    """The non-empty sections of a record. They hold all of the record except the log of a failure.
+
+    With the `store` that holds the record, the last section has the command that runs its trial again.
+    """
     trial, provenance = record.trial, dict(record.provenance)
     command = provenance.pop("command", None)
     sections = (
@@ -47,7 +52,7 @@ def describe(record: Record) -> tuple[Section, ...]:
         Section("Curve", tuple(_curve(record))),
         Section("How the settings were chosen", tuple(_flat(record.chosen))),
         Section("Provenance", tuple(_flat(provenance))),
-        Section("Reproduce", tuple(_reproduce(record, command))),
+        Section("Reproduce", tuple(_reproduce(record, command, store))),
     )
     clean = (
         Section(section.title, tuple((name, printable(text)) for name, text in section.rows)) for section in sections
@@ -55,8 +60,8 @@ def describe(record: Record) -> tuple[Section, ...]:
     return tuple(section for section in clean if section.rows)
 
 
-def reproducing_suite(record: Record, metrics: Iterable[str] = ()) -> dict[str, Any]:
-    """A suite of this one trial. With the same versions and data it has the same key."""
+def reproducing_suite(record: Record) -> str:
+    """A suite file of this one trial. With the same versions and data it has the same key."""
     trial = record.trial
     suite: dict[str, Any] = {
         "name": record.suite,
@@ -65,11 +70,12 @@ def reproducing_suite(record: Record, metrics: Iterable[str] = ()) -> dict[str, 
         "budget": trial.budget.limits(),
         "methods": {trial.label: {"method": trial.method}},
         "settings": trial.config,
-        "metrics": list(metrics or record.metrics) or None,
+        "metrics": list(record.metrics) or None,
         "selection": trial.selection.model_dump() if trial.selection else None,
         "track": trial.track,
     }
-    return {key: value for key, value in suite.items() if value not in (None, {})}
+    stated = {key: value for key, value in suite.items() if value not in (None, {})}
+    return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
 
 
 def _trial(record: Record) -> Iterable[tuple[str, str]]:
@@ -105,6 +111,8 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
         yield "failure", f"{record.failure.type}{where}: {record.failure.message}"
     if record.truth_hash:
         yield "truth", record.truth_hash
+    for name, digest in record.digests.items():
+        yield name, f"SHA-256 {digest}"
 
 
 def _metrics(record: Record) -> Iterable[tuple[str, str]]:
@@ -124,16 +132,16 @@ def _curve(record: Record) -> Iterable[tuple[str, str]]:
         yield str(number), ", ".join(f"{name} {value:.6g}" for name, value in point.items())
 
 
-def _reproduce(record: Record, command: Any) -> Iterable[tuple[str, str]]:
+def _reproduce(record: Record, command: Any, store: Path | None) -> Iterable[tuple[str, str]]:
     git = record.provenance.get("git") or {}
     if commit := git.get("commit"):
         yield "code", f"git checkout {commit}" + ("  (with uncommitted changes)" if git.get("dirty") else "")
     if isinstance(command, list) and command:
         words = [PurePath(str(command[0])).name, *map(str, command[1:])]
         yield "original command", shlex.join(words)
-    if isinstance(record.trial.budget, UnknownBudget):
-        return
-    yield "this trial alone", f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml"
+    if store is not None and not isinstance(record.trial.budget, UnknownBudget):
+        show = f"xmcbench show {record.key} --store {shlex.quote(str(store))} --format suite > trial.yaml"
+        yield "this trial alone", f"{show} && xmcbench run trial.yaml"
 
 
 def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
-from io import StringIO
 from typing import Any
 
 from xmcbench.errors import UnknownNameError
+from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, heading
-from xmcbench.reporting.marks import of_claims, of_name, of_value
+from xmcbench.reporting.marks import of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
@@ -144,14 +143,15 @@ def _metric_cells(group: Group, metric: str) -> list[Cell]:
 
 
 def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
-    """How uncertain the values of a metric are: over test queries, and over seeds."""
+    """How uncertain the values of a metric are: over test queries and seeds, and over seeds alone."""
     columns: list[Column] = []
     if any(metric in row.intervals for row in rows):
-        halves = [
-            f"±{50 * (row.intervals[metric][1] - row.intervals[metric][0]):.1f}" if metric in row.intervals else "-"
-            for row in rows
-        ]
-        columns.append((Heading("95 %", importance=65), [Cell(text) for text in halves]))
+        known = [row.intervals.get(metric) for row in rows]
+        halves = [f"±{50 * (ends[1] - ends[0]):.1f}" if ends else "-" for ends in known]
+        marks = [of_interval(row) if ends else "" for row, ends in zip(rows, known, strict=True)]
+        width = max(map(len, marks))
+        cells = [Cell(text, symbols=own.ljust(width)) for text, own in zip(halves, marks, strict=True)]
+        columns.append((Heading("95 %", importance=65), cells))
     if any(row.std for row in rows):
         deviations = [f"{100 * row.std[metric]:.2f} ×{len(row.seeds)}" if metric in row.std else "-" for row in rows]
         columns.append((Heading("sd", importance=64), [Cell(text) for text in deviations]))
@@ -197,9 +197,10 @@ def _csv(board: Leaderboard) -> str:
         *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
         *((name, partial(_fact, name)) for name in facts),
         ("against_source", lambda _, row: row.against_source),
-        ("claims", lambda _, row: "; ".join(f"{claim.id}: {claim.state}" for claim in row.claims)),
+        ("claims", lambda _, row: "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes)),
         ("older", lambda _, row: row.older),
         ("below_popular", lambda _, row: row.below_popular or None),
+        ("unlimited", lambda _, row: row.unlimited or None),
         ("tied", lambda _, row: " ".join(sorted(row.tied))),
         ("seeds", lambda _, row: " ".join(map(str, row.seeds))),
         ("keys", lambda _, row: " ".join(row.keys)),
@@ -209,11 +210,7 @@ def _csv(board: Leaderboard) -> str:
     ]
     values = {name: [value(group, row) for group, row in pairs] for name, value in columns}
     used = [name for name, column in values.items() if any(value not in (None, "") for value in column)]
-    text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(used)
-    lines.writerows(zip(*(values[name] for name in used), strict=True))
-    return text.getvalue().rstrip("\n")
+    return csv_text([used, *zip(*(values[name] for name in used), strict=True)]).rstrip("\n")
 
 
 def _metric(name: str, _: Group, row: Row) -> float | None:
@@ -248,5 +245,5 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, Claim):
-        return {"id": value.id, "claim": value.claim, "metric": value.metric, "state": value.state}
+        return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
     return [_jsonable(inner) for inner in value] if isinstance(value, list | tuple) else value

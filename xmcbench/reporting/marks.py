@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
-from xmcbench.reporting.claims import Claim, State
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.rows import Row
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
+ONE_SEED = "¹"  # after an interval: it is over test queries alone
 SLIP = "†"  # after a value: the paper misprints it
 OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
-STATES: Mapping[State, str] = {"reproduced": "✓", "contradicted": "✗", "not decided": "?", "not tried": "○"}
+UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
+CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 
 
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
-    return OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular
+    marks = OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited
+    return marks + of_claims(row.claims)
+
+
+def of_interval(row: Row) -> str:
+    """The mark after the row's intervals."""
+    return ONE_SEED if len(row.keys) == 1 else ""
 
 
 def of_value(row: Row, metric: str) -> str:
     """The marks after the row's value of a metric."""
-    marks = SLIP * (metric in row.slips) + TIE * (metric in row.tied)
-    return marks + of_claims(claim for claim in row.claims if claim.metric == metric)
+    return SLIP * (metric in row.slips) + TIE * (metric in row.tied)
 
 
 def of_claims(claims: Iterable[Claim]) -> str:
-    """One mark for each state that a claim has."""
-    states = {claim.state for claim in claims}
-    return "".join(mark for state, mark in STATES.items() if state in states)
+    """A mark that says nothing of what was found: that is no verdict on the paper's figures."""
+    return CLAIM * any(True for _ in claims)

@@ -73,8 +73,24 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         metric_version=first.metric_version,
         plugin=first.trial.method,
         older=older,
+        unlimited=scored and not imported and not _limited(records),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
+
+
+def encoder_text(settings: dict[str, Any]) -> str:
+    """An encoder's name, with what makes another model of it.
+
+    >>> encoder_text({"name": "static", "words": "wordllama"}), encoder_text({"name": "minilm", "layers": 3})
+    ('static, wordllama', 'minilm, 3 layers')
+    """
+    parts = [settings.get("name"), settings.get("words"), (layers := settings.get("layers")) and f"{layers} layers"]
+    return ", ".join(part for part in parts if part)
+
+
+def _limited(records: list[Record]) -> bool:
+    """Whether a trial spent some of what its budget limits."""
+    return any(record.spent.get(name) for record in records for name in record.trial.budget.spending())
 
 
 def _facts(records: list[Record]) -> dict[str, Value]:
@@ -82,7 +98,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     config, provenance = first.trial.config, first.provenance
     encoder = config.get("encoder")
     facts: dict[str, Any] = {name: config.get(name) for name in CONFIG_FACTS}
-    facts["encoder"] = encoder.get("name") if isinstance(encoder, dict) else encoder
+    facts["encoder"] = encoder_text(encoder) if isinstance(encoder, dict) else encoder
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
@@ -93,6 +109,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
         facts["hardware"] = f"{provenance.get('cores_usable', 1)} cores of {provenance['cpu']}"
     facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
+    facts["shared_texts"] = first.test_texts_in_train or None
     facts["simulated_teacher"] = first.simulated_teacher or None
     if (side_by_side := max(record.spent.get("side_by_side", 1) for record in records)) > 1:
         facts |= dict.fromkeys(SECONDS) | {"side_by_side": side_by_side}
@@ -136,7 +153,8 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
         spent["peak_bytes"] = max(peaks)
     if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
         spent["negative_pool"] = round(fmean(pools) / spent["steps"])
-    if shares := [ledger["pool_positives"] / ledger["queries"] for ledger in ledgers if ledger.get("pool_positives")]:
+    drawn = [ledger for ledger in ledgers if ledger.get("pool_positives") and ledger.get("queries")]
+    if shares := [ledger["pool_positives"] / ledger["queries"] for ledger in drawn]:
         spent["positives"] = round(fmean(shares), 2)
     return spent
 

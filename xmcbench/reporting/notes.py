@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
-from xmcbench.reporting.marks import BELOW_POPULAR, OLDER, STATES
+from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, OLDER, ONE_SEED, UNLIMITED, of_interval
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
 
@@ -25,14 +25,22 @@ def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
         notes.append("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
     if any(row.intervals for row in measured):
         notes.append(
-            "95 %: half the width of the interval over test queries (bootstrap). "
-            "≈: not significantly different from the best of its column (paired bootstrap, 95 %)."
+            "95 %: half the width of the interval over test queries and seeds. "
+            "≈: not significantly different from the best of its column (paired, 95 %, Holm over its rows)."
         )
+        if any(of_interval(row) for row in measured if row.intervals):
+            notes.append(
+                f"{ONE_SEED}: one seed: the interval and ≈ are over test queries alone and say nothing of another "
+                "training run."
+            )
     if any(row.std for row in measured):
         notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
     if any(row.against for row in measured):
         notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
     notes += _measured_notes(measured)
+    for group in groups:
+        if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
+            notes.append(f"{group.dataset}: {shared:,} test texts are also in the training part, labels known.")
     if left_out := sum(group.left_out for group in groups):
         notes.append(f"{left_out} further rows are not shown (--top).")
     return tuple(dict.fromkeys(notes)) if rows else ()
@@ -56,13 +64,15 @@ def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Seque
 
 
 def _claim_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """A legend of the states, and a line for each claim."""
+    """A legend of the mark, and a line for each claim."""
     claims = list(dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)))
     if claims:
-        legend = ", ".join(f"{mark} {state}" for state, mark in STATES.items())
-        yield f"Claims of the papers, at the better of two settings or at the results folded into its row: {legend}."
+        yield (
+            f"{CLAIM}: a claim that this row, or one folded into it, is better than another was looked at here, at the "
+            "scale in brackets; that is no verdict on the paper's figures unless the scale is the paper's."
+        )
     for claim in claims:
-        yield f"{STATES[claim.state]} {claim}."
+        yield f"{CLAIM} {claim}."
 
 
 def _measured_notes(rows: list[Row]) -> list[str]:
@@ -86,4 +96,6 @@ def _measured_notes(rows: list[Row]) -> list[str]:
         notes.append(f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
     if any(row.below_popular for row in rows):
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
+    if any(row.unlimited for row in rows):
+        notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
     return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

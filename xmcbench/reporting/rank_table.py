@@ -1,9 +1,9 @@
-"""The ranks of a suite's cells on each dataset, with intervals over test queries and seeds."""
+"""The ranks of a suite's cells on each dataset, with intervals from the comparisons of all pairs."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from xmcbench.reporting.cells import SweepCell
@@ -13,38 +13,35 @@ from xmcbench.trial.record import Record
 if TYPE_CHECKING:
     import numpy as np
 
-Replicates = Callable[[Record], "np.ndarray | None"]  # a metric on resamples of the test queries, [B]; None: not stored
+# (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
+Resampled = Callable[[Record, Sequence[str]], Mapping[str, "np.ndarray"]]
 
 
-def rank_tables(cells: Sequence[SweepCell], metric: str, replicates: Replicates) -> list[TextTable]:
+def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> list[TextTable]:
     """A table for each dataset and budget on which two or more cells have the metric and its values on resamples."""
     groups: dict[tuple[str, str], list[SweepCell]] = defaultdict(list)
     for cell in cells:
         if metric in cell.row.metrics:
             groups[cell.trial.dataset, str(cell.trial.budget.limits())].append(cell)
-    tables = [_table(dataset, cells, metric, replicates) for (dataset, _), cells in groups.items()]
+    tables = [_table(dataset, cells, metric, resampled) for (dataset, _), cells in groups.items()]
     return [table for table in tables if table is not None]
 
 
-def _table(dataset: str, cells: Sequence[SweepCell], metric: str, replicates: Replicates) -> TextTable | None:
-    import numpy as np
+def _table(dataset: str, cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> TextTable | None:
+    from xmcbench.evaluation.significance import rank_intervals, samples
 
-    from xmcbench.evaluation.power import rank_intervals
-
-    known, values = [], []
-    for cell in cells:
-        of_seeds = [replicates(record) for record in cell.records]
-        stored = [replicates_B for replicates_B in of_seeds if replicates_B is not None]
-        if len(stored) == len(of_seeds):
-            known.append(cell)
-            values.append(np.stack(stored))
+    stored = [(cell, samples(cell.records, [resampled(record, [metric]) for record in cell.records])) for cell in cells]
+    known = [(cell, own[metric]) for cell, own in stored if metric in own]
     if len(known) < 2:
         return None
-    ranked = sorted(zip(known, rank_intervals(values), strict=True), key=lambda pair: -pair[0].row.metrics[metric])
+    intervals = rank_intervals([own for _, own in known])
+    ranked = sorted(
+        zip((cell for cell, _ in known), intervals, strict=True), key=lambda pair: -pair[0].row.metrics[metric]
+    )
     means = [cell.row.metrics[metric] for cell, _ in ranked]
     rows = tuple(
         (cell.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
         for (cell, (low, high)), mean in zip(ranked, means, strict=True)
     )
-    note = "95 %: of the rank, over resamples of the test queries and of the seeds"
+    note = "95 %: the ranks that no pair of rows speaks against, all together (test queries and seeds, Holm)"
     return TextTable(f"ranks: {dataset}, {metric}", ("method", metric, "rank", "95 %"), rows, (note,))

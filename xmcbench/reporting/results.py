@@ -41,7 +41,7 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
         papers=(row.paper,),
         url=row.url,
         citation=row.citation,
-        claims=tuple(claim for claim in claims if claim.published.is_about(row)),
+        claims=tuple(claim for claim in claims if claim.paper.is_about(row)),
     )
 
 

@@ -1,7 +1,7 @@
 """The review of submissions: the state of each accepted trial, and what it gains over the others of its dataset.
 
-A trial is `verified` if maintainers ran it again and its metrics lie within the corridor of their runs, `recomputed` if
-its metrics follow from its predictions, and `imported` if another program made its predictions or they are not at hand.
+A trial is `verified` if fresh runs of the maintainers are equivalent to it (`verification.py`), `recomputed` if its
+metrics follow from its predictions, and `imported` if another program made its predictions or they are not at hand.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xmcbench.evaluation.comparison import Measured, compare_seeds
+from xmcbench.evaluation.stored import compare_stored
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
+from xmcbench.reporting.verification import Verification
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
 REFERENCES = 3  # trials that a submission is compared with, the best ones
+COSTS = "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
 State = Literal["verified", "recomputed", "imported", "rejected"]
 
 
@@ -28,7 +30,8 @@ class Checked:
     record: Record
     problems: tuple[str, ...]
     recomputed: bool  # its metrics follow from its predictions
-    verified: bool = False  # its metrics lie within the corridor of the runs of the maintainers
+    verification: Verification | None = None  # how close the runs of the maintainers are
+    costs: str = ""  # whether steps, tokens and operations were recounted; empty: they were not looked at
 
     @property
     def state(self) -> State:
@@ -37,7 +40,7 @@ class Checked:
             return "rejected"
         if not self.recomputed or isinstance(self.record.trial.budget, UnknownBudget):
             return "imported"
-        return "verified" if self.verified else "recomputed"
+        return "verified" if self.verification and self.verification.verified else "recomputed"
 
 
 def comment(store: Store, checked: Sequence[Checked], base: Store | None = None) -> str:
@@ -50,15 +53,17 @@ def comment(store: Store, checked: Sequence[Checked], base: Store | None = None)
             f"{one.record.trial.dataset}/{one.record.trial.label}",
             one.record.key,
             one.state,
+            str(one.verification or "-"),
+            one.costs,
             "; ".join(one.problems) or "none",
         )
         for one in checked
     )
-    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "problems")]
+    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "fresh runs", "costs", "problems")]
     records = [one.record for one in checked]
     new = [one.record for one in checked if not one.problems and not _is_in(base, one.record)]
     compared = [_references(store, record, records) for record in new]
-    tables = [TextTable("Submissions", tuple(headings), rows), *(table for table in compared if table)]
+    tables = [TextTable("Submissions", tuple(headings), rows, (COSTS,)), *(table for table in compared if table)]
     return render_tables(tables, "markdown") + "\n"
 
 
@@ -81,15 +86,14 @@ def _references(store: Store, record: Record, others: Sequence[Record]) -> TextT
         f"{record.trial.dataset}/{record.trial.label} minus reference trials",
         ("metric", *titles),
         rows,
-        ("Per cent, with 95 % intervals of the paired bootstrap. Bold: significant.",),
+        ("Per cent, with 95 % intervals over test queries, paired; one seed. Bold: the interval excludes 0.",),
     )
 
 
 def _differences(store: Store, record: Record, other: Record, metrics: Sequence[str]) -> dict[str, Cell]:
     """The differences of two trials as cells, by metric."""
-    pair = [[Measured(trial.metrics, store.resampled(trial, metrics))] for trial in (record, other)]
     cells = {}
-    for compared in compare_seeds(*pair):
+    for compared in compare_stored(store, [record], [other], metrics):
         low, high = compared.difference.interval
         text = f"{100 * compared.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
         cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")

@@ -48,7 +48,7 @@ class Row:
     status: Status = Status.OK
     printed: dict[str, str] = field(default_factory=dict)  # published: metrics and costs in the paper's own digits
     slips: dict[str, str] = field(default_factory=dict)  # metrics that the paper misprints, and how
-    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, over test queries
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, over test queries and seeds
     std: dict[str, float] = field(default_factory=dict)  # over seeds, n - 1; empty for one seed
     tied: frozenset[str] = frozenset()  # metrics in which it is not significantly different from the best of its group
     against: dict[str, float] = field(default_factory=dict)  # measured minus published, same method and setting
@@ -60,6 +60,7 @@ class Row:
     plugin: str = ""  # measured: the method plugin of its trials
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
+    unlimited: bool = False  # measured: it spends nothing that its budget limits
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -13,13 +13,13 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, column_name
 from xmcbench.reporting.differences import with_difference
+from xmcbench.reporting.intervals import Resampled, with_uncertainty
 from xmcbench.reporting.measured import measured_rows, newest_versions
 from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import results
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View
-from xmcbench.reporting.ties import Resampled, with_ties
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -54,10 +54,11 @@ def leaderboard(
     """
     view = view or View()
     measured, published = _wanted(_entered(list(records)), list(published), view)
+    by_key = {record.key: record for record in measured}
     groups = [*_measured_groups(measured, published, view), *_published_groups(published, view, claims)]
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
-    ranked = [_shown(_ranked(group, view, resampled), view) for group in groups]
+    ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
     ranked = [group for group in ranked if group.rows]
     if not ranked:
         raise UnknownNameError(
@@ -200,7 +201,7 @@ def _check_names(groups: Sequence[Group], view: View) -> None:
         raise XMCBenchError(f"found no {view.source} rows, expected some")
 
 
-def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
+def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: Resampled) -> Group:
     """The group with all its rows ranked and its columns as asked."""
     order = column_name(view.sort) if view.sort and view.sort not in group.every_metric else None
     metrics = tuple(dict.fromkeys(view.metrics)) or _usual_metrics(group, view)
@@ -214,7 +215,7 @@ def _ranked(group: Group, view: View, resampled: Resampled) -> Group:
     rows.sort(key=lambda row: row.rank is None)
     compared = tuple(dict.fromkeys([*metrics, sort]))
     if group.source != "published":
-        rows = with_ties(_beside_popular(rows, sort), compared, resampled)
+        rows = with_uncertainty(_beside_popular(rows, sort), compared, records, resampled)
     best = {name: _two_best(rows, name) for name in compared}
     if view.variants:
         rows = _unfolded(rows, sort)

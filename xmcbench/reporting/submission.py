@@ -1,4 +1,4 @@
-"""Submissions: the requirements on a record before it is accepted, which anyone can check again.
+"""Submissions: the files of accepted trials, and what they must agree on, which anyone can check again.
 
 Accepted results are a store (`leaderboard/measured/`): the record of each trial with settings, environment and digest,
 its predictions, and its metrics on resamples. Predictions above `LARGEST` bytes are replaced by their SHA-256.
@@ -6,80 +6,49 @@ its predictions, and its metrics on resamples. Predictions above `LARGEST` bytes
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import Any
+
+import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
-    check_metrics,
     dataset_hits,
     find_evaluators,
     resampled_metrics,
     score,
+    truth_hash,
 )
-from xmcbench.evaluation.bootstrap import intervals
+from xmcbench.evaluation.bootstrap import RESAMPLES, intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST
-from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.record import Record
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
-from xmcbench.trial.trial import SCHEMA_VERSION
 
 LARGEST = 1_000_000
 FILES = frozenset({"record.json", PREDICTIONS, "predictions.sha256", RESAMPLED, MANIFEST})
-NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
+_FLOAT32 = 1e-6  # values on resamples are kept as float32
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
 
-def problems(record: Record) -> Iterator[str]:
-    """Why a record cannot be accepted, as far as the record alone shows."""
-    if record.status is not Status.OK:
-        yield f"its status is {record.status}, expected ok"
-    if record.key_version == SCHEMA_VERSION and record.key != record.trial.key:
-        yield f"its key is {record.key}, that of its trial {record.trial.key}"
-    if record.metric_version != METRIC_VERSION:
-        yield f"its metrics are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
-    if not record.metrics or not record.truth_hash:
-        yield "it has no metrics, or does not name the truth that they answer to"
-    if record.trial.track == "zero-shot" and record.simulated_teacher:
-        yield "its teacher was simulated from annotations, which the zero-shot track does not allow"
-    for name, limit in record.trial.budget.limits().items():
-        most = limit + record.spent.get("largest_step", {}).get(name, 0.0)
-        if name in record.spent and record.spent[name] > most:
-            yield f"it spent {record.spent[name]:g} {name} of {limit:g}, more than one step past its budget"
-    try:
-        check_metrics(record.metrics)
-    except XMCBenchError as problem:
-        yield str(problem)
-    yield from _gaps(record)
-
-
-def outdated(record: Record) -> Iterator[str]:
-    """Why a record cannot be submitted any more. A record that was accepted before a new version stays."""
-    if record.key_version != SCHEMA_VERSION:
-        yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
-
-
-def _gaps(record: Record) -> Iterator[str]:
-    """Missing provenance."""
-    provenance = record.provenance
-    for name in NEEDED:
-        if not provenance.get(name):
-            yield f"its provenance does not say {name}"
-    git: dict[str, Any] = provenance.get("git") or {}
-    if git and not re.fullmatch(r"[0-9a-f]{40}", str(git.get("commit", ""))):
-        yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
-    if git.get("dirty") is not False:
-        yield "the code it ran with had changes that no commit holds, expected a clean git tree"
-    if not record.started or not record.ended:
-        yield "it does not say when it began and ended"
-
-
 def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
+    """What in the record does not follow from its dataset: the truth, and, where its predictions are there, metrics."""
+    name, content, queries = dataset.card.name, dataset.card.content_hash, dataset.card.num_test
+    if content != record.trial.dataset_hash:
+        yield f"{name} has the content hash {content[:12]}, the trial ran on {record.trial.dataset_hash[:12]}"
+        return
+    if (truth := truth_hash(dataset)) != record.truth_hash:
+        yield f"its metrics answer to the truth {record.truth_hash[:12]}, {name} has {truth[:12]}"
+    if record.spent.get("predicted_queries", queries) != queries:
+        yield f"it predicted {record.spent['predicted_queries']} queries, {name} has {queries}"
+    if store.has_predictions(record.key):
+        yield from _recomputed(store, record, dataset)
+
+
+def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
     """Metrics and intervals of the record that do not follow from its predictions."""
     names = list(record.metrics)
     try:
@@ -90,13 +59,38 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         return
     hits = dataset_hits(predictions, dataset)
     for name, value in score(hits, names, evaluators).items():
-        if abs(value - record.metrics[name]) > _CLOSE:
+        if not abs(value - record.metrics[name]) <= _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {value}"
-    computed = intervals(resampled_metrics(hits, names, evaluators))
-    for name, interval in computed.items():
+    resampled = resampled_metrics(hits, names, evaluators)
+    yield from _intervals(record, resampled, "predictions")
+    stored = store.resampled(record, names)
+    for name in stored.keys() & resampled.keys():
+        if stored[name].shape != resampled[name].shape or not np.allclose(stored[name], resampled[name], atol=_FLOAT32):
+            yield f"the stored resamples of {name} are not those of its predictions"
+
+
+def resampling(store: Store, record: Record) -> Iterator[str]:
+    """What is wrong with a trial's metrics on resamples, which ties and intervals on the board come from."""
+    stored = store.resampled(record, list(record.metrics))
+    if missing := sorted(record.intervals.keys() - stored.keys()):
+        yield f"{RESAMPLED} does not hold {missing[0]}"
+    for name, values in stored.items():
+        if (
+            values.dtype != np.float32
+            or values.shape != (RESAMPLES,)
+            or not ((values >= -_FLOAT32) & (values <= 1 + _FLOAT32)).all()
+        ):
+            yield f"{RESAMPLED}: {name} is not {RESAMPLES} fractions"
+            return
+    yield from _intervals(record, stored, "resamples")
+
+
+def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str) -> Iterator[str]:
+    """Intervals of the record that are not those of its metrics on resamples, [B] each."""
+    for name, (low, high) in intervals(resampled).items():
         own = record.intervals.get(name, (-1.0, -1.0))
-        if max(abs(own[0] - interval[0]), abs(own[1] - interval[1])) > 1e-6:  # kept as float32
-            yield f"the interval of {name} is {own}, its predictions give {interval}"
+        if not max(abs(own[0] - low), abs(own[1] - high)) <= _FLOAT32:
+            yield f"the interval of {name} is {own}, its {source} give {(low, high)}"
 
 
 def accept(store: Store, record: Record, folder: Path) -> Path:
@@ -106,13 +100,14 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
     accepted = Store(folder)
     directory = accepted.directory(record.key)
     content = (store.directory(record.key) / PREDICTIONS).read_bytes()
+    digest = sha256(content).hexdigest()
     if len(content) <= LARGEST:
         accepted.write_result(record.key, PREDICTIONS, content)
     else:
-        _write(directory / "predictions.sha256", f"{sha256(content).hexdigest()}  predictions.npz\n".encode())
+        _write(directory / "predictions.sha256", f"{digest}  predictions.npz\n".encode())
     resampled = store.resampled(record, list(record.metrics))
-    accepted.write_resampled(record.key, resampled, record.truth_hash)
-    accepted.write_record(shared)
+    digests = {PREDICTIONS: digest, RESAMPLED: accepted.write_resampled(record.key, resampled, record.truth_hash)}
+    accepted.write_record(shared.model_copy(update={"digests": digests}))
     return directory
 
 

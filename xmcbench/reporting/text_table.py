@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from io import StringIO
 from textwrap import fill
 from typing import Literal
 
 from xmcbench.errors import UnknownNameError
+from xmcbench.files.csv_text import csv_text
 
 Mark = Literal["", "best", "second"]
 REQUIRED = 100  # importance of a column that is never left out
@@ -131,13 +130,25 @@ def _shortened(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], widt
         widest = max(range(len(widths)), key=lambda i: widths[i] - least[i])
         widths[widest] -= 1
         excess -= 1
-    return [[_cut(cell, most) for cell, most in zip(row, widths, strict=True)] for row in rows]
+    columns = [_cut(column, most) for column, most in zip(zip(*rows, strict=True), widths, strict=False)]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _cut(cell: Cell, longest: int) -> str:
-    """The text and the marks of a cell; a text that is too long loses its end, never its marks."""
-    room = longest - len(cell.symbols)
-    return (cell.text if len(cell.text) <= room else cell.text[: room - 1] + "…") + cell.symbols
+def _cut(cells: Sequence[Cell], longest: int) -> list[str]:
+    """The texts and the marks of a column's cells.
+
+    A text that is too long loses its end or, where more texts stay distinct so, its middle; it never loses its marks.
+    """
+
+    def without(middle: bool, cell: Cell) -> str:
+        room = longest - len(cell.symbols)
+        if len(cell.text) <= room:
+            return cell.text + cell.symbols
+        end = (room - 1) // 2 if middle else 0
+        return f"{cell.text[: room - 1 - end]}…{cell.text[len(cell.text) - end :]}{cell.symbols}"
+
+    ways = [[without(middle, cell) for cell in cells] for middle in (False, True)]
+    return max(ways, key=lambda texts: len(set(texts)))
 
 
 def _widths(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[int]:
@@ -198,11 +209,10 @@ LATEX_SPECIAL = {
     "≥": r"$\geq$",
     "Δ": r"$\Delta$",
     "≈": r"$\approx$",
+    "¹": r"\textsuperscript{1}",
     "†": r"\textsuperscript{\dag}",
     "‡": r"\textsuperscript{\ddag}",
     "↓": r"$\downarrow$",
-    "✓": r"$\checkmark$",
-    "✗": r"$\times$",
     "○": r"$\circ$",
 }
 
@@ -211,7 +221,7 @@ def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
     text = text.replace("--", "-\u200b-")  # not a dash
     return re.sub(
-        r"[\\~^<>|\u200b\"±×≤≥Δ≈†‡↓✓✗○&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
+        r"[\\~^<>|\u200b\"±×≤≥Δ≈¹†‡↓○&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
     )
 
 
@@ -278,8 +288,6 @@ def _latex_cell(cell: Cell) -> str:
 
 
 def _csv(table: TextTable) -> str:
-    text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    lines.writerow(["table", *(heading.text for heading in table.columns)])
-    lines.writerows([table.title, *(cell.text for cell in row)] for row in table.cells)
-    return text.getvalue().rstrip("\n")
+    header = ["table", *(heading.text for heading in table.columns)]
+    rows = ([table.title, *(cell.text for cell in row)] for row in table.cells)
+    return csv_text([header, *rows]).rstrip("\n")

@@ -1,19 +1,24 @@
-"""Verification of accepted trials: maintainers run a trial again, and its metrics lie within the corridor of the runs.
+"""Verification of accepted results: maintainers run them with fresh seeds, and the two are shown to be equivalent.
 
-The verified trials are in a file of the maintainers, outside the submissions: no submission can claim to be verified.
+A result is all accepted trials that differ in their seed alone. It is verified if two one-sided tests at 5 % each, over
+test queries and seeds, find every metric of the fresh runs within `MARGIN` of the accepted ones. Otherwise its
+verification says within which margin they are.
+
+The verifications are in a file of the maintainers, outside the submissions: no submission can claim to be verified.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
-from statistics import fmean, stdev
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.significance import difference
+from xmcbench.evaluation.stored import stored_samples
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import read
@@ -21,21 +26,31 @@ from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 
 FEWEST_SEEDS = 3
-WIDTH = 4.0  # standard deviations to either side of the mean
-SMALLEST = 0.004  # half width of a corridor at least, a fraction: rounding differs between machines
+MARGIN = 1.0  # points
 HEADER = "# Written by `xmcbench submit KEY --verify`, which maintainers run. docs/leaderboard.md explains it.\n"
 
 
 class Verification(BaseModel):
-    """The runs of the maintainers that an accepted trial was verified by."""
+    """How close the fresh runs of the maintainers are to an accepted result."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    key: str = Field(pattern=r"^[0-9a-f]{16}$", description="of the accepted trial")
-    record: str = Field(pattern=r"^[0-9a-f]{64}$", description="SHA-256 of its record file")
+    records: dict[str, str] = Field(
+        min_length=1, description="of the accepted trials: key and SHA-256 of the record file"
+    )
     commits: list[str] = Field(description="of the code that ran it again")
-    seeds: list[int] = Field(min_length=FEWEST_SEEDS, description="that it was run with")
-    corridor: dict[str, tuple[float, float]] = Field(description="lowest and highest value of each metric, fractions")
+    seeds: list[int] = Field(min_length=FEWEST_SEEDS, description="fresh ones, that it was run with")
+    margins: dict[str, float] = Field(min_length=1, description="by metric: points within which both are shown to be")
+
+    @property
+    def verified(self) -> bool:
+        """Whether every metric is within the margin."""
+        return max(self.margins.values()) <= MARGIN
+
+    def __str__(self) -> str:
+        """The widest margin, with its metric."""
+        metric = max(self.margins, key=lambda name: self.margins[name])
+        return f"within {self.margins[metric]:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
 
 
 class _File(BaseModel):
@@ -44,74 +59,76 @@ class _File(BaseModel):
     verified: list[Verification]
 
 
-def read_verifications(path: Path) -> dict[str, Verification]:
-    """The verifications of a file by key of the trial, none if the file does not exist.
+def read_verifications(path: Path) -> list[Verification]:
+    """The verifications of a file, none if the file does not exist.
 
     Raises `XMCBenchError` with file, line and key of each mistake.
     """
     if not path.exists():
-        return {}
+        return []
     document = read(path)
     problems = Problems(document)
     file = validate(_File, document.data, (), {}, problems)
     problems.check()
     assert file is not None
-    return {one.key: one for one in file.verified}
+    return file.verified
 
 
-def write_verifications(verifications: Mapping[str, Verification], path: Path) -> None:
-    """Write a file that `read_verifications` reads."""
-    content = {"verified": [verifications[key].model_dump(mode="json") for key in sorted(verifications)]}
+def write_verification(verification: Verification, path: Path) -> None:
+    """Add a verification to a file, in place of earlier ones of the same trials."""
+    known = [own for own in read_verifications(path) if not own.records.keys() & verification.records.keys()]
+    verified = sorted([*known, verification], key=lambda own: min(own.records))
+    content = {"verified": [own.model_dump(mode="json") for own in verified]}
     with atomic_write(path) as file:
         file.write((HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)).encode())
 
 
-def is_verified(accepted: Store, record: Record, verifications: Mapping[str, Verification]) -> bool:
-    """Whether the record is the one that was verified, with every metric within its corridor."""
-    verification = verifications.get(record.key)
-    if verification is None or verification.record != _digest(accepted, record):
-        return False
-    return not _outside(record, verification.corridor)
+def verification_of(accepted: Store, record: Record, verifications: Sequence[Verification]) -> Verification | None:
+    """The verification of an accepted trial, unless its record has changed since."""
+    found = (own for own in verifications if own.records.get(record.key) == _digest(accepted, record))
+    return next(found, None)
 
 
-def verify(accepted: Store, record: Record, others: Sequence[Record]) -> Verification:
-    """Verify an accepted trial by those of `others` that are runs of the same trial, seeds aside.
+def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
+    """Compare an accepted result with the runs of it in `fresh` whose seeds are not accepted ones.
 
-    Raises `XMCBenchError` if there are too few runs, or if a metric of the accepted trial lies outside the corridor.
+    Args:
+        accepted: the store of accepted results.
+        record: one of the trials of the result.
+        fresh: a store with runs of the same trial, seeds aside.
+
+    Raises `XMCBenchError` if there are too few runs, or if they answer to other test targets.
     """
-    runs = {other.trial.seed: other for other in others if other.status is Status.OK and _same(other, record)}
+    theirs = {own.trial.seed: own for own in accepted.records() if _same(own, record)}
+    runs = {own.trial.seed: own for own in fresh.records() if _same(own, record) and own.trial.seed not in theirs}
     if len(runs) < FEWEST_SEEDS:
         raise XMCBenchError(
             f"{record.key}: found {len(runs)} runs of this trial, expected {FEWEST_SEEDS} or more, each of another "
             f"seed; `xmcbench show {record.key} --format suite` prints its suite"
         )
-    corridor = {name: _corridor([run.metrics[name] for run in runs.values()]) for name in record.metrics}
-    if outside := _outside(record, corridor):
-        raise XMCBenchError(f"{record.key}: not verified: {'; '.join(outside)}")
-    commits = sorted({str((run.provenance.get("git") or {}).get("commit")) for run in runs.values()})
-    digest = _digest(accepted, record)
-    return Verification(key=record.key, record=digest, commits=commits, seeds=sorted(runs), corridor=corridor)
+    if {own.truth_hash for own in runs.values()} != {record.truth_hash}:
+        raise XMCBenchError(f"{record.key}: the runs answer to other test targets than the accepted trial")
+    names = list(record.metrics)
+    of_theirs, of_runs = (
+        stored_samples(store, [own[seed] for seed in sorted(own)], names)
+        for store, own in ((accepted, theirs), (fresh, runs))
+    )
+    if missing := [name for name in names if name not in of_theirs or name not in of_runs]:
+        raise XMCBenchError(f"{record.key}: no resamples of {', '.join(missing)} are stored: rescore the runs")
+    margins = {name: difference(of_theirs[name], of_runs[name]).equivalence_margin for name in names}
+    return Verification(
+        records={own.key: _digest(accepted, own) for own in theirs.values()},
+        commits=sorted({str((run.provenance.get("git") or {}).get("commit")) for run in runs.values()}),
+        seeds=sorted(runs),
+        margins={name: round(100 * margin, 4) for name, margin in margins.items()},
+    )
 
 
 def _same(first: Record, second: Record) -> bool:
-    """Whether both ran the same trial, seeds, labels and release aside, and have the same metrics."""
+    """Whether both ended well and ran the same trial, seeds, labels and release aside, and have the same metrics."""
     trials = [record.trial.model_dump(exclude={"seed", "version", "label"}) for record in (first, second)]
-    return trials[0] == trials[1] and first.metrics.keys() >= second.metrics.keys()
-
-
-def _corridor(values: Sequence[float]) -> tuple[float, float]:
-    mean, half = fmean(values), max(SMALLEST, WIDTH * stdev(values))
-    return round(mean - half, 6), round(mean + half, 6)
-
-
-def _outside(record: Record, corridor: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The metrics of the record outside the corridor, as text."""
-    limits = {name: corridor.get(name, (0.0, -1.0)) for name in record.metrics}
-    return [
-        f"{name} is {record.metrics[name]:.4f}, the runs of the maintainers give {low:.4f} to {high:.4f}"
-        for name, (low, high) in limits.items()
-        if not low <= record.metrics[name] <= high
-    ]
+    ended = first.status is Status.OK
+    return ended and trials[0] == trials[1] and first.metrics.keys() >= second.metrics.keys()
 
 
 def _digest(accepted: Store, record: Record) -> str:

@@ -2,7 +2,7 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], slips: {}, older: "", below_popular: false, claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: "", papers: [] };
+const EMPTY = { variant: "", kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], slips: {}, older: "", below_popular: false, unlimited: false, claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: "", papers: [] };
 for (const group of PAGE.groups) {
   for (const list of [group.rows, group.printed]) list.forEach((row, at) => { list[at] = { ...EMPTY, ...row }; });
 }
@@ -175,7 +175,9 @@ function shownRows() {
 
 function csvOf(rows) {
   const columns = unique(rows.flatMap(Object.keys)).filter((name) => rows.some((row) => ![null, undefined, ""].includes(row[name])));
-  const field = (value) => (/[",\n]/.test(String(value ?? "")) ? `"${String(value).replaceAll('"', '""')}"` : String(value ?? ""));
+  // Text that a spreadsheet would take for a formula gets an apostrophe, as in xmcbench/files/csv_text.py.
+  const cell = (value) => (typeof value === "string" && /^[=+\-@\t\r]/.test(value) && isNaN(value) ? `'${value}` : String(value ?? ""));
+  const field = (value) => (/[",\n\r]/.test(cell(value)) ? `"${cell(value).replaceAll('"', '""')}"` : cell(value));
   return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((line) => line.map(field).join(",")).join("\n") + "\n";
 }
 

@@ -10,7 +10,7 @@ from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.columns import cell, heading
 from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
-from xmcbench.reporting.marks import STATES
+from xmcbench.reporting.marks import CLAIM
 from xmcbench.reporting.notes import notes_of
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.reporting.standings import every_printed
@@ -112,6 +112,7 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "slips": row.slips,
         "older": row.older,
         "below_popular": row.below_popular,
+        "unlimited": row.unlimited,
         "claims": [_claim(claim) for claim in row.claims],
         "folded_claims": [_claim(claim) for claim in row.folded_claims],
         "costs": costs(row),
@@ -124,8 +125,8 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
 
 
 def _claim(claim: Claim) -> dict[str, str]:
-    """What the page shows of a claim beside a value; the overview shows the rest."""
-    return {"id": claim.id, "metric": claim.metric, "text": str(claim), "mark": STATES[claim.state]}
+    """What the page shows of a claim beside a name; the overview shows the rest."""
+    return {"id": claim.id, "text": str(claim), "mark": CLAIM}
 
 
 def _cell(row: Row, sort: str, name: str) -> tuple[str | None, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -16,16 +16,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.describe import describe
+from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
+from xmcbench.reporting.describe import describe, reproducing_suite
+from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.page.overview import overviews
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.rows import Leaderboard
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record
 
 NOTHING = "'none'"
-READABLE = 0o644  # a page is for others to read
 PARTS = files("xmcbench.reporting.page")
 SCRIPTS = ("table.js", "charts.js", "page.js")
 FEED_ENTRIES = 50
@@ -41,7 +42,7 @@ def write_page(
     records: Mapping[str, Record],
     out: Path,
     analyses: Mapping[str, Analysis] | None = None,
-    claims: Sequence[Claim] = (),
+    claims: ClaimFile | None = None,
     bibtex: Mapping[str, str] | None = None,
 ) -> list[Path]:
     """Write `index.html`, `feed.xml` and a page for each record shown into the folder `out`; returns the paths.
@@ -49,13 +50,12 @@ def write_page(
     `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
     """
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
-    pages = {out / "index.html": _index(board, shown, analyses or {}, claims, bibtex or {})}
+    pages = {out / "index.html": _index(board, shown, analyses or {}, claims or ClaimFile(claims=()), bibtex or {})}
     pages[out / "feed.xml"] = _feed(shown)
     pages |= {out / "records" / f"{key}.html": _record(record) for key, record in shown.items()}
     for path, content in pages.items():
         with atomic_write(path) as file:
             file.write(content.encode())
-        path.chmod(READABLE)
     return list(pages)
 
 
@@ -63,7 +63,7 @@ def _index(
     board: Leaderboard,
     records: Mapping[str, Record],
     analyses: Mapping[str, Analysis],
-    claims: Sequence[Claim],
+    claims: ClaimFile,
     bibtex: Mapping[str, str],
 ) -> str:
     style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
@@ -76,10 +76,17 @@ def _index(
         overviews=overviews(board.groups),
         claims=claims,
         records=records,
-        states=Counter(claim.state for claim in claims),
+        findings=_counts(regime for claim in claims.claims for regime in claim.regimes),
+        answers=_counts(question.regime for question in claims.questions),
         charts=CHARTS,
         footer=_footer(records),
     )
+
+
+def _counts(regimes: Iterable[Regime]) -> dict[str, int]:
+    """How often each finding occurs, in the order of `FINDINGS`."""
+    found = Counter(regime.finding for regime in regimes)
+    return {name: found[name] for name in FINDINGS if found[name]}
 
 
 def _footer(records: Mapping[str, Record]) -> str:
@@ -109,13 +116,16 @@ def _record(record: Record) -> str:
         key=record.key,
         dataset=record.trial.dataset,
         sections=describe(record),
+        suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
     )
 
 
 def _template(name: str) -> Template:
     """A template in which every value is escaped unless the template marks it as safe."""
     loader = PackageLoader("xmcbench.reporting", "page")
-    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template(name)
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.filters["printable"] = printable  # XML has no control characters, not even escaped
+    return environment.get_template(name)
 
 
 def _part(name: str) -> str:

@@ -75,7 +75,7 @@ const hidden = (text) => element("span", { class: "hidden" }, text);
 // A mark, with its meaning as a tooltip and for screen readers.
 const sign = (mark, meaning) => [element("span", { class: "sign", "aria-hidden": "true", title: meaning }, mark), hidden(`, ${meaning}`)];
 
-// The state of a claim, with a link to the trials that decided it.
+// A claim that was looked at, with a link to what was found at which scale.
 const claimLink = (claim) => element("a", { class: "sign claim", href: `#claim-${claim.id}`, title: claim.text, "aria-label": claim.text }, claim.mark);
 
 function bodyCell(group, row, column, info, leading) {
@@ -92,16 +92,17 @@ function bodyCell(group, row, column, info, leading) {
   }
   if (row.tied.includes(column)) cell.append(...sign("≈", "not significantly different from the best"));
   if (row.slips[column]) cell.append(...sign("†", `misprint: ${row.slips[column]}`));
-  cell.append(...row.claims.filter((claim) => claim.metric === column).map(claimLink));
   const interval = row.intervals[column];
-  if (interval) cell.append(element("br"), element("span", { class: "interval", title: "95 % interval over test queries" }, `${interval[0]}–${interval[1]}`));
+  if (interval) cell.append(element("br"), element("span", { class: "interval", title: `95 % interval over test queries${row.keys.length > 1 ? " and seeds" : ""}` }, `${interval[0]}–${interval[1]}`, ...(row.keys.length > 1 ? [] : sign("¹", "one seed"))));
   return cell;
 }
 
 function methodCell(row) {
   const cell = element("th", { scope: "row", class: "method text" }, nameOf(row));
   if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
+  if (row.unlimited) cell.append(...sign("◇", "not limited by this budget: it spends nothing that the budget counts"));
   if (row.below_popular) cell.append(...sign("↓", "trained, yet not better than the most frequent labels"));
+  cell.append(...row.claims.map(claimLink));
   if (row.status !== "ok") cell.append(element("span", { class: "status" }, row.status));
   if (row.problem) cell.append(element("span", { class: "problem" }, row.problem));
   return cell;
