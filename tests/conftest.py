@@ -9,12 +9,23 @@ from pathlib import Path
 import pytest
 from fakes import install_fakes
 from fakes.bench import Bench
+from hypothesis import HealthCheck, settings
 
 from xmcbench.plugins.registry import registry
 
 SHARED = Path(__file__).parents[2] / "shared"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: a test that needs the network fails
+
+# No test depends on the clock. `.ci/run` tries the same examples each time, other runs new ones.
+settings.register_profile(
+    "xmcbench",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize="CI" in os.environ,
+    database=None,
+)
+settings.load_profile("xmcbench")
 
 
 def pytest_configure(config: pytest.Config) -> None:

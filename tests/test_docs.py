@@ -86,7 +86,7 @@ def check_method(method: type[Method], bench: Bench) -> None:
     suite = bench.suite({"documented": settings}, budget={"steps": 2})
     (record,) = bench.run(suite, debug=True).values()
     assert record.status is Status.OK
-    kept, _ = bench.store.predictions(record.key)
+    kept, _ = bench.store.predictions(record)
     again = method(method.Config.model_validate(record.trial.config))
     again.load(bench.store.directory(record.key) / "model")
     dataset = load("fake-20", bench.root / "data", bench.root / "cache")
@@ -207,8 +207,9 @@ def test_links_lead_somewhere(page: Path) -> None:
         path = (page.parent / name).resolve() if name else page
         assert path.exists(), target
         if fragment:
-            headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
-            assert fragment in map(anchor, headings), target
+            linked = path.read_text(encoding="utf-8")
+            headings = re.findall(r"^#+ (.*)$", linked, flags=re.MULTILINE)
+            assert fragment in map(anchor, headings) or f'id="{fragment}"' in linked, target
 
 
 def test_every_test_and_module_that_the_architecture_names_is_there() -> None:

@@ -72,7 +72,7 @@ def test_listings_import_no_framework(arguments: list[str], tmp_path: Path, monk
     )
     found = modules_after(call)
     assert "xmcbench.plugins.registry" in found
-    assert not found & (HEAVY | {"scipy.sparse", "tokenizers"})
+    assert not found & (HEAVY | {"scipy.sparse", "tokenizers", "concurrent.futures", "filelock"})
 
 
 def test_a_method_that_is_named_after_its_plugin_imports_no_other_plugin() -> None:

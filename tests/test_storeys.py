@@ -30,8 +30,8 @@ BELOW["cli"] = {*BELOW}
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the package by its dotted name."""
-    return {dotted(path): path for path in PACKAGE.rglob("*.py")}
+    """Every module of the package by its dotted name, but the one that starts the command line."""
+    return {dotted(path): path for path in PACKAGE.rglob("*.py") if path.name != "__main__.py"}
 
 
 def dotted(path: Path) -> str:
@@ -86,7 +86,7 @@ def test_no_circle() -> None:
 
 
 def test_the_top_of_the_package_is_what_one_can_remember() -> None:
-    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__"}
+    entries = {path.name for path in PACKAGE.iterdir()} - {"__pycache__", "__main__.py"}
     assert len(entries) <= 16
     assert entries - {"__init__.py", "__init__.pyi", "py.typed"} == {
         name if (PACKAGE / name).is_dir() else f"{name}.py" for name in BELOW

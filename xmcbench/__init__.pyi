@@ -1,6 +1,7 @@
 from . import data, evaluation, teachers
 from .data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .engine import encoders, losses, sampling, search
+from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
 from .engine.encoders.dropout import row_dropout
@@ -75,4 +76,5 @@ __all__ = [
     "sampling",
     "search",
     "teachers",
+    "upload",
 ]

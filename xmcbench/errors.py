@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 SHOWN = 200  # characters of a value in a message
+LISTED = 20  # known names in a message
 
 
 class XMCBenchError(Exception):
@@ -22,7 +23,7 @@ class UnknownNameError(XMCBenchError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or the known names where none is similar.
+    """Return `` (did you mean 'x'?)``, or some of the known names where none is similar.
 
     >>> suggest("dexm", ["dexml", "tfidf-nn"])
     " (did you mean 'dexml'?)"
@@ -31,7 +32,8 @@ def suggest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.55) if len(name) <= SHOWN else []
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
-    return f" (known: {', '.join(names)})" if names else ""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return f" (known: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
 def shown(value: Any, quote: bool = True) -> str:

@@ -76,4 +76,4 @@ def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
     (line,) = told
     assert "1 trials, whose predictions are not in" in line
     with pytest.raises(XMCBenchError):
-        ran.store.predictions(ok.key)
+        ran.store.predictions(ok)

@@ -7,12 +7,14 @@ import site
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from xmcbench.cli import main
 from xmcbench.cli.new import Kind
+from xmcbench.plugins.registry import registry
 
 ROOT = Path(__file__).parents[2]
 OWN = {"XMCBENCH_PLUGINS": "xmcbench,xmcbench-my-own"}
@@ -26,11 +28,11 @@ def make(kind: str, name: str, folder: Path) -> None:
 
 
 @pytest.fixture
-def no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No plugin is loaded: whether a name is taken is another test's matter."""
-    from xmcbench.plugins.registry import registry
-
     monkeypatch.setenv("XMCBENCH_PLUGINS", "none")
+    registry.cache_clear()
+    yield
     registry.cache_clear()
 
 
@@ -85,6 +87,7 @@ def environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.long
 def test_a_wheel_of_a_new_method_is_installed_checked_and_trained(tmp_path: Path) -> None:
     """What its author would do, without a network: build, install, check, run."""
     package, python = tmp_path / "my-own", environment(tmp_path / "environment")

@@ -14,9 +14,11 @@ from xmcbench.cli.rescore import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import rank, truth_hash
+from xmcbench.files.manifest import write_manifest
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
-from xmcbench.trial.store import Store
+from xmcbench.trial.store import PREDICTIONS, Store
 from xmcbench.trial.trial import Trial
 
 app = typer.Typer()
@@ -49,10 +51,15 @@ class World:
             seed=0,
             budget=Budget(steps=1),
         )
-        record = Record(key=trial.key, suite="tests", trial=trial, status=status, metrics=metrics, metric_version=0)
         scores = np.array([[4, 3, 2, 1]] * 2 + [[1, 2, 3, 4]] * 2)  # queries 0 and 3 get their label first
         predictions = rank(np.tile(np.arange(4), (4, 1)), scores, 4)
-        self.store.write_predictions(record.key, predictions, truth_hash(self.dataset))
+        record = Record(key=trial.key, suite="tests", trial=trial, status=status, metrics=metrics, metric_version=0)
+        return self.write(record, predictions, truth_hash(self.dataset))
+
+    def write(self, record: Record, predictions: Predictions, truth: str) -> Record:
+        """Write predictions, and the record with their digest."""
+        digest = self.store.write_predictions(record.key, predictions, truth)
+        record = record.model_copy(update={"digests": {PREDICTIONS: digest}})
         self.store.write_record(record)
         return record
 
@@ -110,8 +117,8 @@ def test_only_the_trials_that_are_named_are_rescored(world: World) -> None:
 
 def test_predictions_for_another_truth_keep_their_figures(world: World) -> None:
     record, other = world.add("first", {"P@1": 0.9}), world.add("second", {"P@1": 0.8})
-    predictions, _ = world.store.predictions(record.key)
-    world.store.write_predictions(record.key, predictions, "e" * 64)
+    predictions, _ = world.store.predictions(record)
+    world.write(record, predictions, "e" * 64)
     with pytest.raises(
         XMCBenchError, match=f"^not rescored: {record.key} first: its predictions answer to the truth ee"
     ):
@@ -133,9 +140,9 @@ def test_a_dataset_that_has_changed_since_is_refused(world: World) -> None:
 
 def test_predictions_that_break_a_rule_get_no_figures(world: World) -> None:
     record = world.add("first", {"P@1": 0.9})
-    predictions, answered = world.store.predictions(record.key)
+    predictions, answered = world.store.predictions(record)
     predictions.indices[2, 1] = predictions.indices[2, 0]
-    world.store.write_predictions(record.key, predictions, answered)
+    world.write(record, predictions, answered)
     with pytest.raises(XMCBenchError, match="test query 2 hold a label twice"):
         world.run()
 
@@ -148,3 +155,30 @@ def test_unknown_metrics_and_empty_stores_are_errors(world: World) -> None:
         world.run("--metrics", "NDCG@5")
     with pytest.raises(XMCBenchError, match=r"^--metrics: unknown metric 'nDCG' \(did you mean 'nDCG@"):
         world.run("--metrics", "P@1,nDCG")
+
+
+def test_another_trials_predictions_are_named_also_with_its_manifest(world: World) -> None:
+    own, other = world.add("first", {"P@1": 0.9}), world.add("second", {"P@1": 0.9})
+    ranked = rank(np.tile(np.arange(4), (4, 1)), np.array([[4, 3, 2, 1]] * 4), 4)
+    world.write(other, ranked, truth_hash(world.dataset))
+    places = [world.store.directory(record.key) for record in (other, own)]
+    write_manifest(places[0], [PREDICTIONS])
+    for name in (PREDICTIONS, "manifest.json"):
+        (places[1] / name).write_bytes((places[0] / name).read_bytes())
+    with pytest.raises(XMCBenchError, match=r"predictions\.npz: damaged, or of another trial: found the digest"):
+        world.run("first")
+    assert world.metrics(own) == {"P@1": 0.9}
+
+
+def test_a_record_of_before_gets_digests_and_needs_its_manifest(world: World) -> None:
+    record = world.add("first", {"P@1": 0.9})
+    world.store.write_record(record.model_copy(update={"digests": {}}))
+    with pytest.raises(XMCBenchError, match=r"manifest\.json: damaged: the file is missing"):
+        world.run()
+    write_manifest(world.store.directory(record.key), [PREDICTIONS])
+    world.run()
+    now = world.store.record(record.key)
+    assert now is not None
+    assert now.digests.keys() == {PREDICTIONS, "resampled.safetensors"}
+    (world.store.directory(record.key) / "manifest.json").unlink()
+    assert world.run() == f"{record.key} first on made: 1 metrics unchanged\n"

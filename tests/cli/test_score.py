@@ -23,7 +23,7 @@ def trial(bench: Bench) -> Record:
 @pytest.fixture
 def predictions(bench: Bench, trial: Record) -> Path:
     """The trial's own predictions as another program would write them."""
-    kept, _ = bench.store.predictions(trial.key)
+    kept, _ = bench.store.predictions(trial)
     rows, columns = np.nonzero(kept.indices >= 0)
     matrix = sp.csr_array((kept.scores[rows, columns], (rows, kept.indices[rows, columns])), shape=(len(kept), 20))
     sp.save_npz(bench.root / "mine.npz", matrix)

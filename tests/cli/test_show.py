@@ -67,13 +67,15 @@ def test_the_suite_it_prints_is_the_same_trial(bench: Bench, show: Show) -> None
     again.write_text(text)
     assert {label: action for label, (action, _) in bench.plan(again).items()} == {"ok": "hit"}
     assert yaml.safe_load(text)["settings"]["depths"] == [3]
-    assert f"xmcbench show {record.key} --format suite > trial.yaml && xmcbench run trial.yaml" in show("ok")
+    assert f"xmcbench show {record.key} --store {bench.store.root} --format suite > trial.yaml" in show("ok")
 
 
 def test_a_failure_tells_what_happened_and_the_end_of_its_log(bench: Bench, show: Show) -> None:
     record = trial(bench)
     failure = Failure(type="ValueError", message="out of \x1b[31mluck", stage="fit", log_tail="the last line\n")
-    bench.store.write_record(record.model_copy(update={"status": Status.ERROR, "failure": failure, "metrics": {}}))
+    bench.store.write_record(
+        record.model_copy(update={"status": Status.ERROR, "failure": failure, "metrics": {}, "intervals": {}})
+    )
     text = show("ok")
     assert "ValueError while in fit: out of " in text
     assert "\x1b" not in text

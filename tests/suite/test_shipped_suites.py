@@ -8,6 +8,7 @@ import pytest
 
 from xmcbench.data.debian import DebianPackages
 from xmcbench.data.folder import FolderSource
+from xmcbench.errors import UnknownNameError
 from xmcbench.suite.suite import load_suite
 
 SUITES = sorted(
@@ -26,3 +27,11 @@ def test_a_shipped_suite_is_valid(path: Path, tmp_path: Path, monkeypatch: pytes
     suite = load_suite(path, tmp_path)
     assert len(suite.variants) >= 2
     assert suite.name == path.stem.replace("_", "-")
+
+
+def test_a_suite_of_the_package_is_found_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_suite(Path("quickstart"), tmp_path).name == "quickstart"
+    assert load_suite(Path("ablations/prime_loss"), tmp_path).name == "prime-loss"
+    with pytest.raises(UnknownNameError, match=r"unknown suite 'quikstart' \(did you mean 'quickstart'\?\)"):
+        load_suite(Path("quikstart"), tmp_path)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from fakes.bench import Bench
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from reporting.made import record
 
@@ -106,7 +106,6 @@ def test_failed_samples_are_never_chosen_and_none_at_all_is_an_error() -> None:
         tuned(none)
 
 
-@settings(deadline=None)
 @given(st.integers(0, 50), st.integers(1, 12), st.sampled_from(["random", "optuna"]))
 def test_samples_are_within_the_space_and_differ(seed: int, count: int, searcher: Any) -> None:
     space = {"a": Range(low=1, high=9), "b": Range(low=0.5, high=2.0), "c": Range(low=1, high=1000, log=True), "d": [5]}

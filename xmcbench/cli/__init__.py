@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from typing import Annotated
@@ -27,6 +28,7 @@ from xmcbench.cli import (
     tables,
     teachers,
 )
+from xmcbench.cli.terminal import EscapingFormatter, echo
 from xmcbench.errors import XMCBenchError
 
 USER_ERROR = 2  # exit code: invalid input
@@ -62,9 +64,9 @@ def _version(wanted: bool) -> None:
         from importlib.metadata import PackageNotFoundError, version
 
         try:
-            typer.echo(version("xmcbench"))
+            echo(version("xmcbench"))
         except PackageNotFoundError:
-            typer.echo("not installed")
+            echo("not installed")
         raise typer.Exit
 
 
@@ -80,6 +82,8 @@ def _options(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error that a user can cause is printed on one line, never as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(EscapingFormatter())
     try:
         app(args=arguments)
     except XMCBenchError as problem:
@@ -88,13 +92,13 @@ def main(arguments: list[str] | None = None) -> None:
         from xmcbench.files.secrets import redact
 
         for line in str(problem).splitlines():
-            print(f"error: {redact(line)}", file=sys.stderr)
+            echo(f"error: {redact(line)}", err=True)
         sys.exit(USER_ERROR)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
         sys.exit(USER_ERROR)
     except OSError as problem:
-        print(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", file=sys.stderr)
+        echo(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", err=True)
         sys.exit(USER_ERROR)
     except Exception as problem:
         from xmcbench.files.secrets import redact
@@ -102,5 +106,5 @@ def main(arguments: list[str] | None = None) -> None:
 
         if "--debug" in arguments or (failure := plugin_failure(problem)) is None:
             raise
-        print(f"error: {redact(failure)}", file=sys.stderr)
+        echo(f"error: {redact(failure)}", err=True)
         sys.exit(USER_ERROR)

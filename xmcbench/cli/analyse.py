@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir, TableFormat
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,20 +53,20 @@ def analyse(
     place = Store(store)
     named = list({record.key: record for run in runs for record in find_trials(place, run)}.values())
     if len({record.trial.dataset_hash for record in named}) > 1:
-        typer.echo(render_tables([across_datasets_table(named, metric)], format))
+        echo(render_tables([across_datasets_table(named, metric, place.resampled)], format))
         return
     records = list({record.key: record for record in (find_trial(place, run) for run in runs)}.values())
     dataset = load(records[0].trial.dataset, data)
     vectors = _similarity(place, similarity, records[0].trial.dataset_hash) if similarity else None
     analyses = analyse_together(place, records, dataset, k, vectors)
-    typer.echo(render_tables(analysis_tables(analyses), format))
+    echo(render_tables(analysis_tables(analyses), format))
     if out is not None:
         written = write_analyses(analyses, out)
         if figures:
             from xmcbench.reporting.plots import write_analysis_figures
 
             written += write_analysis_figures(analyses, out, figures)
-        typer.echo("\n".join(f"wrote {path}" for path in written), err=True)
+        echo("\n".join(f"wrote {path}" for path in written), err=True)
 
 
 def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
+from xmcbench.cli.terminal import echo
 
 FAILED = 1  # exit code: a rule is broken
 
@@ -42,13 +43,19 @@ def check(
         for result in results:
             if result.found is not None:
                 broken += 1
-                typer.echo(f"BROKEN   {result.rule.name}")
-                typer.echo("\n".join(f"         {line}" for line in result.explanation.splitlines()))
+                echo(f"BROKEN   {result.rule.name}")
+                echo("\n".join(f"         {line}" for line in result.explanation.splitlines()))
             elif result.skipped:
-                typer.echo(f"skipped  {result.rule.name}: {result.skipped}")
+                echo(f"skipped  {result.rule.name}: {result.skipped}")
             else:
-                typer.echo(f"ok       {result.rule.name}")
+                echo(f"ok       {result.rule.name}")
     if chosen == "method" and (hint := registry().import_remark(registry().method(name).origin.distribution)):
-        typer.echo(hint)
-    typer.echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else "all rules kept"))
+        echo(hint)
+    if chosen == "method":
+        thing = registry().method(name).thing
+        echo(
+            f"hint: results are kept under version {thing.info.version} of {name}: raise MethodInfo.version with every "
+            "change of code that moves results; `xmcbench run` says where code changed and version did not"
+        )
+    echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else "all rules kept"))
     raise typer.Exit(FAILED if broken else 0)

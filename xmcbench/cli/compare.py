@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -43,30 +44,18 @@ def compare(
     records = sides[0][0], sides[1][0]
     names = _names(records, metrics)
     if max(map(len, sides)) > 1:
-        _check_seeds(*sides)
-        typer.echo(render_tables([_stored_metrics(place, sides, names)], format))
+        echo(render_tables([_stored_metrics(place, sides, names)], format))
         return
     try:
         dataset = load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
-        typer.echo(render_tables([_stored_metrics(place, sides, names)], format))
-        typer.echo(f"\nno breakdown and no example queries: {problem}", err=True)
+        echo(render_tables([_stored_metrics(place, sides, names)], format))
+        echo(f"\nno breakdown and no example queries: {problem}", err=True)
         return
     predictions, comparison = _compare(place, records, dataset, names, k)
-    typer.echo(render_tables([*_tables(records, comparison)], format))
+    echo(render_tables([*_tables(records, comparison)], format))
     if format == "table" and queries:
-        typer.echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
-
-
-def _check_seeds(first: Sequence[Record], second: Sequence[Record]) -> None:
-    """Raise XMCBenchError unless both have the same seeds."""
-    from xmcbench.errors import XMCBenchError
-
-    seeds = [[record.trial.seed for record in side] for side in (first, second)]
-    if seeds[0] != seeds[1]:
-        labels = (side[0].trial.label for side in (first, second))
-        listed = " and ".join(f"{label} with {own}" for label, own in zip(labels, seeds, strict=True))
-        raise XMCBenchError(f"found the seeds of {listed}, expected the same: name single trials by their keys")
+        echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
 
 
 def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
@@ -101,10 +90,9 @@ def _compare(
 
 def _stored_metrics(store: Store, sides: tuple[list[Record], list[Record]], names: Sequence[str]) -> TextTable:
     """The metrics alone, from their stored values on resamples, over all seeds."""
-    from xmcbench.evaluation.comparison import Measured, compare_seeds
+    from xmcbench.evaluation.stored import compare_stored
 
-    first, second = ([Measured(r.metrics, store.resampled(r, names)) for r in side] for side in sides)
-    return _metrics_table((sides[0][0], sides[1][0]), compare_seeds(first, second), len(first))
+    return _metrics_table((sides[0][0], sides[1][0]), compare_stored(store, *sides, names), _seeds(*sides))
 
 
 def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[TextTable]:
@@ -113,12 +101,22 @@ def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[
         yield _table(f"P@{comparison.k} by {name}", "labels", parts, ())
 
 
-def _metrics_table(records: tuple[Record, Record], compared: Sequence[ComparedMetric], num_seeds: int = 1) -> TextTable:
+def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
+    """What the intervals are over, in words."""
+    seeds = [[record.trial.seed for record in side] for side in (first, second)]
+    if len(first) == len(second) == 1:
+        return "over test queries, paired; one seed: nothing is known of other training runs"
+    if seeds[0] == seeds[1]:
+        return f"over test queries and {len(first)} seeds, Student's, paired"
+    return f"over test queries, paired, and seeds ({len(first)} and {len(second)}), not paired, Student's"
+
+
+def _metrics_table(
+    records: tuple[Record, Record], compared: Sequence[ComparedMetric], over: str | None = None
+) -> TextTable:
     from xmcbench.cli.find import described
 
-    over = "paired bootstrap over test queries"
-    if num_seeds > 1:
-        over = f"over test queries and {num_seeds} seeds, Student's, paired"
+    over = over or _seeds(*([record] for record in records))
     notes = (
         f"1: {described(records[0])}",
         f"2: {described(records[1])}",
@@ -140,7 +138,7 @@ def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tup
         star = "*" if difference.significant else ""
         values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
         interval = f"{100 * low:+.2f} to {100 * high:+.2f}"
-        rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * result.detectable:.2f}"))
+        rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * difference.detectable():.2f}"))
     return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p", "sees"), tuple(rows), notes)
 
 

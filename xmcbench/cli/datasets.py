@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.datasets_import import export, fetch, import_dataset
+from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
@@ -24,6 +25,7 @@ DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets
 
 
 app.command("import")(import_dataset)
+app.command("remove")(remove_dataset)
 app.command()(fetch)
 app.command()(export)
 
@@ -54,10 +56,10 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     sources += [own_source(data_dir / name) for name in own_names(data_dir) if name not in known]
     header = ["dataset", "here", "train", "test", "labels", "A", "B", "licence", "source"]
     rows = [_row(source, data_dir) for source in sources]
-    typer.echo(tabulate(rows, header, disable_numparse=True, maxcolwidths=[None] * 7 + [20, 60]))
-    typer.echo()
-    typer.echo(tabulate([[family.name, family.summary] for family in families], ["any size", "what it is"]))
-    typer.echo(f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files.")
+    echo(tabulate(rows, header, disable_numparse=True, maxcolwidths=[None] * 7 + [20, 60]))
+    echo()
+    echo(tabulate([[family.name, family.summary] for family in families], ["any size", "what it is"]))
+    echo(f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files.")
 
 
 @app.command()
@@ -99,10 +101,8 @@ def prepare(
             with atomic_write(_token_lengths(directory) / f"{encoder.replace('/', '--')}.json") as file:
                 file.write(json.dumps(content, indent=1).encode())
     card = dataset.card
-    typer.echo(
-        f"{name}: {card.num_train:,} training queries, {card.num_test:,} test queries, {card.num_labels:,} labels"
-    )
-    typer.echo(f"prepared copy: {directory}")
+    echo(f"{name}: {card.num_train:,} training queries, {card.num_test:,} test queries, {card.num_labels:,} labels")
+    echo(f"prepared copy: {directory}")
 
 
 @app.command()
@@ -124,21 +124,21 @@ def show(
     directory = prepared_directory(source, data_dir, default_cache_dir())
     rows = [*_statistics(dataset.card, read_statistics(directory)), *_tokens(directory)]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
-    typer.echo(tabulate(rows, [dataset.card.name, ""], disable_numparse=True))
+    echo(tabulate(rows, [dataset.card.name, ""], disable_numparse=True))
     for query in range(min(samples, dataset.card.num_train)):
-        typer.echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
+        echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
         targets = dataset.train.targets
         labels = targets.indices[targets.indptr[query] : targets.indptr[query + 1]]
         for label in labels[:SHOWN_LABELS]:
-            typer.echo(f"  label {label}: {_short(dataset.label_texts[int(label)])}")
+            echo(f"  label {label}: {_short(dataset.label_texts[int(label)])}")
         if len(labels) > SHOWN_LABELS:
-            typer.echo(f"  and {len(labels) - SHOWN_LABELS:,} more labels")
+            echo(f"  and {len(labels) - SHOWN_LABELS:,} more labels")
     if figures is not None:
         from xmcbench.reporting.plots.of_datasets import label_distribution
 
         path = figures / f"{name}-labels.svg"
         label_distribution(dataset, path)
-        typer.echo(f"\n{path}")
+        echo(f"\n{path}")
 
 
 def _statistics(card: DatasetCard, counts: Statistics) -> Iterator[tuple[str, str]]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as changed
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.terminal import echo
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterator
 
     from xmcbench.data.importing.rows import Columns, Row
     from xmcbench.data.importing.write import Imported
@@ -23,16 +26,18 @@ class Format(StrEnum):
     HUGGING_FACE = "hf"
     ANNIF = "annif"
     PECOS = "pecos"
+    LLMS4SUBJECTS = "llms4subjects"  # clones of public repositories
+    SPACK = "spack"
 
 
 def import_dataset(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows, or a folder (beir, hf).")],
+    path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows; for some formats a folder.")],
     name: Annotated[str, typer.Option(help="Name of the new dataset: a folder of the data directory.")],
     format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = Format.TABLE,
     text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
     labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
-    separator: Annotated[str, typer.Option(help="Separates labels within a field.")] = ";",
+    separator: Annotated[str | None, typer.Option(help="Separates labels within a field. [default: ;]")] = None,
     label_texts: Annotated[
         Path | None, typer.Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
     ] = None,
@@ -45,21 +50,24 @@ def import_dataset(
         ),
     ] = 0.2,
     deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the dataset of that name.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
     from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
+    from xmcbench.data.importing.folders import check_name
     from xmcbench.data.importing.rows import Columns
+    from xmcbench.data.importing.separators import SEPARATOR, check_separator, suspicion
     from xmcbench.data.importing.write import split_by_hash, write_dataset
     from xmcbench.data.prepared import default_data_dir
-    from xmcbench.errors import XMCBenchError
 
-    if Path(name).name != name or name in ("", ".", ".."):
-        raise XMCBenchError(f"--name: found {name!r}, expected a plain folder name")
+    check_name(name)
+    folder = (data or context.obj or default_data_dir()) / name
+    if format in (Format.LLMS4SUBJECTS, Format.SPACK):
+        return _report(_import_clone(path, format, folder, replace))
+    columns = Columns(text, labels, SEPARATOR if separator is None else separator)
     texts = read_label_texts(label_texts, language) if label_texts else None
-    columns = Columns(text, labels, separator)
-    splits: Mapping[str, Iterable[Row]]
     if format == Format.BEIR:
         splits, texts = read_beir(path)
     elif format == Format.HUGGING_FACE:
@@ -68,12 +76,28 @@ def import_dataset(
         splits = {"train": _rows(path, format, columns, encoding), "test": _rows(test, format, columns, encoding)}
     else:
         train_rows, test_rows = split_by_hash(_rows(path, format, columns, encoding), test_share)
-        splits = {"train": train_rows, "test": test_rows}
-    folder = (data or context.obj or default_data_dir()) / name
-    _report(write_dataset(splits["train"], splits["test"], folder, str(path), texts, deduplicate))
+        splits = {"train": iter(train_rows), "test": iter(test_rows)}
+    rows = {split: list(read) for split, read in splits.items()}
+    if format in (Format.TABLE, Format.HUGGING_FACE):
+        every = [*rows["train"], *rows["test"]]
+        if separator is None:
+            check_separator(every, str(path))
+        elif found := suspicion(every):
+            echo(f"note: {found[1]}")
+    _report(write_dataset(rows["train"], rows["test"], folder, str(path), texts, deduplicate, replace))
 
 
-def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterable[Row]:
+def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> Imported:
+    from xmcbench.data.importing.folders import new_folder
+    from xmcbench.data.importing.llms4subjects import import_llms4subjects
+    from xmcbench.data.importing.spack import import_spack
+
+    read = import_spack if format == Format.SPACK else import_llms4subjects
+    with new_folder(folder, replace) as made:  # refused before thousands of files are read
+        return changed(read(clone, made), folder=folder)
+
+
+def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
     from xmcbench.data.importing.corpora import read_annif, read_pecos
     from xmcbench.data.importing.rows import read_rows
 
@@ -83,14 +107,38 @@ def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) ->
 
 
 def _report(imported: Imported) -> None:
-    typer.echo(
+    echo(
         f"{imported.folder}: {imported.train:,} training rows, {imported.test:,} test rows, {imported.labels:,} labels"
     )
     what = "left out" if imported.removed else "kept, --deduplicate leaves them out"
     if imported.repeated:
-        typer.echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
+        echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
     if imported.shared:
-        typer.echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
+        echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
+
+
+def remove_dataset(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset in a folder of the data directory.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
+) -> None:
+    """Delete the folder of a dataset, and its prepared copies."""
+    import shutil
+
+    from xmcbench.data.importing.folders import check_name, check_removable, remove
+    from xmcbench.data.prepared import default_data_dir, prepared_copies
+
+    check_name(name)
+    folder = (data or context.obj or default_data_dir()) / name
+    check_removable(folder)
+    copies = prepared_copies(name)
+    if not yes:
+        typer.confirm(f"Delete {folder} and {len(copies)} files and folders of prepared copies?", abort=True)
+    remove(folder)
+    for copy in copies:
+        shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
+    echo(f"deleted {folder}")
 
 
 def fetch(
@@ -113,7 +161,7 @@ def fetch(
     source = find_source(name, data_dir)
     message = source.missing(data_dir)
     if message is None:
-        typer.echo(f"{name} is already on disk")
+        echo(f"{name} is already on disk")
         return
     if archive is None and not source.download:
         raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
@@ -124,7 +172,7 @@ def fetch(
     files = unpack(packed, data_dir / source.name)
     if archive is None:
         packed.unlink()
-    typer.echo(f"{data_dir / source.name}: {', '.join(files)}")
+    echo(f"{data_dir / source.name}: {', '.join(files)}")
 
 
 def _downloaded(url: str, data_dir: Path) -> Path:
@@ -152,4 +200,4 @@ def export(
     from xmcbench.data.prepared import default_data_dir
 
     exporting.export(load(name, data or context.obj or default_data_dir()), folder)
-    typer.echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
+    echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")

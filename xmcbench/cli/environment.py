@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.terminal import echo
+
 if TYPE_CHECKING:
     from xmcbench.trial.environment import Environment
 
@@ -19,8 +21,8 @@ MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="A method that
 def make(method: MethodName) -> None:
     """Install the packages of a method in a separate environment, in the cache."""
     environment = _environment(method)
-    typer.echo(f"{method}: installing {' '.join((*environment.no_dependencies, *environment.requirements))}", err=True)
-    typer.echo(f"{method}: {environment.make()}")
+    echo(f"{method}: installing {' '.join((*environment.no_dependencies, *environment.requirements))}", err=True)
+    echo(f"{method}: {environment.make()}")
 
 
 @app.command("use")
@@ -30,7 +32,7 @@ def use(
 ) -> None:
     """Use an existing environment."""
     _environment(method).use(python)
-    typer.echo(f"{method}: {python.absolute()}")
+    echo(f"{method}: {python.absolute()}")
 
 
 def _environment(name: str) -> Environment:

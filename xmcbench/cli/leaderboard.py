@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis
     from xmcbench.reporting import Leaderboard
-    from xmcbench.reporting.claims import Claim
+    from xmcbench.reporting.claims import ClaimFile
     from xmcbench.reporting.published import PublishedRow
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -53,7 +54,8 @@ def leaderboard(
 
     text = format in reporting.FORMATS
     measured, published = _rows(store, source, rows or [])
-    claims = () if format == "latex" else reporting.read_claims()  # a paper has its own
+    claims = reporting.read_claims()
+    shown = () if format == "latex" else claims.claims  # a paper has its own
     overview = text and not dataset and not method and not variants
     if overview and (own := measured.datasets(store)):
         overview = False
@@ -74,7 +76,7 @@ def leaderboard(
         paper=format == "latex",
     )
     with _uncollected():
-        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims)
+        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, shown)
         if bib is not None:
             _write_text(reporting.bibliography(board, published), bib)
         if text:
@@ -124,7 +126,7 @@ class _Measured:
         shown = {key for group in board.groups for row in group.rows for key in row.keys}
         for place in {id(place): place for place in self.places.values()}.values():
             own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            results |= analyses(place, own, data, on_problem=lambda line: typer.echo(f"warning: {line}", err=True))
+            results |= analyses(place, own, data, on_problem=lambda line: echo(f"warning: {line}", err=True))
         return results
 
 
@@ -132,7 +134,7 @@ def _measured(store: Path) -> _Measured:
     """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
     from xmcbench.reporting.published import ACCEPTED
 
-    folders = [place for place in (ACCEPTED, store) if (place / "trials").is_dir()]
+    folders = [place for place in (ACCEPTED, store) if (place / "trials").exists() or place.is_file()]
     measured = _Measured({}, {})
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
@@ -174,7 +176,7 @@ def _width() -> int | None:
 
 def _write_text(text: str, output: Path | None) -> None:
     if output is None:
-        typer.echo(text)
+        echo(text)
         return
     from xmcbench.files.atomic import atomic_write
 
@@ -189,7 +191,7 @@ def _write_folder(
     output: Path | None,
     data: Path,
     bibtex: dict[str, str],
-    claims: Sequence[Claim],
+    claims: ClaimFile,
 ) -> None:
     """Write a page or figures into a folder."""
     analyses = measured.analyses(board, data)
@@ -203,4 +205,4 @@ def _write_folder(
 
         written = write_figures(board, measured.records, output or Path("leaderboard-figures"), format, analyses)
     others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-    typer.echo(f"{written[0]}{others}" if written else "nothing to draw")
+    echo(f"{written[0]}{others}" if written else "nothing to draw")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import typer
+from xmcbench.cli.terminal import echo
 
 HEADERS = ("method", "summary", "distribution", "version", "needs")
 BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
@@ -25,11 +25,11 @@ def methods() -> None:
         )
         for method in plugins.all("method")
     ]
-    typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):
-            typer.echo(f"\n{remark}")
+            echo(f"\n{remark}")
     if plugins.broken:
-        typer.echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
+        echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
         broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]
-        typer.echo(tabulate(broken, headers=BROKEN_HEADERS, disable_numparse=True))
+        echo(tabulate(broken, headers=BROKEN_HEADERS, disable_numparse=True))

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from xmcbench.cli.terminal import echo
+
 TEMPLATES = Path(__file__).with_name("templates")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -98,9 +100,9 @@ def new(
         (target / path).parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(target / path) as file:
             file.write(_render(template, package.values()).encode())
-        typer.echo(str(target / path))
-    typer.echo(f"\npip install -e {target}\nxmcbench check {package.registered_name} --kind {kind.plugin}")
-    typer.echo(f"(cd {target} && {package.values()['command']})")
+        echo(str(target / path))
+    echo(f"\npip install -e {target}\nxmcbench check {package.registered_name} --kind {kind.plugin}")
+    echo(f"(cd {target} && {package.values()['command']})")
 
 
 def _render(template: str, values: dict[str, str]) -> str:

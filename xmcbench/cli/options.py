@@ -11,7 +11,9 @@ RUN = typer.Argument(metavar="RUN", help="A trial: its key or the start of it, o
 
 RunName = Annotated[str, RUN]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
-SuitePath = Annotated[Path, typer.Argument(help="The suite file.", show_default=False)]
+SuitePath = Annotated[
+    Path, typer.Argument(help="The suite: a file, or a name of a bundled suite, as in quickstart.", show_default=False)
+]
 Only = Annotated[str, typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches.")]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
@@ -22,7 +23,9 @@ def plan(
     accelerator: Annotated[
         str, typer.Option(metavar="NAME", help="A device, as h100; here: this machine, measured.")
     ] = "a100-80gb",
-    workers: Annotated[int, typer.Option(min=1, metavar="N", help="Devices per trial.")] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Devices per trial.", show_default="the suite's")
+    ] = None,
     utilisation: Annotated[
         float, typer.Option(min=0.01, max=1, metavar="SHARE", help="Assumed fraction of peak throughput.")
     ] = 0.3,
@@ -41,37 +44,49 @@ def plan(
 ) -> None:
     """Predict operations, hours, memory and network traffic of each trial of a suite, without running any.
 
-    Exit code: 0 every trial fits into memory; 1 a trial does not; 2 invalid input.
+    Exit code: 0 every trial fits into memory and the suite's time limit; 1 a trial does not; 2 invalid input.
     """
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.accelerators import HERE
     from xmcbench.engine.planning.accelerators import accelerator as find
     from xmcbench.engine.planning.memory import device_kind
-    from xmcbench.engine.planning.trials import Machine, Planner
+    from xmcbench.engine.planning.trials import Machine, Planner, too_long
     from xmcbench.engine.planning.workload import Lengths
-    from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import render_tables
     from xmcbench.run.plan import select
+    from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
 
-    machine = Machine(find(accelerator), workers, utilisation, device_kind() if accelerator == HERE else "cuda")
+    machine = Machine(find(accelerator), utilisation, device_kind() if accelerator == HERE else "cuda")
     asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
     planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
+    share = Share(workers=workers)
     trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
+    plans, left_out = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
+    grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
+    echo(render_tables(grids, format))
+    for line in left_out:
+        echo(f"not planned: {line}", err=True)
+    overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
+    for reason in overlong:
+        echo(f"too long: {reason}", err=True)
+    raise typer.Exit(1 if overlong or any(_fits(plan, machine) == "no" for plan in plans) else 0)
+
+
+def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str]]:
+    """The plans of trials, once for all seeds, and why others have none."""
+    from xmcbench.errors import XMCBenchError
+
     plans: list[TrialPlan] = []
     left_out: list[str] = []
-    for trial in {(trial.dataset, trial.label): trial for trial in reversed(trials)}.values():
+    first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
+    for trial in reversed(first.values()):
         try:
-            plans.append(planner.plan(trial))
+            plans.append(plan(trial))
         except XMCBenchError as problem:
             left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
-    plans.reverse()
-    grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
-    typer.echo(render_tables(grids, format))
-    for line in reversed(left_out):
-        typer.echo(f"not planned: {line}", err=True)
-    raise typer.Exit(0 if all(_fits(plan, machine) != "no" for plan in plans) else 1)
+    return plans, left_out
 
 
 def _fits(plan: TrialPlan, machine: Machine) -> str:
@@ -88,6 +103,7 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
     rows = [
         (
             _name(plan.trial, plans),
+            str(plan.workers),
             *(
                 format_value(value, "count")
                 for value in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)
@@ -102,12 +118,23 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
     device = machine.accelerator
     total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
-        f"{machine.workers} x {device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
+        f"{device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds: {format_value(total, 'hours')} device hours",
-        f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and sent are per worker",
+        f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and bytes sent per step: of a device",
         *dict.fromkeys(note for plan in plans for note in plan.notes),
     ]
-    headings = ("trial", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent per step", "fits")
+    headings = (
+        "trial",
+        "devices",
+        "steps",
+        "pool",
+        "tokens",
+        "flops",
+        "device hours",
+        "memory",
+        "sent",
+        "fits",
+    )
     return TextTable("plan", headings, tuple(rows), tuple(notes))
 
 

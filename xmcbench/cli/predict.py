@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
@@ -44,7 +45,7 @@ def predict(
     predictions = load_saved_model(place, record).predict(texts, min(k, len(labels)))
     rankings = zip(texts, _answers(predictions, labels), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
-    typer.echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
+    echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
 
 
 def _lines(file: Path) -> list[str]:

@@ -11,6 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from xmcbench.cli.terminal import echo, escaped
+
 if TYPE_CHECKING:
     from xmcbench.run.display import Display
     from xmcbench.run.plan import PlannedTrial
@@ -40,10 +42,10 @@ class Lines:
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self._last[planned.trial.key] = ("", -1)
-        print(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}", flush=True)
+        echo(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}")
 
     def wait(self, planned: PlannedTrial) -> None:
-        print(f"  {_name(planned)}: waiting for another run that holds it", flush=True)
+        echo(f"  {_name(planned)}: waiting for another run that holds it")
 
     def expect(self, seconds: float) -> None:
         self._left = f" (run: {_about(seconds)} left)"
@@ -53,10 +55,10 @@ class Lines:
         if now != self._last[planned.trial.key]:
             self._last[planned.trial.key] = now
             line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-            print(f"  {self._which(planned)}{line}{self._left}", flush=True)
+            echo(f"  {self._which(planned)}{line}{self._left}")
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
-        print(f"  {self._which(planned)}{_outcome(record)}", flush=True)
+        echo(f"  {self._which(planned)}{_outcome(record)}")
         del self._last[planned.trial.key]
 
     def _which(self, planned: PlannedTrial) -> str:
@@ -86,7 +88,8 @@ class Bars:
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         task, _ = self._tasks[planned.trial.key]
-        self._bars.update(task, completed=progress.fraction, note=f"{progress.stage} {_figures(progress)}")
+        note = f"{escaped(progress.stage)} {_figures(progress)}"
+        self._bars.update(task, completed=progress.fraction, note=note)
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         task, name = self._tasks.pop(planned.trial.key)
@@ -95,7 +98,7 @@ class Bars:
 
 
 def _name(planned: PlannedTrial) -> str:
-    return f"{planned.trial.dataset}/{planned.trial.label} seed {planned.trial.seed}"
+    return escaped(f"{planned.trial.dataset}/{planned.trial.label} seed {planned.trial.seed}")
 
 
 def _about(seconds: float) -> str:
@@ -107,11 +110,11 @@ def _about(seconds: float) -> str:
 
 
 def _figures(progress: TrialProgress) -> str:
-    return " ".join(f"{name}={value:.4g}" for name, value in progress.metrics.items())
+    return escaped(" ".join(f"{name}={value:.4g}" for name, value in progress.metrics.items()))
 
 
 def _outcome(record: Record) -> str:
     """The status of the trial and, for a failure, the path of its log."""
     from xmcbench.run.outcome import explain
 
-    return explain(record) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")
+    return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

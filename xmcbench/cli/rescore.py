@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -45,7 +46,7 @@ def rescore(
             continue
         if rescored != record:
             place.write_record(rescored)
-        typer.echo(f"{record.key} {record.trial.label} on {record.trial.dataset}: {_changes(record, rescored)}")
+        echo(f"{record.key} {record.trial.label} on {record.trial.dataset}: {_changes(record, rescored)}")
     if refused:
         others = f" (and {len(refused) - 1} more of {len(chosen)} records)" if len(refused) > 1 else ""
         raise XMCBenchError(f"not rescored: {refused[0]}{others}")
@@ -85,22 +86,24 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.evaluation.stored import stored_predictions
+    from xmcbench.trial.budget import allowed
     from xmcbench.trial.record import METRIC_VERSION, Status
+    from xmcbench.trial.store import PREDICTIONS, RESAMPLED, digest_of
 
     predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
     scores = score_predictions(predictions, dataset, names, find_evaluators(names))
-    store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
+    own = digest_of(store.directory(record.key) / PREDICTIONS)  # for a record of before
+    resampled = store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
     rescored: dict[str, Any] = {
+        "digests": {PREDICTIONS: own, **record.digests, RESAMPLED: resampled},
         "metrics": scores.metrics,
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,
     }
     if _unscored(store, record):
-        over = any(
-            record.spent.get(name, 0) > limit + record.spent.get("largest_step", {}).get(name, 0)
-            for name, limit in record.trial.budget.spending().items()
-        )
+        limits = record.trial.budget.spending().items()
+        over = any(record.spent.get(name, 0) > allowed(name, limit, record.spent) for name, limit in limits)
         rescored |= {"failure": None, "status": Status.OVER_BUDGET if over else Status.OK}
     return record.model_copy(update=rescored)
 

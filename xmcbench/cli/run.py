@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.run.display import Display
@@ -37,6 +38,9 @@ class Where(StrEnum):
 # Options of this command only, in the order of its help.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")]
+Changed = Annotated[
+    bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
+]
 Track = Annotated[
     list[str] | None, typer.Option(metavar="NAME", help="Also log to a tracker, as tensorboard or mlflow.")
 ]
@@ -74,6 +78,7 @@ def run(
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
     retry: Retry = False,
+    changed: Changed = False,
     track: Track = None,
     debug: Debug = False,
     executor: On = Where.LOCAL,
@@ -103,6 +108,7 @@ def run(
         encoder=encoder,
         only=only,
         retry=retry,
+        changed=changed,
         debug=debug,
         executor=_executor(executor, debug, parallel, {"address": address, "storage": storage}),
         parallel=parallel,
@@ -112,16 +118,14 @@ def run(
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
     runner = Runner(settings)
     plan = runner.plan()
-    if runner.suite.tune:
-        typer.echo(_tuning(runner.suite.tune))
-    _print_plan(plan)
+    _print_plan(plan, runner.suite.tune, runner.too_long(plan))
     if dry_run:
         return
     _note_uncommitted(plan)
     records = _run_all(runner, plan, trackers)
     _print_leaderboard(records, runner.suite.metrics, runner.store)
     if runner.suite.tables or runner.suite.equal:
-        typer.echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
+        echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise typer.Exit(exit_code(records))
 
 
@@ -139,7 +143,7 @@ def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tr
             note_chosen(runner, records)
             return records
     except KeyboardInterrupt:
-        typer.echo("interrupted: the next run resumes unfinished trials", err=True)
+        echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -183,9 +187,11 @@ def _tuning(tune: Tune) -> str:
     return f"tuned first: {samples}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
-def _print_plan(plan: Sequence[PlannedTrial]) -> None:
+def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence[str]) -> None:
     from tabulate import tabulate
 
+    if tune:
+        echo(_tuning(tune))
     rows = [
         (
             planned.trial.label,
@@ -198,7 +204,9 @@ def _print_plan(plan: Sequence[PlannedTrial]) -> None:
         for planned in plan
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
-    typer.echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+    echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+    for note in notes:
+        echo(f"note: {note}", err=True)
 
 
 def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
@@ -208,9 +216,7 @@ def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
 
     if any(planned.action in (Action.RUN, Action.RESUME) for planned in plan) and (files := uncommitted()):
         others = f" and {len(files) - 1} more" if len(files) > 1 else ""
-        typer.echo(
-            f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True
-        )
+        echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
 
 
 def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str], store: Store) -> None:
@@ -223,4 +229,4 @@ def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str], store: 
     table = reporting.leaderboard(
         records, view=reporting.View(metrics=metrics), resampled=lambda key, names: store.resampled(by_key[key], names)
     )
-    typer.echo("\n" + reporting.render(table))
+    echo("\n" + reporting.render(table))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.scoring import Scores
@@ -44,14 +45,14 @@ def score(
     loaded = load(dataset, data_dir=data)
     imported = import_predictions(predictions, loaded, names, evaluators)
     label = name or predictions.name.partition(".")[0]
-    typer.echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
-    typer.echo(_table(imported.scores))
+    echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
+    echo(_table(imported.scores))
     for warning in imported.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+        echo(f"warning: {warning}", err=True)
     if store is not None:
         place = Store(store)
         record = imported.store(place, loaded, label, sys.argv)
-        typer.echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
+        echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
 
 
 def _repeated(names: list[str]) -> list[str]:

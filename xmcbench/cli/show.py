@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import RunName, Seed, StoreDir
+from xmcbench.cli.terminal import echo, escaped
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
@@ -30,13 +31,11 @@ def show(
     place = Store(store)
     record = find_record(place, run, seed)
     if format == "json":
-        typer.echo(record.model_dump_json(indent=1))
+        echo(record.model_dump_json(indent=1))
     elif format == "suite":
-        import yaml
-
         from xmcbench.reporting.describe import reproducing_suite
 
-        typer.echo(yaml.safe_dump(reproducing_suite(record), sort_keys=False, allow_unicode=True), nl=False)
+        echo(reproducing_suite(record), nl=False)
     else:
         _print(record, place)
 
@@ -46,10 +45,9 @@ def _print(record: Record, store: Store) -> None:
     from rich.text import Text
 
     from xmcbench.reporting.describe import describe
-    from xmcbench.reporting.numbers import printable
 
     console = Console(highlight=False, soft_wrap=True)
-    for section in describe(record):
+    for section in describe(record, store.root):
         console.print(Text(section.title, style="bold"))
         width = max(len(name) for name, _ in section.rows)
         for name, value in section.rows:
@@ -57,8 +55,8 @@ def _print(record: Record, store: Store) -> None:
         console.print()
     if record.failure and record.failure.log_tail:
         console.print(Text("End of the log", style="bold"))
-        console.print(Text("\n".join(map(printable, record.failure.log_tail.splitlines()))))
+        console.print(Text(escaped(record.failure.log_tail)))
         console.print()
     directory = store.directory(record.key)
     files = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-    console.print(Text(f"{directory}: {', '.join(files)}", style="dim"))
+    console.print(Text(escaped(f"{directory}: {', '.join(files)}"), style="dim"))

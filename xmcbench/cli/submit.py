@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from xmcbench.cli.options import RUN, DataDir, StoreDir
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from xmcbench.data import Dataset
+    from xmcbench.engine.planning.recount import Recount
+    from xmcbench.engine.planning.trials import Planner
     from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def submit(
@@ -39,113 +44,155 @@ def submit(
 
     Exit code: 0 if nothing is wrong, 1 otherwise.
     """
-    from functools import cache
-
-    from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
 
     if check == (run is not None):
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
     if comment is not None and not check:
         raise XMCBenchError("submit: --comment needs --check")
-    dataset = cache(partial(load, data_dir=data))
+    checker = _Checker(data)
     if run is None:
-        problems = _check(to, dataset, comment, verified, base)
+        problems = _check(to, checker, comment, verified, base)
     else:
-        problems = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, dataset)
+        problems = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, checker)
     for problem in problems:
-        typer.echo(problem, err=True)
+        echo(problem, err=True)
     raise typer.Exit(1 if problems else 0)
 
 
+@dataclass
+class _Checker:
+    """Checks records against the datasets in the folder `data`."""
+
+    data: Path
+
+    def __post_init__(self) -> None:
+        self.dataset: Callable[[str], Dataset] = cache(self._load)
+
+    def _load(self, name: str) -> Dataset:
+        from xmcbench.data import load
+
+        return load(name, data_dir=self.data)
+
+    @cached_property
+    def planner(self) -> Planner:
+        from xmcbench.data.prepared import default_cache_dir
+        from xmcbench.engine.planning.accelerators import HERE, accelerator
+        from xmcbench.engine.planning.trials import Machine, Planner
+        from xmcbench.engine.planning.workload import Lengths
+
+        return Planner(self.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
+
+    def recount(self, record: Record) -> Recount:
+        """The costs of a trial, counted again."""
+        from xmcbench.engine.planning.recount import recount
+
+        return recount(record, self.planner)
+
+
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
-    """Add the accepted trial to the verified ones if it lies within the corridor of the runs in the store."""
+    """Write how close the runs of the store are to an accepted result: verified if they are equivalent."""
     from xmcbench.cli.find import find_trial
     from xmcbench.reporting import verification
     from xmcbench.trial.store import Store
 
     accepted = Store(to)
     record = find_trial(accepted, run)
-    outcome = verification.verify(accepted, record, Store(place).records())
-    known = verification.read_verifications(verified)
-    verification.write_verifications({**known, record.key: outcome}, verified)
-    typer.echo(f"{verified}: {record.key} verified by {len(outcome.seeds)} runs, {len(outcome.corridor)} metrics")
+    outcome = verification.verify(accepted, record, Store(place))
+    verification.write_verification(outcome, verified)
+    verdict = "verified" if outcome.verified else f"not verified within {verification.MARGIN:g} point"
+    echo(f"{verified}: {', '.join(outcome.records)} {verdict}: {outcome}")
     return []
 
 
-def _hand_in(run: str, to: Path, place: Path, dataset: Callable[[str], Dataset]) -> list[str]:
+def _hand_in(run: str, to: Path, place: Path, checker: _Checker) -> list[str]:
     """Add the trial to the accepted results, unless something is wrong with it."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.reporting import submission
+    from xmcbench.reporting import acceptance, submission
     from xmcbench.trial.store import Store
 
     store = Store(place)
     record = find_trial(store, run)
-    problems = [*submission.outdated(record), *submission.problems(record)]
-    problems += submission.differences(store, record, dataset(record.trial.dataset))
+    problems = [*acceptance.outdated(record), *acceptance.problems(record)]
+    problems += submission.differences(store, record, checker.dataset(record.trial.dataset))
+    if not problems:
+        costs = checker.recount(record)
+        problems = costs.problems
     if problems:
         return [f"not submitted: {record.key}: {problem}" for problem in problems]
     directory = submission.accept(store, record, to)
-    typer.echo(f"{directory}: written, {len(record.metrics)} metrics recomputed; commit it and open a pull request")
+    checked = f"{len(record.metrics)} metrics recomputed, costs {costs}"
+    echo(f"{directory}: written, {checked}; commit it and open a pull request")
     return []
 
 
-def _check(
-    folder: Path, dataset: Callable[[str], Dataset], comment: Path | None, verified: Path, base: Path | None
-) -> list[str]:
-    """Every problem of every accepted trial, a line each; the review goes to `comment`."""
+def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path, base: Path | None) -> list[str]:
+    """Every problem of every accepted trial, a line each; the review goes to `comment`.
+
+    Costs are recounted of trials that are not in `base` as they are here.
+    """
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
-    from xmcbench.reporting import review, verification
+    from xmcbench.reporting import acceptance, review, verification
     from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
     store, verifications = Store(folder), verification.read_verifications(verified)
-    problems, checked, trials = [], [], sorted(folder.glob("trials/*"))
+    before = {record.key: record for record in Store(base).records()} if base else {}
+    unread, records, trials = [], [], [store.directory(key) for key in store.trials()]
     for directory in trials:
         try:
             record = store.record(directory.name)
             if record is None:
-                problems.append(f"{directory}: holds no record.json")
-                continue
+                unread.append(f"{directory}: holds no record.json")
+            else:
+                records.append(record)
         except StoreError as problem:
-            problems.append(str(problem))
-            continue
-        try:
-            own, complete = _check_one(store.root, record, dataset)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as problem:  # of a forged record
-            own, complete = [f"cannot be checked: {type(problem).__name__}: {problem}".splitlines()[0]], False
-        again = not own and verification.is_verified(store, record, verifications)
-        checked.append(review.Checked(record, tuple(own), complete, again))
-        problems += [f"{directory}: {problem}" for problem in own]
-    recomputed = sum(one.recomputed for one in checked)
-    typer.echo(f"{folder}: {len(trials)} trials, metrics of {recomputed} recomputed, {len(problems)} problems")
+            unread.append(str(problem))
+    contradictions = acceptance.contradictions(records, before)
+    unread += [
+        f"{store.directory(key)}: was accepted, and is not here"
+        for key in sorted(before.keys() - {r.key for r in records})
+    ]
+    checked = []
+    for record in records:
+        own, recomputed = _check_one(store, record, checker)
+        own += contradictions.get(record.key, [])
+        costs = None if own or before.get(record.key) == record else checker.recount(record)
+        own += costs.problems if costs else []
+        again = None if own else verification.verification_of(store, record, verifications)
+        checked.append(review.Checked(record, tuple(own), recomputed, again, str(costs or "")))
+    problems = unread + [f"{store.directory(one.record.key)}: {problem}" for one in checked for problem in one.problems]
+    recounted = sum(one.recomputed for one in checked)
+    echo(f"{folder}: {len(trials)} trials, metrics of {recounted} recomputed, {len(problems)} problems")
     if comment is not None:
-        unread = "".join(
-            f"- {problem}\n" for problem in problems if not any(p in problem for o in checked for p in o.problems)
-        )
+        text = review.comment(store, checked, Store(base) if base else None)
         with atomic_write(comment) as file:
-            file.write((review.comment(store, checked, Store(base) if base else None) + unread).encode())
+            file.write((text + "".join(f"- {problem}\n" for problem in unread)).encode())
     return problems
 
 
-def _check_one(folder: Path, record: Record, dataset: Callable[[str], Dataset]) -> tuple[list[str], bool]:
+def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its metrics were recomputed."""
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import submission
-    from xmcbench.trial.store import Store
+    from xmcbench.data import find_source
+    from xmcbench.errors import UnknownNameError, XMCBenchError
+    from xmcbench.reporting import acceptance, submission
 
-    store = Store(folder)
     directory = store.directory(record.key)
-    problems = [*submission.problems(record), *submission.stray_files(directory)]
-    if not (directory / "predictions.npz").exists():
-        if not (directory / "predictions.sha256").exists():
-            problems.append("neither predictions.npz nor predictions.sha256 is there")
-        return problems, False
+    problems = [*acceptance.problems(record), *submission.stray_files(directory)]
+    if not problems:
+        problems += submission.resampling(store, record)
+    predicted = store.has_predictions(record.key)
+    if not predicted and not (directory / "predictions.sha256").exists():
+        problems.append("neither predictions.npz nor predictions.sha256 is there")
     try:
-        own = dataset(record.trial.dataset)
+        find_source(record.trial.dataset, checker.data)
+    except UnknownNameError as problem:
+        return [*problems, str(problem)], False
+    try:
+        own = checker.dataset(record.trial.dataset)
     except XMCBenchError as problem:
-        typer.echo(f"{directory}: metrics not recomputed: {problem}")
+        echo(f"{directory}: metrics not recomputed: {problem}")
         return problems, False
-    return problems + list(submission.differences(store, record, own)), True
+    return problems + list(submission.differences(store, record, own)), predicted

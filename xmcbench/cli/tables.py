@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Sets, StoreDir, SuitePath, TableFormat
+from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.suite.suite import Suite
@@ -47,9 +48,7 @@ def tables(
     tune = runner.suite.tune
     plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
     targets = [_target(text) for text in to or ()]
-    typer.echo(
-        of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], runner.store, format, targets)
-    )
+    echo(of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], runner.store, format, targets))
 
 
 def _target(text: str) -> Target:
@@ -86,7 +85,7 @@ def of_suite(
         grids += reporting.smaller_budget_tables(cells, suite.selection.metric, suite.selection.evaluations)
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
     grids.append(reporting.cost_table(cells, metric))
-    grids += reporting.rank_tables(cells, metric, lambda record: store.resampled(record, [metric]).get(metric))
+    grids += reporting.rank_tables(cells, metric, store.resampled)
     grids += [reporting.time_to_quality_table([(cell.label, cell.records) for cell in cells], to) for to in targets]
     text = reporting.render_tables(grids, format)
     records = [record for _, record in outcomes if record]

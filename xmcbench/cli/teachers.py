@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import StoreDir
+from xmcbench.cli.terminal import echo
 
 app = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 
@@ -38,7 +39,7 @@ def list_teachers() -> None:
         )
         for plugin in registry().all("teacher")
     ]
-    typer.echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
 
 
 @app.command()
@@ -65,4 +66,4 @@ def export(
     finally:
         judgements.close()
     if output is not None:
-        typer.echo(f"{output}: {written:,} judgements")
+        echo(f"{output}: {written:,} judgements")

@@ -28,6 +28,7 @@ from xmcbench.plugins.kinds import GROUP, HOMES, HOOKS
 
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
+LOOKED_UP = "xmcbench.dataset"  # the audit event of looking up a dataset, which could be read
 OWN = "xmcbench"  # the distribution of the built-in methods
 FRAMEWORKS = ("torch", "transformers", "sklearn", "pandas", "tensorflow", "jax", "faiss")  # seconds to import
 
@@ -102,6 +103,7 @@ class Registry:
 
     def dataset(self, name: str) -> Any:
         """The `Source` called `name`, or the `Family` that the name belongs to (`catalog-131k` is in `catalog-*`)."""
+        sys.audit(LOOKED_UP, name)
         return self._find("dataset", name).thing
 
     def teacher(self, name: str) -> Any:

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from xmcbench.data import dataset_name
+from xmcbench.errors import UnknownNameError
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import YamlDocument, read
 from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
-from xmcbench.suite.resources import Resources
+from xmcbench.suite.resources import Needs, Resources, Share
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
@@ -22,6 +23,7 @@ from xmcbench.trial.trial import Selection, Track, Trial
 from xmcbench.trial.versions import SELECTION_VERSION
 
 MAX_TRIALS = 100_000
+BUNDLED = Path(__file__).parent / "bundled"  # a link to suites/
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,11 @@ class Suite:
             for seed in self.seeds
         ]
 
+    def needs(self, trial: Trial, share: Share) -> Needs:
+        """The resources of a trial; `share` comes before the suite's. A method for one worker has one."""
+        needs = self.resources.of(trial, share)
+        return needs if registry().method(trial.method).thing.many_workers else needs.single_worker
+
     def _selection_versions(self) -> dict[str, int]:
         """The versions of what chooses checkpoints: held-out queries and an evaluator; empty without selection."""
         if self.selection is None:
@@ -81,8 +88,10 @@ def load_suite(
 ) -> Suite:
     """Read a suite file and apply the command line's overrides. One error lists every problem, a line each.
 
-    A dataset whose files are missing is a problem unless `on_disk` is False.
+    `path` is a file, or the name of a bundled suite, as `quickstart` or `real/lf-tate-titles-16k`. A dataset whose
+    files are missing is a problem unless `on_disk` is False.
     """
+    path = _file_of(path)
     document = read(path)
     overrides.include(document, "budgets", path.parent)
     for setting in sets:
@@ -119,6 +128,17 @@ def load_suite(
         tables=file.tables,
         tune=file.tune,
     )
+
+
+def _file_of(path: Path) -> Path:
+    """The suite file that a path or a name means. Raises `UnknownNameError` if a name without ending means none."""
+    bundled = BUNDLED / f"{path}.yaml"
+    if path.suffix or path.exists():
+        return path
+    if bundled.is_file():
+        return bundled
+    names = [found.relative_to(BUNDLED).with_suffix("").as_posix() for found in BUNDLED.rglob("*.yaml")]
+    raise UnknownNameError("suite", str(path), names)
 
 
 def _name_datasets(document: YamlDocument, problems: Problems) -> None:

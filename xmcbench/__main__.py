@@ -1,0 +1,23 @@
+"""The command `xmcbench`, also as `python -m xmcbench`: an interrupt ends it in a line, also while it starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        from xmcbench.cli import main as command
+
+        command()
+    except KeyboardInterrupt:
+        os.write(2, b"interrupted\n")
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()
