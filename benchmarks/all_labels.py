@@ -1,9 +1,10 @@
 """A training step with all labels as negatives: seconds and memory of DEXML's public code and of ours.
 
-Both train the same small DistilBERT from the same weights on the same queries and labels, in float32. Each side runs
-for two numbers of steps; the seconds of a step are the difference of the runs over the difference of the steps, so that
-neither start nor evaluation counts. Ours runs once for each limit on the activations that are kept: what fits is
-embedded once per step, the rest twice. One run follows the other; let nothing run beside them.
+Both train the same small DistilBERT from the same weights on the same queries and labels, the public code in float32.
+Each side runs for two numbers of steps; the seconds of a step are the difference of the runs over the difference of the
+steps, so that neither start nor evaluation counts. Ours runs for each limit on the activations that are kept: what fits
+is embedded once per step, the rest twice. All sides take turns, and the least seconds of each run count: a disturbance
+of one run would be taken for the time of a step. Let nothing run beside them.
 
     pip install accelerate matplotlib pandas
     GOMP_SPINCOUNT=3000 python benchmarks/all_labels.py --code DIR      # a clone of github.com/nilesh2797/DEXML
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sysconfig
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import yaml
 from parity import LENGTH, export, make_encoder, their_command
@@ -43,7 +46,7 @@ def theirs(name: str, batch: int, code: Path, out: Path) -> tuple[float, float]:
     return time.perf_counter() - start, used.ru_maxrss / 2**20
 
 
-def ours(name: str, steps: int, batch: int, limit: float, data: Path, out: Path) -> tuple[float, float]:
+def ours(name: str, steps: int, batch: int, limit: float, precision: str, data: Path, out: Path) -> tuple[float, float]:
     """Device seconds of our training, and the GiB of the worker's peak."""
     suite = out / f"ours-{name}-{limit:g}.yaml"
     content = {
@@ -51,10 +54,11 @@ def ours(name: str, steps: int, batch: int, limit: float, data: Path, out: Path)
         "encoder": {"name": str(out / "encoder"), "pooling": "mean"},
         "methods": {"all": {"method": "dexml", "positives": "one", "negatives": "all"}},
         "settings": {"batch_size": batch, "activation_gib": limit, "max_query_length": LENGTH,
-                     "max_label_length": LENGTH},
+                     "max_label_length": LENGTH, "precision": precision},
     }  # fmt: skip
     suite.write_text(yaml.safe_dump(content))
     store = out / suite.stem
+    shutil.rmtree(store, ignore_errors=True)
     run = [XMCBENCH, "run", str(suite), "--data", str(data), "--store", str(store)]
     subprocess.run(run, capture_output=True, check=True)
     (record,) = Store(store).records()
@@ -75,6 +79,8 @@ def main() -> None:
         metavar="GIB",
         help="activations that ours keeps",
     )
+    parser.add_argument("--precision", choices=["float32", "bf16"], default="float32", help="of ours")
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/all_labels"))
     asked = parser.parse_args()
     out, data = asked.out.absolute(), asked.code.absolute() / "Datasets"
@@ -84,17 +90,24 @@ def main() -> None:
     labels = dataset.label_texts
     if not (out / "encoder").exists():
         make_encoder(labels, out / "encoder")
-    sides: dict[str, Any] = {"DEXML's public code": [theirs(name, asked.batch, asked.code, out) for name in names]}
-    for limit in asked.limits:
-        key = f"xmcbench, {limit:g} GiB of activations"
-        sides[key] = [
-            ours(name, steps, asked.batch, limit, data, out) for name, steps in zip(names, asked.steps, strict=True)
-        ]
-    rows = [
-        {"side": side, "labels": len(labels), "batch": asked.batch,
-         "s/step": (second[0] - first[0]) / (asked.steps[1] - asked.steps[0]), "peak GiB": max(first[1], second[1])}
-        for side, (first, second) in sides.items()
-    ]  # fmt: skip
+    runs: dict[tuple[str, str], Callable[[], tuple[float, float]]] = {}
+    for name, steps in zip(names, asked.steps, strict=True):
+        runs["DEXML's public code", name] = partial(theirs, name, asked.batch, asked.code, out)
+        for limit in asked.limits:
+            key = f"xmcbench, {limit:g} GiB of activations"
+            runs[key, name] = partial(ours, name, steps, asked.batch, limit, asked.precision, data, out)
+    found: dict[tuple[str, str], list[tuple[float, float]]] = {key: [] for key in runs}
+    for _ in range(asked.repeats):
+        for key, run in runs.items():
+            found[key].append(run())
+    rows = []
+    for side in dict.fromkeys(side for side, _ in runs):
+        few, many = (min(seconds for seconds, _ in found[side, name]) for name in names)
+        peak = max(gib for name in names for _, gib in found[side, name])
+        rows.append(
+            {"side": side, "labels": len(labels), "batch": asked.batch,
+             "s/step": (many - few) / (asked.steps[1] - asked.steps[0]), "peak GiB": peak}
+        )  # fmt: skip
     report("all_labels", rows, asked.out)
 
 

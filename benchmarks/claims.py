@@ -1,197 +1,193 @@
-"""The papers' claims beside what was measured: paper, measured difference, its uncertainty and power, and a verdict.
+"""What became of the papers' claims: two rows of a table, every column, in several regimes, with the trials at hand.
 
-`claims.yaml` lists the claims: pairs of settings, of which a paper says which is better. The papers' numbers come from
-the published rows, the measured ones from the trials of suites, all seeds of a suite together. A claim holds where the
-95 % interval of the difference, over test queries and seeds, is above 0. It does not hold where the interval is below.
-Where the interval contains 0 the claim is not decided, and the verdict says what difference the comparison could have
-seen with 80 % power.
+`claims.yaml` fixes the claims before their trials run. The papers' columns come from the published rows, the measured
+ones from the trials of suites with exactly the seeds that the file names. Differences and intervals are over test
+queries and seeds (`xmcbench/evaluation/significance.py`). A sign is significant at 5 % after Holm's correction for all
+the papers' claims in all regimes that have the metric. Trials that are missing count with p = 1, so that no sign gets
+weaker when they come. Our own questions, and changes of a claim's difference under another condition, are corrected
+among themselves.
 
-    python benchmarks/claims.py --data DIRECTORY --run    # trains first what the store lacks: hours on two cores
-    python benchmarks/claims.py --store leaderboard/measured --only 'PRIME*'
-    python benchmarks/claims.py --write leaderboard/claims.yaml    # also the states that the leaderboard shows
-    python benchmarks/claims.py --store leaderboard/measured --markdown docs/claims.md    # also the table there
+    python benchmarks/claims.py --data DIRECTORY --run       # trains first what the store lacks, into `results`
+    python benchmarks/claims.py --data DIRECTORY             # from accepted records: leaderboard/claims.yaml
+    python benchmarks/claims_document.py                     # from that file: docs/claims.md and its figure
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import subprocess
 import sys
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-from report import report, write_table
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation.bootstrap import Difference
-from xmcbench.evaluation.comparison import ComparedMetric, Measured, compare_seeds
-from xmcbench.evaluation.power import planned
+from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
+from xmcbench.evaluation.stored import stored_samples
+from xmcbench.files.validation import Problems, validate
+from xmcbench.files.yaml_lines import read
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import PublishedRow, published_rows, read_claims
-from xmcbench.reporting.claims import Claim, state_of, write_claims
+from xmcbench.reporting import published_rows
+from xmcbench.reporting.claims import (
+    CLAIMS,
+    Claim,
+    ClaimFile,
+    Column,
+    PaperPair,
+    Question,
+    Regime,
+    Scale,
+    finding,
+    write_claims,
+)  # fmt: skip
+from xmcbench.reporting.numbers import folded
+from xmcbench.reporting.published import ACCEPTED, PublishedRow
+from xmcbench.reporting.rows import budget_text
 from xmcbench.run.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
 from xmcbench.trial.versions import SELECTION_VERSION, Versions
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
-COLUMNS = ("claim", "paper", "measured", "seeds", "queries", "verdict")
-VERDICTS = ("holds", "does not hold", "not decided", "not run")
+FEWEST_SEEDS = 5
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Pair(_Model):
+    """Two settings of a suite, on its first dataset unless one is named."""
+
+    suite: str
+    better: str
+    than: str
+    dataset: str | None = None
+
+
+class PlannedClaim(_Model):
+    id: str
+    claim: str
+    paper: PaperPair
+    here: list[Pair]
+    shown: str | None = None
+    remark: str = ""
+
+
+class PlannedQuestion(_Model):
+    id: str
+    question: str
+    here: Pair
+    of: str = ""
+    at: int = 0
+    metrics: list[str] = []
+
+
+class Plan(_Model):
+    """What is compared, with which seeds: fixed before any trial runs."""
+
+    seeds: list[int]
+    claims: list[PlannedClaim]
+    questions: list[PlannedQuestion] = []
 
 
 @dataclass(frozen=True)
-class Side:
-    """The trials of one setting: one record for each seed, None where the trial did not end well or was not run."""
+class Attempt:
+    """The trials of a pair: a sample of either setting for each metric, none where trials are missing."""
 
-    label: str
-    dataset: str
-    seeds: tuple[int, ...]
-    records: tuple[Record | None, ...]
+    regime: Regime
+    better: Mapping[str, Sample]
+    than: Mapping[str, Sample]
+    queries: str = ""  # identifies the test targets
 
-    @property
-    def ended(self) -> list[Record]:
-        return [record for record in self.records if record is not None]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What was measured for a claim."""
-
-    text: str
-    verdict: str  # one of VERDICTS
-    detectable: float  # the difference that is seen with 80 % power, a fraction
-    seeds: int
-    queries: int
-    found: Difference | None = None  # better minus than; None where trials are missing
-    sides: tuple[Side, ...] = ()  # better and than
+    def estimate(self, metric: str) -> Estimate | None:
+        if metric not in self.better:
+            return None
+        return difference(self.better[metric], self.than[metric])
 
 
 class Trials:
     """What the store holds of the suites' trials."""
 
-    def __init__(self, store: Path, data: Path, suites: Path = SUITES) -> None:
-        self.store, self.data, self.suites = Store(store), data, suites
-        self._sides = cache(self._read)
+    def __init__(self, store: Path, data: Path, seeds: Sequence[int], suites: Path = SUITES) -> None:
+        self.store, self.data, self.seeds, self.suites = Store(store), data, seeds, suites
+        self._planned = cache(self._read)
 
-    def path(self, suite: str) -> Path:
-        """The file of a suite."""
-        return self.suites / f"{suite}.yaml"
+    def attempt(self, pair: Pair, metrics: Sequence[str], rows: Sequence[PublishedRow] = ()) -> Attempt:
+        """The trials of both settings; `rows` are those of the paper's better row, which has the paper's scale."""
+        sides = [self._side(pair, label) for label in (pair.better, pair.than)]
+        records = [[record for _, record in side if record] for side in sides]
+        trial = sides[0][0][0]
+        regime = Regime(suite=pair.suite, better=pair.better, than=pair.than, scale=self._scale(trial, rows))
+        if any(len(found) < len(self.seeds) for found in records):
+            return Attempt(regime, {}, {})
+        samples = [stored_samples(self.store, found, metrics) for found in records]
+        for found, of_side in zip(records, samples, strict=True):
+            if missing := [metric for metric in metrics if metric not in of_side]:
+                raise XMCBenchError(f"{pair.suite}: {found[0].trial.label} has no {', '.join(missing)} on resamples")
+        keys = {"better_keys": tuple(r.key for r in records[0]), "than_keys": tuple(r.key for r in records[1])}
+        regime = regime.model_copy(update={**keys, "older": _older([*records[0], *records[1]])})
+        return Attempt(regime, samples[0], samples[1], records[0][0].truth_hash)
 
-    def side(self, suite: str, label: str, dataset: str | None = None) -> Side:
-        """The trials of the setting `label` of a suite, on its first dataset unless another is named."""
-        sides = self._sides(suite)
-        datasets = list(dict.fromkeys(name for name, _ in sides))
-        if (dataset or datasets[0]) not in datasets:
-            raise UnknownNameError("dataset", str(dataset), datasets, f"in {self.path(suite)}")
-        found = sides.get((dataset or datasets[0], label))
-        if found is None:
-            raise UnknownNameError("trial", label, {own for _, own in sides}, f"in {self.path(suite)}")
-        return found
+    def _side(self, pair: Pair, label: str) -> list[tuple[Trial, Record | None]]:
+        planned = self._planned(pair.suite)
+        datasets = list(dict.fromkeys(name for name, _ in planned))
+        dataset = pair.dataset or datasets[0]
+        if (dataset, label) not in planned:
+            raise UnknownNameError(
+                "trial", f"{dataset}/{label}", ["/".join(own) for own in planned], f"in {pair.suite}"
+            )
+        side = [(trial, record) for trial, record in planned[dataset, label] if trial.seed in self.seeds]
+        if len(side) < len(self.seeds):
+            raise XMCBenchError(f"{pair.suite}: {label} has the seeds {[t.seed for t, _ in side]} of {self.seeds}")
+        return side
 
-    def _read(self, suite: str) -> dict[tuple[str, str], Side]:
-        settings = Settings(suite=self.path(suite), data=self.data, store=self.store.root)
-        found: dict[tuple[str, str], list[tuple[Any, Record | None]]] = {}
+    def _scale(self, trial: Trial, rows: Sequence[PublishedRow]) -> Scale:
+        encoder = trial.config.get("encoder") or {}
+        name = " ".join(str(encoder[part]) for part in ("name", "words") if encoder.get(part)) or trial.method
+        epochs = trial.budget.epochs or 0
+        papers = any(
+            row.dataset == trial.dataset and row.epochs and row.epochs <= epochs
+            and row.encoder and folded(row.encoder) in folded(name)
+            for row in rows
+        )  # fmt: skip
+        labels = load(trial.dataset, self.data).card.num_labels
+        length = budget_text(trial.budget.limits())
+        return Scale(dataset=trial.dataset, labels=labels, encoder=name, length=length, papers=papers)
+
+    def _read(self, suite: str) -> dict[tuple[str, str], list[tuple[Trial, Record | None]]]:
+        settings = Settings(suite=self.suites / f"{suite}.yaml", data=self.data, store=self.store.root)
+        found: dict[tuple[str, str], list[tuple[Trial, Record | None]]] = defaultdict(list)
         for step in Runner(settings).plan():
             record = step.record or self._of_older_code.get(step.trial.key_of_any_version)
             ended = record if record and record.status == Status.OK else None
-            found.setdefault((step.trial.dataset, step.trial.label), []).append((step.trial, ended))
-        return {
-            (dataset, label): Side(label, dataset, tuple(t.seed for t, _ in own), tuple(r for _, r in own))
-            for (dataset, label), own in found.items()
-        }
+            found[step.trial.dataset, step.trial.label].append((step.trial, ended))
+        return found
 
     @cached_property
     def _of_older_code(self) -> dict[str, Record]:
         """The newest record of each trial by its key without versions; settings added since are at their defaults."""
         found: dict[str, Record] = {}
         for record in sorted(self.store.records(), key=lambda record: record.ended):
-            trial = record.trial
             try:
                 config = _config(record)
             except (ValidationError, XMCBenchError):  # a setting is gone
                 continue
-            found[trial.changed(config=config.model_dump(mode="json")).key_of_any_version] = record
+            found[record.trial.changed(config=config.model_dump(mode="json")).key_of_any_version] = record
         return found
 
-    def replicates(self, record: Record, metric: str) -> Any:
-        """The metric on the resamples of the test queries, [B]."""
-        if metric not in record.metrics:
-            raise UnknownNameError("metric", metric, record.metrics, f"trial {record.trial.label} ({record.key})")
-        stored = self.store.resampled(record, [metric])
-        if metric not in stored:
-            raise XMCBenchError(f"trial {record.trial.label} ({record.key}): no resamples of {metric} are stored")
-        return stored[metric]
 
-
-def suites_of(claim: dict[str, Any]) -> list[str]:
-    """The suite that trains the better setting, and that of the other."""
-    return claim["suite"] if isinstance(claim["suite"], list) else [claim["suite"]] * 2
-
-
-def printed(claim: dict[str, Any], rows: tuple[PublishedRow, ...]) -> tuple[str, float | None]:
-    """What the paper says of the two settings in its own digits, and the difference; None where there is no table."""
-    paper = claim["paper"]
-    if "text" in paper:
-        return str(paper["text"]), None
-    tables, metric = paper["table"].split(", "), claim["metric"]
-    near = {row.label: row for row in rows if row.source in tables and row.dataset == paper["dataset"]}
-    for label in (paper["better"], paper["than"]):
-        if label not in near:
-            raise UnknownNameError("published row", label, near, f"in {paper['table']}, {paper['dataset']}")
-    better, than = near[paper["better"]], near[paper["than"]]
-    text = f"{better.printed[metric]} over {than.printed[metric]} ({paper['table']}, {paper['dataset']})"
-    return text, better.metrics[metric] - than.metrics[metric]
-
-
-def measured(claim: dict[str, Any], trials: Trials) -> Outcome:
-    """What the trials of both settings say of the claim."""
-    pairs = zip(suites_of(claim), (claim["better"], claim["than"]), strict=True)
-    better, than = (trials.side(suite, label, claim.get("dataset")) for suite, label in pairs)
-    if better.seeds != than.seeds:
-        raise XMCBenchError(
-            f"{claim['claim']}: {better.label} has the seeds {list(better.seeds)}, {than.label} {list(than.seeds)}"
-        )
-    queries, seeds = load(better.dataset, trials.data).card.num_test, len(better.seeds)
-    missing = sum(record is None for record in (*better.records, *than.records))
-    if missing:
-        text = "not run" if missing == 2 * seeds else f"{missing} of {2 * seeds} trials are missing"
-        return Outcome(text, "not run", planned(queries, seeds).detectable(), seeds, queries)
-    metric = claim["metric"]
-    seen = compared(better.ended, than.ended, metric, trials)
-    found, (low, high) = seen.difference, seen.difference.interval
-    text = (
-        f"{better.dataset}: {metric} {100 * seen.first:.2f} over {100 * seen.second:.2f}, "
-        f"{100 * found.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
-    )
-    text += older(better, than)
-    if "early" in claim:
-        text += "; " + early(claim["early"], metric, better.ended, than.ended)
-    verdict = "not decided" if not found.significant else "holds" if found.value > 0 else "does not hold"
-    return Outcome(text, verdict, seen.detectable, seeds, queries, found, (better, than))
-
-
-def compared(better: list[Record], than: list[Record], metric: str, trials: Trials) -> ComparedMetric:
-    """The difference of two settings over all seeds."""
-    sides = ([Measured(r.metrics, {metric: trials.replicates(r, metric)}) for r in side] for side in (better, than))
-    (found,) = compare_seeds(*sides)
-    return found
-
-
-def older(*sides: Side) -> str:
-    """A remark where trials ran on older versions of the code than what is installed; else empty."""
-    records = [record for side in sides for record in side.ended]
-    remarks = {record.older_than(_installed(record)) for record in records}
-    known = "; ".join(sorted(remarks - {""}))
-    return f" ({known})" if known else ""
+def _older(records: Sequence[Record]) -> str:
+    """The versions of older code that the records ran with; empty where they ran with what is installed."""
+    return "; ".join(sorted({record.older_than(_installed(record)) for record in records} - {""}))
 
 
 def _installed(record: Record) -> Versions:
@@ -204,104 +200,158 @@ def _config(record: Record) -> Any:
     return registry().method(record.trial.method).thing.Config.model_validate(record.trial.config)
 
 
-def early(share: float, metric: str, better: list[Record], than: list[Record]) -> str:
-    """Both on held-out training queries at the first evaluation after that share of the budget, means over seeds."""
-    means, at = [], 0.0
-    for records in (better, than):
-        points = [next(point for point in record.curve if point["fraction"] >= share) for record in records]
-        means.append(f"{100 * sum(point[metric] for point in points) / len(points):.2f}")
-        at = points[0]["fraction"]
-    return f"held out, at {at:.0%} of the budget {means[0]} over {means[1]}"
+def read_plan(path: Path) -> Plan:
+    """The claims of `claims.yaml`. Raises `XMCBenchError` with file, line and key of each mistake."""
+    content = read(path)
+    problems = Problems(content)
+    plan = validate(Plan, content.data, (), {}, problems)
+    problems.check()
+    assert plan is not None
+    if len(set(plan.seeds)) < FEWEST_SEEDS:
+        raise XMCBenchError(f"{path}: seeds: found {plan.seeds}, expected {FEWEST_SEEDS} different ones or more")
+    return plan
 
 
-def verdict(outcome: Outcome, papers: float | None) -> str:
-    """The verdict in words, with the power where the claim is not decided."""
-    if outcome.verdict in ("holds", "does not hold"):
-        return outcome.verdict
-    of_paper = "" if papers is None else f", the paper's difference is {100 * abs(papers):.1f}"
-    sees = "sees" if outcome.verdict == "not decided" else "will see"
-    return f"{outcome.verdict}: {sees} {100 * outcome.detectable:.1f} points{of_paper}"
+def corrected(families: Mapping[Any, Estimate | None], metric_of: Any) -> dict[Any, float]:
+    """The p-values by the same keys, corrected within each metric. What is missing counts with p = 1."""
+    by_metric: dict[str, list[Any]] = defaultdict(list)
+    for key in families:
+        by_metric[metric_of(key)].append(key)
+    found = {}
+    for keys in by_metric.values():
+        estimates = [families[key] for key in keys]
+        p_values = holm([1.0 if estimate is None else estimate.p for estimate in estimates])
+        found |= dict(zip(keys, p_values, strict=True))
+    return found
 
 
-def leaderboard_claim(claim: dict[str, Any], outcome: Outcome) -> Claim:
-    """The claim as the leaderboard shows it."""
-    name = re.sub("[^a-z0-9]+", "-", claim["claim"].lower().replace("'", "")).strip("-")
-    entry = {"id": name, "claim": claim["claim"], "metric": claim["metric"], "published": claim["paper"]}
-    if outcome.found is None:
-        return Claim.model_validate(entry)
-    better, than = outcome.sides
-    low, high = (f"{100 * end:+.2f}" for end in outcome.found.interval)
-    entry["state"] = state_of((float(low), float(high)))
-    entry["trials"] = {
-        "suite": ", ".join(dict.fromkeys(suites_of(claim))),
-        "dataset": better.dataset,
-        "better": better.label,
-        "than": than.label,
-        "better_keys": [record.key for record in better.ended],
-        "than_keys": [record.key for record in than.ended],
-        "difference": f"{100 * outcome.found.value:+.2f}",
-        "interval": (low, high),
-    }
-    return Claim.model_validate(entry)
+def column(metric: str, values: tuple[float, float], estimate: Estimate, p: float) -> Column:
+    """A column in per cent; `p` is corrected."""
+    sign = "?" if p >= 0.05 else "+" if estimate.value > 0 else "-"
+    low, high = (f"{100 * end:+.2f}" for end in estimate.interval)
+    better, than = (f"{100 * value:.2f}" for value in values)
+    difference = f"{100 * estimate.value:+.2f}"
+    return Column(metric=metric, better=better, than=than, difference=difference, interval=(low, high), sign=sign)
 
 
-def row(claim: dict[str, Any], outcome: Outcome, published: tuple[PublishedRow, ...]) -> dict[str, Any]:
-    """The claim's line of the table."""
-    paper, papers = printed(claim, published)
-    cells = {"claim": claim["claim"], "paper": paper, "measured": outcome.text, "seeds": outcome.seeds}
-    cells |= {"queries": outcome.queries, "verdict": verdict(outcome, papers)}
-    return cells
+def columns(attempt: Attempt, metrics: Sequence[str], p_values: Mapping[str, float]) -> list[Column]:
+    """The columns of an attempt whose trials are there."""
+    found = ((metric, attempt.estimate(metric)) for metric in metrics)
+    return [
+        column(metric, (attempt.better[metric].mean, attempt.than[metric].mean), estimate, p_values[metric])
+        for metric, estimate in found
+        if estimate is not None
+    ]
 
 
-def update(path: Path, claims: list[dict[str, Any]], outcomes: dict[str, Outcome]) -> None:
-    """Write the claims of the leaderboard. Those whose trials are missing keep the entry that the file has."""
-    known = {claim.id: claim for claim in read_claims(path)} if path.exists() else {}
-    for claim in claims:
-        found = leaderboard_claim(claim, outcomes[claim["claim"]]) if claim["claim"] in outcomes else None
-        if found and (found.trials or found.id not in known):
-            known[found.id] = found
-    write_claims(known.values(), path)
+def change(here: Attempt, base: Attempt, metric: str) -> Estimate | None:
+    """The difference of two pairs' differences; paired where test queries and seeds are the same."""
+    if metric not in here.better or metric not in base.better:
+        return None
+    pairs = [(own.better[metric], own.than[metric]) for own in (here, base)]
+    if here.queries == base.queries and all(better.seeds == than.seeds for better, than in pairs):
+        return difference(*(better.minus(than) for better, than in pairs))
+    return difference_of_independent(*(difference(*pair) for pair in pairs))
 
 
-def shown(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The columns for readers, of the claims whose trials are there."""
-    return [{name: cells[name] for name in COLUMNS} for cells in rows if not cells["verdict"].startswith("not run")]
+class Comparison:
+    """All claims and questions against the trials at hand."""
+
+    def __init__(self, plan: Plan, trials: Trials, published: Sequence[PublishedRow]) -> None:
+        self.plan, self.trials, self.published = plan, trials, published
+        self.problems: list[str] = []
+        self.papers = {claim.id: claim.paper.printed(published) for claim in plan.claims}
+        for claim in plan.claims:
+            if not self.papers[claim.id]:
+                raise XMCBenchError(f"{claim.id}: no dataset of {claim.paper.table} prints both rows")
+        self.attempts = {
+            (claim.id, place): self._attempt(claim.id, pair, list(self.papers[claim.id]), self._rows(claim))
+            for claim in plan.claims
+            for place, pair in enumerate(claim.here)
+        }
+        self.asked = {own.id: self._attempt(own.id, own.here, self._metrics(own), ()) for own in plan.questions}
+
+    def _metrics(self, question: PlannedQuestion) -> list[str]:
+        return question.metrics or list(self.papers[question.of])
+
+    def _rows(self, claim: PlannedClaim) -> list[PublishedRow]:
+        return [row for row in self.published if claim.paper.is_about(row)]
+
+    def _attempt(self, id: str, pair: Pair, metrics: Sequence[str], rows: Sequence[PublishedRow]) -> Attempt:
+        try:
+            return self.trials.attempt(pair, metrics, rows)
+        except XMCBenchError as problem:  # no data at hand: not run here
+            self.problems.append(f"{id}: {problem}")
+            return Attempt(Regime(suite=pair.suite, better=pair.better, than=pair.than), {}, {})
+
+    def claims(self) -> Iterator[Claim]:
+        """The claims with what every regime says of them."""
+        keys = [(*at, metric) for at in self.attempts for metric in self.papers[at[0]]]
+        p_values = corrected({key: self.attempts[key[:2]].estimate(key[2]) for key in keys}, lambda key: key[2])
+        for claim in self.plan.claims:
+            papers, regimes = self.papers[claim.id], []
+            for place in range(len(claim.here)):
+                attempt = self.attempts[claim.id, place]
+                own = tuple(columns(attempt, list(papers), {m: p_values[claim.id, place, m] for m in papers}))
+                regimes.append(attempt.regime.model_copy(update={"columns": own, "finding": finding(own, papers)}))
+            shown = claim.shown or next(iter(papers))
+            yield Claim(
+                id=claim.id,
+                claim=claim.claim,
+                paper=claim.paper,
+                shown=shown,
+                remark=claim.remark,
+                regimes=tuple(regimes),
+            )
+
+    def questions(self) -> Iterator[Question]:
+        """The questions with their answers."""
+        keys = [(own.id, metric) for own in self.plan.questions for metric in self._metrics(own)]
+        planned = {own.id: own for own in self.plan.questions}
+        p_values = corrected({key: self.asked[key[0]].estimate(key[1]) for key in keys}, lambda key: key[1])
+        changes = {
+            (id, metric): change(self.asked[id], self.attempts[planned[id].of, planned[id].at], metric)
+            for id, metric in keys
+            if planned[id].of
+        }
+        p_of_changes = corrected(changes, lambda key: key[1])
+        for own in self.plan.questions:
+            metrics, attempt = self._metrics(own), self.asked[own.id]
+            found = tuple(columns(attempt, metrics, {metric: p_values[own.id, metric] for metric in metrics}))
+            papers = self.papers[own.of] if own.of else {metric: {"": 1.0} for metric in metrics}
+            regime = attempt.regime.model_copy(update={"columns": found, "finding": finding(found, papers)})
+            changed = []
+            for metric in metrics if own.of else ():
+                if (estimate := changes[own.id, metric]) is not None:
+                    base = self.attempts[own.of, own.at].estimate(metric)
+                    here = attempt.estimate(metric)
+                    assert base is not None
+                    assert here is not None
+                    changed.append(column(metric, (here.value, base.value), estimate, p_of_changes[own.id, metric]))
+            yield Question(id=own.id, question=own.question, of=own.of, regime=regime, changes=tuple(changed))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, default=Path("results"))
+    parser.add_argument("--store", type=Path, help="default: the accepted results; with --run: results")
     parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--only", default="*", help="claims that match the pattern")
     parser.add_argument("--run", action="store_true", help="train what is missing first")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    parser.add_argument("--write", type=Path, metavar="FILE", help="also write the leaderboard's claims")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
+    parser.add_argument("--write", type=Path, metavar="FILE", default=CLAIMS)
     options = parser.parse_args()
-    claims = [c for c in yaml.safe_load((HERE / "claims.yaml").read_text()) if fnmatch(c["claim"], options.only)]
-    trials, published = Trials(options.store, options.data), published_rows()
-    rows, outcomes, problems = [], {}, []
+    store = options.store or (Path("results") if options.run else ACCEPTED)
     try:
-        for suite in dict.fromkeys(suite for claim in claims for suite in suites_of(claim)) if options.run else ():
-            command = ["xmcbench", "run", trials.path(suite), "--store", options.store, "--data", options.data]
+        plan = read_plan(HERE / "claims.yaml")
+        pairs = [pair for claim in plan.claims for pair in claim.here] + [own.here for own in plan.questions]
+        for suite in dict.fromkeys(pair.suite for pair in pairs) if options.run else ():
+            command = ["xmcbench", "run", SUITES / f"{suite}.yaml", "--store", store, "--data", options.data]
             subprocess.run(command, check=True)
-    except subprocess.CalledProcessError as error:
-        sys.exit(str(error))
-    for claim in claims:
-        try:
-            outcomes[claim["claim"]] = outcome = measured(claim, trials)
-            rows.append(row(claim, outcome, published))
-        except XMCBenchError as problem:
-            problems.append(f"{claim['claim']}: {problem}")
-    if options.markdown:
-        write_table("claims", shown(rows), options.markdown)
-    if options.write:
-        update(options.write, claims, outcomes)
-    verdicts = Counter(outcome.verdict for outcome in outcomes.values())
-    report("claims", rows, options.out)
-    print(", ".join(f"{verdicts[name]} {name}" for name in VERDICTS))
-    if problems:
-        sys.exit("\n".join(problems))
+        compared = Comparison(plan, Trials(store, options.data, plan.seeds), published_rows())
+        file = ClaimFile(claims=tuple(compared.claims()), questions=tuple(compared.questions()))
+    except (XMCBenchError, subprocess.CalledProcessError) as problem:
+        sys.exit(str(problem))
+    write_claims(file, options.write)
+    for line in (*map(str, file.claims), *dict.fromkeys(compared.problems)):
+        print(line)
 
 
 if __name__ == "__main__":

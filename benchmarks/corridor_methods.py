@@ -80,6 +80,7 @@ METHODS: dict[str, Training] = {
     "ict": Training(PAIRS, halved(PAIRS)),
     "rts": Training(SPANS, Mistake("temperature doubled", {"temperature": 0.1}), {"steps": 80}),
     "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
+    "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
     "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),
     "sparse-ranker": Training({"first": FIRST}, Mistake("the ranker's score is left out", {"weight": 0.0})),
 }

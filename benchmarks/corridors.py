@@ -36,7 +36,7 @@ from transformers import BertConfig, BertModel
 from transformers.utils.logging import disable_progress_bar
 
 from xmcbench.data import Dataset, load
-from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
+from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation import check_predictions
 from xmcbench.evaluation.evaluator import dataset_hits, find_evaluators, score
 from xmcbench.plugins.registry import registry
@@ -111,7 +111,7 @@ def small_encoder(cache_dir: Path) -> str:
     """The folder of a BERT of two layers of 64 units with random weights."""
     directory = cache_dir / "corridor-encoder"
     disable_progress_bar()
-    tokenizer = tiny_tokenizer(data(cache_dir).train.texts, cache_dir)
+    tokenizer = trained_tokenizer(data(cache_dir).train.texts, cache_dir)
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(tokenizer),

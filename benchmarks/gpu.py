@@ -35,7 +35,7 @@ from xmcbench.engine import losses
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
-from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
+from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.engine.losses import Positives
 from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.planning.dry_run import dry_run
@@ -93,7 +93,7 @@ def correctness(_: Sizes) -> list[Row]:
     device, generator = default_device(), torch.Generator().manual_seed(0)
     queries, labels = (normalize(torch.randn(count, 64, generator=generator), dim=1) for count in (256, 5000))
     rows = torch.arange(256)
-    positives = Positives(rows, rows * 7 % 5000, rows, 5000)
+    positives = Positives(rows, rows * 7 % 5000, 256, 5000)
 
     def loss(on: torch.device) -> torch.Tensor:
         q, z = queries.to(on).requires_grad_(), labels.to(on)
@@ -138,7 +138,7 @@ def encoder_folder(sizes: Sizes, train: TrainingData, root: Path) -> str:
     """A DistilBERT with random weights, and a tokenizer that knows the words."""
     folder = root / f"encoder-{sizes.hidden}"
     if not folder.exists():
-        tokenizer = tiny_tokenizer(train.texts, root)
+        tokenizer = trained_tokenizer(train.texts, root)
         config = DistilBertConfig(
             vocab_size=30_522, n_layers=sizes.layers, dim=sizes.hidden, n_heads=12 if sizes.hidden == 768 else 4,
             hidden_dim=4 * sizes.hidden,
@@ -211,12 +211,12 @@ def sentence_transformers(sizes: Sizes, root: Path) -> list[Row]:
     from sentence_transformers import SentenceTransformer, models
 
     from xmcbench.engine.encoders.embedding import embed_all
-    from xmcbench.engine.encoders.encoder import Encoder
     from xmcbench.engine.encoders.settings import EncoderConfig
+    from xmcbench.engine.encoders.transformer import TransformerEncoder
 
     train, device = made(sizes.queries, sizes.labels), default_device()
     folder = encoder_folder(sizes, train, root)
-    ours = Encoder.build(EncoderConfig(name=folder), train.texts, 0, root).to(device)
+    ours = TransformerEncoder.build(EncoderConfig(name=folder), train.texts, 0, root).to(device)
     word = models.Transformer(folder, max_seq_length=32)
     theirs = SentenceTransformer(modules=[word, models.Pooling(sizes.hidden)], device=str(device)).to(torch.bfloat16)
     tokens = ours.tokenizer.tokens(train.texts, 32)

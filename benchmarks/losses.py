@@ -76,7 +76,7 @@ def plain_soft_top_k(queries_BD: Tensor, labels_SD: Tensor, true: Positives) -> 
 
 def plain_triplet(queries_BD: Tensor, labels_SD: Tensor, true: Positives) -> Tensor:
     scores_BS = queries_BD.float() @ labels_SD.float().T
-    drawn_B = true.columns_P[true.sampled_B]
+    drawn_B = true.columns_P[::POSITIVES]
     is_true_BS = torch.zeros_like(scores_BS, dtype=torch.bool)
     is_true_BS[true.rows_P, true.columns_P] = True
     negatives_BH = scores_BS.masked_fill(is_true_BS, -torch.inf).topk(HARDEST, dim=1).values
@@ -96,7 +96,9 @@ LOSSES: dict[str, dict[str, Loss]] = {
         "plain": plain_soft_top_k,
     },
     "triplet": {
-        "ours": lambda q, z, p: losses.triplet(q, z, p, margin=MARGIN, hardest=HARDEST, over_negatives="mean"),
+        "ours": lambda q, z, p: losses.triplet(
+            q, z, p, p.weights("drawn"), margin=MARGIN, hardest=HARDEST, over_negatives="mean"
+        ),
         "plain": plain_triplet,
     },
 }
@@ -126,7 +128,8 @@ def inputs(case: Case) -> tuple[Tensor, Tensor, Positives]:
     first = torch.randint(case.labels, (case.queries,), generator=generator)[:, None]
     columns_P = ((first + torch.arange(POSITIVES)) % case.labels).sort(1).values.flatten()
     rows_P = torch.arange(case.queries).repeat_interleave(POSITIVES)
-    true = Positives(rows_P, columns_P, torch.arange(case.queries) * POSITIVES, case.labels)
+    drawn_P = (torch.arange(len(rows_P)) % POSITIVES == 0).float()
+    true = Positives(rows_P, columns_P, case.queries, case.labels, {"drawn": drawn_P})
     return both[0], both[1], true.to(case.device)
 
 

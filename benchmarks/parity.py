@@ -2,12 +2,13 @@
 
 The code is a clone of github.com/nilesh2797/DEXML, which stays where it is. Data are exported in its layout. Both start
 from the same small DistilBERT with random weights, and both are scored by xmcbench. The interval of the difference is
-Welch's, over seeds. What ended is kept in `--out`: a run that was interrupted goes on.
+that of `xmcbench compare`, over test queries and seeds. What ended is kept in `--out`: a run that was interrupted goes
+on.
 
     pip install accelerate matplotlib pandas
     python benchmarks/parity.py --code DIR                 # an hour on two cores
     python benchmarks/parity.py --code DIR --seeds 2 --only in-batch
-    python benchmarks/parity.py --code DIR --markdown docs/claims.md    # also the table there
+    python benchmarks/parity.py --code DIR --markdown docs/measurements.md    # also the table there
 """
 
 from __future__ import annotations
@@ -23,18 +24,21 @@ import numpy as np
 import scipy.sparse as sp
 import yaml
 from report import report, write_table
-from scipy import stats
 
 from xmcbench.cli.progress import display
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.exporting import write_texts
 from xmcbench.data.texts import take
-from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
+from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation.evaluator import find_evaluators
 from xmcbench.evaluation.imported.record import import_predictions
+from xmcbench.evaluation.scoring import Scores
+from xmcbench.evaluation.significance import Sample, difference
+from xmcbench.evaluation.stored import stored_samples
 from xmcbench.run.display import Display
 from xmcbench.run.runner import Runner, Settings
+from xmcbench.trial.store import Store
 
 NAME, MADE = "parity", "catalog-1k-test-4k"
 WIDTH, LENGTH, EPOCHS, BATCH, RATE = 128, 32, 8, 128, 1e-3
@@ -58,7 +62,7 @@ def make_encoder(texts: Sequence[str], place: Path) -> None:
     import torch
     from transformers import DistilBertConfig, DistilBertModel
 
-    tokenizer = tiny_tokenizer(texts, place.parent / "cache")
+    tokenizer = trained_tokenizer(texts, place.parent / "cache")
     torch.manual_seed(0)
     config = DistilBertConfig(
         vocab_size=len(tokenizer), dim=WIDTH, n_layers=2, n_heads=2, hidden_dim=4 * WIDTH, dropout=0.0,
@@ -93,8 +97,8 @@ def their_command(settings: dict[str, Any], name: str, seed: int, out: Path) -> 
     return [sys.executable, str(driver), str(seed), str(WIDTH), str(out / f"{name}.npz"), str(config)]
 
 
-def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> dict[str, float]:
-    """The metrics of the public code's last epoch."""
+def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> Scores:
+    """The scores of the public code's last epoch."""
     target = out / f"{case}-{seed}.npz"
     if not target.exists():
         settings = THEIRS[case] | {"dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS}
@@ -102,12 +106,19 @@ def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> dic
         ended = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
         if ended.returncode:
             raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    imported = import_predictions(target, dataset, METRICS, find_evaluators(METRICS))
-    return {name: imported.scores.metrics[name] for name in METRICS}
+    return import_predictions(target, dataset, METRICS, find_evaluators(METRICS)).scores
 
 
-def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, list[dict[str, float]]]:
-    """The metrics of our trials, by case."""
+def of_scores(scores: Sequence[Scores], metric: str) -> Sample:
+    """A metric of the public code; its seeds are none of ours."""
+    values = np.array([own.metrics[metric] for own in scores])
+    return Sample(
+        tuple(-1 - seed for seed in range(len(scores))), values, np.stack([s.resampled[metric] for s in scores])
+    )
+
+
+def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, dict[str, Sample]]:
+    """Our trials, by case and metric."""
     suite = out / "suite.yaml"
     methods = {case: {"method": "dexml", "positives": "one", **OURS[case]} for case in cases}
     settings = {"batch_size": BATCH, "learning_rate": RATE, "max_query_length": LENGTH, "max_label_length": LENGTH}
@@ -118,18 +129,24 @@ def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) 
     }  # fmt: skip
     suite.write_text(yaml.safe_dump(content))
     runner = Runner(Settings(suite=suite, data=data, store=out / "store"))
-    records = runner.run(runner.plan(), display)
-    return {case: [dict(record.metrics) for record in records if record.trial.label == case] for case in cases}
-
-
-def compared(case: str, metric: str, mine: list[float], its: list[float]) -> dict[str, Any]:
-    """A row of the table, in per cent."""
-    interval = stats.ttest_ind(mine, its, equal_var=False).confidence_interval(0.95)
+    records = list(runner.run(runner.plan(), display))
+    store = Store(out / "store")
     return {
-        "case": case, "metric": metric, "seeds": len(mine),
-        "ours": 100 * np.mean(mine), "sd": 100 * np.std(mine, ddof=1),
-        "theirs": 100 * np.mean(its), "their sd": 100 * np.std(its, ddof=1),
-        "difference": 100 * (np.mean(mine) - np.mean(its)), "from": 100 * interval.low, "to": 100 * interval.high,
+        case: stored_samples(store, [record for record in records if record.trial.label == case], METRICS)
+        for case in cases
+    }
+
+
+def compared(case: str, metric: str, mine: Sample, its: Sample) -> dict[str, Any]:
+    """A row of the table, in per cent. The seeds of either side have nothing in common."""
+    found = difference(mine, its)
+    low, high = found.interval
+    return {
+        "case": case, "metric": metric, "seeds": len(mine.seeds),
+        "ours": 100 * mine.mean, "sd": 100 * np.std(mine.values_S, ddof=1),
+        "theirs": 100 * its.mean, "their sd": 100 * np.std(its.values_S, ddof=1),
+        "difference": 100 * found.value, "from": 100 * low, "to": 100 * high,
+        "equal within": 100 * found.equivalence_margin,
     }  # fmt: skip
 
 
@@ -139,6 +156,7 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
         "negatives": row["case"], "metric": row["metric"], "seeds": str(row["seeds"]),
         "ours": f"{row['ours']:.2f} ± {row['sd']:.2f}", "theirs": f"{row['theirs']:.2f} ± {row['their sd']:.2f}",
         "difference": f"{row['difference']:+.2f} ({row['from']:+.2f} to {row['to']:+.2f})",
+        "equal within": f"{row['equal within']:.2f}",
     }  # fmt: skip
 
 
@@ -163,11 +181,8 @@ def main() -> None:
         its = []
         for seed in range(asked.seeds):
             its.append(theirs(case, seed, dataset, asked.code, out))
-            print(f"{case}, their seed {seed}: {its[-1]}", flush=True)
-        rows += [
-            compared(case, name, *([metrics[name] for metrics in side] for side in (mine[case], its)))
-            for name in METRICS
-        ]
+            print(f"{case}, their seed {seed}: {its[-1].metrics}", flush=True)
+        rows += [compared(case, name, mine[case][name], of_scores(its, name)) for name in METRICS]
     if asked.markdown:
         write_table("parity", [printed(row) for row in rows], asked.markdown)
     report("parity", rows, asked.out)

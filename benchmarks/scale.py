@@ -89,9 +89,9 @@ def write_text(name: str, cache: Path) -> Stage:
 
 def tokenizer(name: str, cache: Path) -> Stage:
     """Train the tokenizer of `tiny` and `nano`."""
-    from xmcbench.engine.encoders.tokenizer import tiny_tokenizer
+    from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 
-    return partial(tiny_tokenizer, _load(name, cache).train.texts, cache)
+    return partial(trained_tokenizer, _load(name, cache).train.texts, cache)
 
 
 def tokenise(name: str, cache: Path) -> Stage:

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 from report import report
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from xmcbench.engine.search import HNSW, ExactIndex, FaissIndex, exact
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    threadpool_limits(args.threads)  # of numpy and faiss
     rows = []
     for dimension in args.dimensions:
         centres_CD = torch.randn(2_000, dimension, generator=torch.Generator().manual_seed(0))

@@ -12,6 +12,7 @@ medians over the turns. The peak is that of square matrix products, measured onc
     python benchmarks/step.py --data DIR --quick
     python benchmarks/step.py --data DIR --profile       # where the time of a training step goes
     python benchmarks/step.py --data DIR --dropout       # what dropout costs, against torch's own and none
+    python benchmarks/step.py --data DIR --static        # static encoders
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ import torch
 from report import report
 from step_dropout import dropout_costs
 from step_profile import profile
+from step_static import static_steps
 from torch import nn
 
 from xmcbench.data.formats import Parts, read_directory
@@ -39,8 +41,8 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import default_device
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.encoders.embedding import autocast, evaluating
-from xmcbench.engine.encoders.encoder import Encoder, attention
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder, attention
 from xmcbench.engine.losses import Positives, softmax
 from xmcbench.engine.planning.accelerators import measured_peak
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows
@@ -68,7 +70,7 @@ class Workload:
 Contestant = Callable[[Workload, int], float]  # takes a step, gives its loss
 
 
-def titles(encoder: Encoder, parts: Parts, batch: int, count: int) -> Workload:
+def titles(encoder: TransformerEncoder, parts: Parts, batch: int, count: int) -> Workload:
     """Training texts of at most 32 tokens and one label of each, no label twice in a batch."""
     targets, rng = parts.train.targets.tocsr(), np.random.default_rng(0)
     batches = []
@@ -83,7 +85,7 @@ def titles(encoder: Encoder, parts: Parts, batch: int, count: int) -> Workload:
     return Workload("titles", tokens(parts.train.texts, 32), tokens(parts.label_texts, 32), batches)
 
 
-def fixed(encoder: Encoder, batch: int, count: int) -> Workload:
+def fixed(encoder: TransformerEncoder, batch: int, count: int) -> Workload:
     """Random texts of `FIXED` tokens."""
     rng = np.random.default_rng(0)
     words = rng.integers(5, len(encoder.tokenizer.tokenizer), 2 * batch * count * FIXED).astype(np.int32)
@@ -92,7 +94,7 @@ def fixed(encoder: Encoder, batch: int, count: int) -> Workload:
     return Workload(f"{FIXED} tokens", tokens, tokens, [(queries, labels) for queries, labels in rows])
 
 
-def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
+def engine(encoder: TransformerEncoder, precision: Any) -> tuple[Contestant, nn.Module]:
     """xmcbench's step."""
     device = default_device()
     cache = GradientCache(
@@ -107,7 +109,7 @@ def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
     def step(workload: Workload, turn: int) -> float:
         queries, labels = workload.batches[turn % len(workload.batches)]
         diagonal = torch.arange(len(queries), device=device)
-        positives = Positives(diagonal, diagonal, diagonal, len(labels))
+        positives = Positives(diagonal, diagonal, len(queries), len(labels))
         cached = cache.embed(
             [TextRows(workload.queries, queries, "query"), TextRows(workload.labels, labels, "label")], turn
         )
@@ -123,7 +125,7 @@ def engine(encoder: Encoder, precision: Any) -> tuple[Contestant, nn.Module]:
 
 
 def sentence_transformers(
-    encoder: Encoder, precision: Any, mini_batch: int, attention_kind: str
+    encoder: TransformerEncoder, precision: Any, mini_batch: int, attention_kind: str
 ) -> tuple[Contestant, nn.Module]:
     """Sentence-transformers' step on a copy of `encoder`."""
     from sentence_transformers import SentenceTransformer
@@ -177,7 +179,7 @@ def seconds(step: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def best_opponent(encoder: Encoder, precision: str, workload: Workload, sizes: list[int]) -> tuple[int, str]:
+def best_opponent(encoder: TransformerEncoder, precision: str, workload: Workload, sizes: list[int]) -> tuple[int, str]:
     """The mini-batch size and kind of attention with which sentence-transformers is quickest here."""
     kinds = sorted({"sdpa", attention() or "sdpa"})
     timed = {}
@@ -188,9 +190,11 @@ def best_opponent(encoder: Encoder, precision: str, workload: Workload, sizes: l
     return min(timed, key=timed.__getitem__)
 
 
-def compare(name: str, make: Callable[[Encoder, int, int], Workload], parts: Parts, asked: Any) -> list[dict[str, Any]]:
+def compare(
+    name: str, make: Callable[[TransformerEncoder, int, int], Workload], parts: Parts, asked: Any
+) -> list[dict[str, Any]]:
     """The rows of one encoder and workload, a precision each."""
-    build = partial(Encoder.build, EncoderConfig(name=name), parts.train.texts, 0, asked.cache)
+    build = partial(TransformerEncoder.build, EncoderConfig(name=name), parts.train.texts, 0, asked.cache)
     workload = make(build(), asked.batch, min(asked.turns, 3))
     trial = make(build(), max(64, asked.batch // 8), 2)
     steps: dict[tuple[str, str], Contestant] = {}
@@ -228,7 +232,9 @@ def of_dropout(name: str, parts: Parts, asked: Any) -> list[dict[str, Any]]:
     rows = []
     for make in (lambda encoder, *sizes: titles(encoder, parts, *sizes), fixed):
         for precision in asked.precision:
-            encoder = Encoder.build(EncoderConfig(name=name), parts.train.texts, 0, asked.cache).to(default_device())
+            encoder = TransformerEncoder.build(EncoderConfig(name=name), parts.train.texts, 0, asked.cache).to(
+                default_device()
+            )
             workload = make(encoder, asked.batch, 3)
             step, _ = engine(encoder, precision)
             costs = dropout_costs(partial(step, workload), asked.turns, seconds)
@@ -248,6 +254,7 @@ def main() -> None:
         help="bf16 takes minutes a step on a processor without bf16 products",
     )  # fmt: skip
     parser.add_argument("--dropout", action="store_true", help="only what dropout costs")
+    parser.add_argument("--static", nargs="*", metavar="WORDS", help="only static encoders: minilm, if not given")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true", help="tiny, 128 queries, 3 turns, two mini-batch sizes")
     parser.add_argument("--profile", action="store_true", help="only where the time of a training step goes")
@@ -264,6 +271,11 @@ def main() -> None:
     parts = read_directory(asked.data)
     if asked.dropout:
         report("step_dropout", [row for name in asked.encoder for row in of_dropout(name, parts, asked)], asked.out)
+        return
+    if asked.static is not None:
+        words = asked.static or ["minilm"]
+        rows = [row for name in words for row in static_steps(name, parts, asked, titles, seconds)]
+        report("step_static", rows, asked.out)
         return
     asked.peak = {precision: measured_peak(precision, default_device().type, 2048) for precision in asked.precision}
     rows: list[dict[str, Any]] = []

@@ -14,6 +14,7 @@ import torch
 
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.data.formats import read_directory
+from xmcbench.engine.training.gradient_cache import CachedEmbeddings
 from xmcbench.engine.training.loop import Position
 from xmcbench.engine.training.steps import TrainingSteps
 from xmcbench.trial.budget import Budget
@@ -89,7 +90,7 @@ def clock_parts(steps: TrainingSteps, clock: Stopwatch) -> None:
     cache: Any = steps.embedder.cache
     watched: list[tuple[Any, str, str]] = [
         (encoder, "forward", "encoder, forward"),
-        (cache, "pull", "encoder, backward"),
+        (CachedEmbeddings, "backward", "encoder, backward"),
         (steps, "_loss", "loss"),
         (steps.optimizers, "apply", "optimiser"),
         (steps.batches, "batch", f"{HARNESS}: batch"),

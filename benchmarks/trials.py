@@ -68,7 +68,7 @@ def differs_alone(record: Record, root: Path, display: Display) -> bool:
     (alone,), _ = run([trial.method], range(trial.seed, trial.seed + 1), root / record.key, display)
     assert alone.key == record.key
     stores = (Store(root / folder / "results") for folder in ("together", record.key))
-    together, by_itself = (store.predictions(record.key)[0] for store in stores)
+    together, by_itself = (store.predictions(own)[0] for store, own in zip(stores, (record, alone), strict=True))
     return not all(np.array_equal(getattr(together, name), getattr(by_itself, name)) for name in ("indices", "scores"))
 
 

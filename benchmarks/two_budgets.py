@@ -1,10 +1,10 @@
-"""The order of the methods with equal encoder tokens and with equal epochs: a table and a figure for `docs/claims.md`.
+"""The order of methods with equal encoder tokens and with equal epochs: a table and figure of `docs/measurements.md`.
 
 Reads the trials of `suites/real/tate-two-budgets.yaml` from a store: those of the seeds that all methods have within
 both budgets. Trains nothing.
 
     python benchmarks/two_budgets.py --store results
-    python benchmarks/two_budgets.py --markdown docs/claims.md --figure docs/pictures/two-budgets.svg
+    python benchmarks/two_budgets.py --markdown docs/measurements.md --figure docs/pictures/two-budgets.svg
 """
 
 from __future__ import annotations
