@@ -157,7 +157,7 @@ def test_an_interrupt_while_the_command_starts_is_a_line(bench: Bench) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=60)
         assert "Traceback" not in said
-        # An interrupt inside of a string that `exec` runs (a dataclass in the making) has Python end by the signal itself.
+        # Interrupted inside of a string that `exec` runs (a dataclass in the making), Python ends by the signal itself.
         assert process.returncode in (0, 130, -signal.SIGINT), said
 
 
