@@ -12,6 +12,7 @@ from xmcbench.reporting import (
     published_rows,
     smaller_budget_tables,
 )
+from xmcbench.reporting.describe import describe
 from xmcbench.reporting.marks import BELOW_POPULAR
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.record import Record
@@ -94,6 +95,16 @@ def test_the_positives_and_an_overrun_are_shown() -> None:
     first = first.model_copy(update={"spent": first.spent | ledger})
     grid = cell_table("", TableShape(columns=["positives", "overrun"]), cells_of(first, made("b", 0.5)))
     assert grid.rows == (("a", "2.5", "3.2 %"), ("b", "-", "-"))
+
+
+def test_what_a_trial_left_of_its_budget_is_shown_where_it_ended_early() -> None:
+    early, rest = made("a", 0.5), made("b", 0.5)
+    early = early.model_copy(update={"spent": early.spent | {"steps": 400, "ended": "P@1 had not risen"}})
+    rest = rest.model_copy(update={"spent": rest.spent | {"steps": 400}})  # a method that stops by itself
+    grid = cell_table("", TableShape(columns=["unspent"]), cells_of(early, rest))
+    assert grid.rows == (("a", "60.0 %"), ("b", "-"))
+    outcome = dict(next(section.rows for section in describe(early) if section.title == "Outcome"))
+    assert outcome["training ended early"] == "P@1 had not risen; 60.0% of the budget is unspent"
 
 
 def test_a_trained_cell_that_is_not_above_the_most_frequent_labels_is_marked() -> None:

@@ -44,6 +44,15 @@ def test_a_trial_that_ended_before_a_pass_that_did_not_fit_is_equal() -> None:
     assert check_equal_budgets([over], "encoder_tokens")[0].violations
 
 
+def test_a_trial_whose_curve_was_flat_is_equal_and_named() -> None:
+    flat = spent("flat", 40)
+    flat = flat.model_copy(update={"spent": flat.spent | {"ended": "nDCG@5 had not risen for 2 evaluations"}})
+    (found,) = check_equal_budgets([spent("a", 100), flat], "encoder_tokens")
+    assert not found.violations
+    assert not found.ended_early
+    assert str(found).endswith("; ended when their curves were flat: flat")
+
+
 @given(limit=st.integers(1, 10_000), step=st.integers(1, 200))
 def test_a_run_that_stops_at_the_first_boundary_is_equal(limit: int, step: int) -> None:
     tokens = -(-limit // step) * step

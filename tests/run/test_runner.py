@@ -99,6 +99,16 @@ def test_a_finished_trial_leaves_what_the_store_promises(bench: Bench) -> None:
     assert record.started <= record.ended
 
 
+def test_only_a_patience_that_is_given_is_in_key_and_record(bench: Bench) -> None:
+    plain, waits = (
+        bench.run(bench.suite(["fake-ok"], selection={"queries": 6, "metric": "P@1"} | patience))["ok"]
+        for patience in ({}, {"patience": 3})
+    )
+    assert plain.key != waits.key
+    assert plain.trial.model_dump(mode="json")["selection"] == {"queries": 6, "metric": "P@1", "evaluations": 4}
+    assert waits.trial.model_dump(mode="json")["selection"]["patience"] == 3
+
+
 def test_what_it_costs_to_answer_is_recorded_and_shown(bench: Bench) -> None:
     record = bench.run(bench.suite(["fake-ok"]))["ok"]
     files = [path for path in (bench.store.directory(record.key) / "model").iterdir() if path.is_file()]

@@ -107,6 +107,7 @@ def _texts(record: Record) -> Iterator[str]:
     names = {"label": trial.label, "suite": record.suite, "method": trial.method, "dataset": trial.dataset}
     names |= {"distribution": trial.distribution, "version": trial.version}
     others = {"teacher": record.teacher, "selection": record.selection_split}
+    others |= {"spent.ended": record.spent["ended"]} if "ended" in record.spent else {}
     others |= {f"provenance.{name}": text for name, text in provenance.items() if isinstance(text, str)}
     lists: dict[str, Iterable[str]] = {"metrics": record.metrics, "parts": trial.versions}
     lists["command"] = provenance.get("command", ())

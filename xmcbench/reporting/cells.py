@@ -22,7 +22,7 @@ from xmcbench.trial.trial import Trial
 
 POOL = "negative_pool"
 COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
-OVERRUN = "overrun"
+OUTSIDE = ("overrun", "unspent")  # how a trial missed its budget
 POPULAR = "popular"  # the method that ranks labels by frequency
 
 
@@ -105,8 +105,8 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         of_method = _undominated(candidate, rivals, metric)
         mark = "all" if _undominated(candidate, scored, metric) else "method" if of_method else ""
         label = candidate.label + BELOW_POPULAR * _below_popular(candidate, scored, metric)
-        rows.append((label, *(_text(candidate, name) for name in (metric, *COSTS, OVERRUN)), mark))
-    headings = ("method", metric, *(_heading(name) for name in (*COSTS, OVERRUN)), "best of")
+        rows.append((label, *(_text(candidate, name) for name in (metric, *COSTS, *OUTSIDE)), mark))
+    headings = ("method", metric, *(_heading(name) for name in (*COSTS, *OUTSIDE)), "best of")
     notes = [f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"]
     if any(row[0].endswith(BELOW_POPULAR) for row in rows):
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than the most frequent labels (`popular`)")

@@ -43,6 +43,15 @@ def _device_hours(row: Row) -> float | None:
     return hours * count_devices(hardware)
 
 
+def share_spent(record: Record) -> float:
+    """The share of its budget that a trial spent: of the limit that is closest to being used up, or the furthest over.
+
+    An unknown budget has no limit; nothing is spent of it.
+    """
+    limits = record.trial.budget.spending().items()
+    return max((float(record.spent.get(name, 0.0)) / limit for name, limit in limits), default=0.0)
+
+
 def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tuple[str, list[dict[str, float]]]]:
     """Quality along the budget, by key of a trial: what to call the trial, and the points of its record's curve."""
     points = {}

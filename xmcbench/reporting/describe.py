@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
 from xmcbench.suite.tables import Kind
@@ -90,7 +91,11 @@ def _trial(record: Record) -> Iterable[tuple[str, str]]:
     yield "budget", budget_text(trial.budget.limits())
     if trial.selection:
         held = trial.selection
-        yield "selection", f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
+        yield (
+            "selection",
+            f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
+            + (f", training ends after {held.patience} without a rise" if held.patience else ""),
+        )
     yield "suite", record.suite
     if record.key_version != SCHEMA_VERSION:
         digest = ", which had no digest: edits cannot be detected" if record.key_version == 1 else ""
@@ -102,6 +107,8 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
     yield "started", record.started
     yield "ended", record.ended
     yield "checkpoint chosen on", record.selection_split
+    if why := record.spent.get("ended"):
+        yield "training ended early", f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent"
     yield "trainable parameters", f"{record.num_parameters:,}"
     yield "workers", str(record.workers)
     if record.teacher:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
+from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.numbers import Value
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
@@ -102,7 +103,7 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
-        facts["overrun"] = _overrun(records)
+        facts |= {"overrun": _overrun(records), "unspent": _unspent(records)}
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):
@@ -118,13 +119,15 @@ def _facts(records: list[Record]) -> dict[str, Value]:
 
 def _overrun(records: list[Record]) -> str | None:
     """By how much a trial exceeded its budget at most, in per cent of the limit; None where none did."""
-    shares = [
-        float(record.spent.get(name, 0.0)) / limit - 1
-        for record in records
-        for name, limit in record.trial.budget.spending().items()
-    ]
-    most = max(shares, default=0.0)
+    most = max(share_spent(record) for record in records) - 1
     return f"{100 * most:.1f} %" if most > 0 else None
+
+
+def _unspent(records: list[Record]) -> str | None:
+    """The mean share of the budget that was left where a trial ended early; None where none did."""
+    early = [record.spent.get("ended") or record.spent.get("refused_pass") for record in records]
+    left = fmean(max(0.0, 1 - share_spent(record)) for record in records)
+    return f"{100 * left:.1f} %" if any(early) and left > 0 else None
 
 
 def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:

@@ -156,11 +156,12 @@ class Attempt:
         selection, spent = trial.selection, self.log.ledger.as_dict()
         if why_not_recordable(spent, self.log.curve):  # the trial failed for it
             spent, self.log.curve[:] = {}, []
+        ended = {"ended": self.log.ended} if self.log.ended else {}
         split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
         return self.job.record(
             status,
             started=self.started,
-            spent={**spent, **self.measured, **_device_peak(), **self.predicting},
+            spent={**spent, **ended, **self.measured, **_device_peak(), **self.predicting},
             workers=self.worker.size,
             checks=self.checks,
             curve=self.log.curve,

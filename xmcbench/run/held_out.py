@@ -60,4 +60,5 @@ def hold_out(
     counts = label_counts(train.targets)
     weights = weights_of_counts(counts, total, card.propensity_a, card.propensity_b)
     scorer = HeldOutScorer(data.targets, data.ignore, weights, counts, card, names, find_evaluators(names))
-    return HeldOut(data.texts, scorer, selection.metric, selection.evaluations), train.most_rows(remaining), remaining
+    held = HeldOut(data.texts, scorer, selection.metric, selection.evaluations, selection.patience)
+    return held, train.most_rows(remaining), remaining

@@ -30,6 +30,7 @@ COLUMNS = {
         Column("negative_pool", "pool", "number", "labels that a query is scored against in a step"),
         Column("positives", "positives", "number", "positives of a query in a step's pool, mean"),
         Column("overrun", "overrun", "text", "how far the budget was exceeded, of the limit that was exceeded most"),
+        Column("unspent", "unspent", "text", "share of the budget that was left where training ended early"),
         Column("encoder", "encoder", "text", "the pretrained encoder"),
         Column("dimension", "dim", "number", "dimension of the embeddings that are searched"),
         Column("loss", "loss", "text", "the loss that is minimised"),

@@ -52,6 +52,7 @@ class TrainingLog:
     ledger: Ledger = field(default_factory=Ledger)
     curve: list[dict[str, float]] = field(default_factory=list)  # held-out metrics along the budget
     chosen_by: str = ""  # how the method chose its checkpoint, where it did not use the held-out queries
+    ended: str = ""  # why training ended before its budget was spent
 
     def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:
         """Add the metrics of an evaluation after `fraction` of the budget to the curve, with what was spent so far."""
@@ -78,6 +79,7 @@ class HeldOut:
     score: Callable[[Predictions], dict[str, float]]  # metrics of predictions for `texts`, by name
     metric: str = "nDCG@5"  # the metric to choose by
     evaluations: int = 4  # how many evaluations to spread over the budget
+    patience: int | None = None  # evaluations without a rise of the metric that end training; None: the budget does
 
 
 def held_out_rows(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:

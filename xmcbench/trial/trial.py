@@ -8,7 +8,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record_fields import LARGEST, Count, Tree
@@ -26,6 +26,18 @@ class Selection(BaseModel):
     queries: int = Field(1000, gt=0, le=LARGEST, description="training queries held out of training")
     metric: str = Field("nDCG@5", description="metric that chooses the checkpoint")
     evaluations: int = Field(4, gt=0, le=LARGEST, description="evaluations, evenly spaced over the budget")
+    patience: int | None = Field(
+        None,
+        gt=0,
+        le=LARGEST,
+        description="training ends when the metric has not risen for this many evaluations; null: with the budget",
+    )
+
+    @model_serializer(mode="wrap")
+    def _stated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without a patience that is not given: keys and records are those of selections that know none."""
+        fields: dict[str, Any] = serialize(self)
+        return fields if self.patience is not None else {name: fields[name] for name in fields if name != "patience"}
 
 
 class Trial(BaseModel):

@@ -33,10 +33,17 @@ CASES: dict[str, dict[str, Any]] = {
 Outcome = dict[str, Any]
 
 
-def train(_workers: Workers, root: str, encoder: str, settings: dict[str, Any], kill_at: int = 0) -> Outcome:
-    """Train for 7 steps, with a look at training queries on the way; or be killed."""
+def train(
+    _workers: Workers,
+    root: str,
+    encoder: str,
+    settings: dict[str, Any],
+    kill_at: int = 0,
+    looks: tuple[int, int | None] = (2, None),  # evaluations and patience
+) -> Outcome:
+    """Train for 7 steps, with looks at training queries on the way; or be killed."""
     method = toy(encoder, **settings)
-    run = make_run(Path(root), {"steps": 7}, held_out=HeldOut(DATA.texts[:9], figures, evaluations=2))
+    run = make_run(Path(root), {"steps": 7}, held_out=HeldOut(DATA.texts[:9], figures, "nDCG@5", *looks))
     if kill_at:
         fit_and_kill(kill_at, method, DATA, run)
         return {}
@@ -81,6 +88,13 @@ def test_any_number_of_workers_ends_with_the_same(case: str, small_encoder: str,
         assert_alike(found, wanted)
         for outcome in found[1:]:  # and the workers of one run have the very same bits
             assert np.array_equal(outcome["weights"], found[0]["weights"])
+
+
+def test_workers_agree_where_patience_ends_training(small_encoder: str, tmp_path: Path) -> None:
+    rest = small_encoder, CASES["in-batch"], 0, (7, 1)
+    wanted = train(ALONE, str(tmp_path / "alone"), *rest)
+    assert 1 < wanted["ledger"]["steps"] < 7
+    assert_alike(on_workers(2, train, str(tmp_path / "2"), *rest), wanted)
 
 
 @pytest.mark.parametrize("case", ["hard, clipped", "all labels, a table", "batches of 2, a table"])

@@ -142,6 +142,27 @@ def test_with_selection_too(kill: int, small_encoder: str, data: TrainingData, t
     assert_same(unbroken, resumed, data)
 
 
+def flat(data: TrainingData) -> HeldOut:
+    """Held-out queries whose metric is always the same: a patience of two ends training after three evaluations."""
+    return HeldOut(data.texts[:10], lambda _: {"nDCG@5": 0.5}, evaluations=9, patience=2)
+
+
+@pytest.mark.parametrize("kill", [1, 2, 3])
+def test_training_that_ends_when_its_curve_is_flat_resumes_too(
+    kill: int, small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", {"steps": 9}, held_out=flat(data)))
+    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))
+    resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))
+    assert unbroken[1].ledger.steps == len(unbroken[1].log.curve) == 3
+    assert unbroken[1].log.ended == resumed[1].log.ended == "nDCG@5 had not risen for 2 evaluations"
+    assert_same(unbroken, resumed, data)
+    again = toy(small_encoder)
+    ended = finish(again, data, make_run(tmp_path / "b", {"steps": 9}, held_out=flat(data)))
+    assert again.calls == 0
+    assert_same(unbroken, ended, data)
+
+
 def test_a_run_that_had_ended_trains_no_more(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     first = finish(toy(small_encoder), data, make_run(tmp_path, {"steps": 3}))
     again = toy(small_encoder)

@@ -212,6 +212,31 @@ def test_selection_is_not_charged_and_its_best_weights_stay(
     assert not np.array_equal(final.scores, seen[2].scores)
 
 
+@pytest.mark.parametrize(
+    ("metrics", "patience", "steps"),
+    [
+        ([0.1, 0.2, 0.2, 0.1, 0.9, 0.9], 2, 4),
+        ([0.1, 0.2, 0.2, 0.3, 0.3, 0.3], 2, 6),  # flat with the last step: the budget ended it
+        ([0.1, 0.2, 0.3, 0.4, 0.5, 0.6], 1, 6),
+        ([0.1, 0.1, 0.1, 0.1, 0.1, 0.1], None, 6),
+    ],
+)
+def test_patience_ends_a_training_whose_metric_no_longer_rises(
+    small_encoder: str,
+    data: TrainingData,
+    tmp_path: Path,
+    metrics: list[float],
+    patience: int | None,
+    steps: int,
+) -> None:
+    values = iter(metrics)
+    held_out = HeldOut(data.texts[:8], lambda _: {"nDCG@5": next(values)}, evaluations=6, patience=patience)
+    run = fit(watched(small_encoder), data, tmp_path, {"steps": 6}, held_out=held_out)
+    assert [point["nDCG@5"] for point in run.log.curve] == metrics[:steps]
+    assert run.ledger.steps == steps
+    assert run.log.ended == ("" if steps == 6 else f"nDCG@5 had not risen for {patience} evaluations")
+
+
 def test_a_loss_that_is_no_number_names_its_step(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
     with pytest.raises(NonFiniteLossError, match="the loss is nan at step 4, epoch 1, batch 1") as caught:
         fit(watched(small_encoder, blow_up_at=4), data, tmp_path, {"steps": 9})

@@ -43,6 +43,8 @@ class Recount:
 
 def recount(record: Record, planner: Planner) -> Recount:
     """The costs of `record` beside those that `planner` counts."""
+    if record.spent.get("ended"):
+        return Recount(reason="its training ended before its budget was spent")
     try:
         plan = planner.plan(record.trial)
     except XMCBenchError as problem:

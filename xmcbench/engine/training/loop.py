@@ -41,8 +41,9 @@ class Steps(Protocol):
 
 
 class Loop:
-    """Takes steps from `position` on until `budget` is spent; `after_step` is called with the metrics of each.
+    """Takes steps from `position` on until `budget` is spent, or `why_ended` gives a reason before a step.
 
+    `after_step` is called with the metrics of each step.
     Only a step may exceed the budget. A refresh that does not fit into what is left ends training, or is skipped.
     """
 
@@ -54,13 +55,15 @@ class Loop:
         position: Position,
         after_step: Callable[[Metrics], None] = lambda _metrics: None,
         skips_refreshes: bool = False,
+        why_ended: Callable[[], str] = lambda: "",
     ) -> None:
         self.steps, self.charging, self.budget = steps, charging, budget
         self.position, self.after_step, self.skips_refreshes = position, after_step, skips_refreshes
+        self.why_ended = why_ended
 
     def run(self) -> None:
-        """Spend the budget."""
-        while (before := self.spent()) < 1:
+        """Spend the budget, or as much of it as is wanted."""
+        while (before := self.spent()) < 1 and not self.why_ended():
             if self.position.index == 0 and not self._refreshed(self.position.epoch):
                 return
             self.after_step(self.step(before))

@@ -39,6 +39,15 @@ class BestWeights:
             checkpoint.save(self._directory, groups, {}, self.method.shard.workers, shared=run.exchange is None)
         return True
 
+    def why_ended(self) -> str:
+        """That the metric has not risen for as many evaluations as patience allows; empty while training goes on."""
+        held_out, curve = self.method.run.held_out, self.method.run.log.curve
+        if held_out is None or held_out.patience is None:
+            return ""
+        values = [point[held_out.metric] for point in curve]
+        flat = bool(values) and len(values) - 1 - values.index(max(values)) >= held_out.patience
+        return f"{held_out.metric} had not risen for {held_out.patience} evaluations" if flat else ""
+
     def check(self) -> None:
         """Raise `DamagedFolder` where the best weights that a checkpoint refers to are not as they were written."""
         if self.metric is not None:

@@ -18,18 +18,20 @@ class Training:
     def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
         self.run, self.workers, position = method.run, method.shard.workers, Position()
         self.steps = TrainingSteps(method, train)
-        settings = position, self._after_step, method.skips_refreshes
-        self.loop = Loop(self.steps, method.charging, self.run.budget, *settings)
         self.best = BestWeights(method, self.steps.optimizers)
+        settings = position, self._after_step, method.skips_refreshes, self.best.why_ended
+        self.loop = Loop(self.steps, method.charging, self.run.budget, *settings)
         self.checkpoints = Checkpoints(self.steps, position, self.best)
 
     def train(self) -> None:
-        """Spend the budget; leave the method with the chosen weights."""
+        """Spend the budget, or what of it the held-out queries ask for; leave the method with the chosen weights."""
         if not self.checkpoints.restore():
             self.steps.begin()
         self.loop.run()
-        if self.loop.spent() < 1:  # a pass over the data did not fit: these are the weights of the whole budget
-            self.best.evaluate_if_due(1.0)
+        if self.loop.spent() < 1:
+            self.run.log.ended = self.best.why_ended()
+            if not self.run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
+                self.best.evaluate_if_due(1.0)
         note_memory(self.run.ledger, self.workers)
         self.checkpoints.save()  # a kill while it indexes or predicts must not cost the last minute of training
         self.best.restore()
