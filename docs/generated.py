@@ -1,10 +1,11 @@
-"""Generates parts of the site from the code. mkdocs calls `on_files` once and `on_page_markdown` for every page.
+"""Generates parts of the site from the code, and its formulas. mkdocs calls the functions whose names begin with `on_`.
 
 A page marks a generated part with a line `<!-- generated: KIND -->` or `<!-- generated: KIND NAME -->`.
 """
 
 from __future__ import annotations
 
+import html
 import inspect
 import re
 import types
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import typer
+from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from pydantic import BaseModel
@@ -21,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pymdownx.superfences import fence_code_format
 
 ROOT = Path(__file__).parents[1]
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
 # Pages of the site that are files elsewhere in the repository, and how links to them change.
 ELSEWHERE = {"contributing.md": ROOT / "CONTRIBUTING.md", "changelog.md": ROOT / "CHANGELOG.md"}
@@ -54,6 +57,13 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     for link, page in LINKS:
         markdown = re.sub(link, page, markdown)
     return MARK.sub(lambda mark: KINDS[mark[1]](*filter(None, [mark[2]])), markdown)
+
+
+def on_page_content(content: str, **_: object) -> str:
+    """The page with its formulas as MathML, which browsers draw themselves."""
+    return FORMULA.sub(
+        lambda formula: convert(html.unescape(formula[2]), display="block" if formula[1] == "div" else "inline"), content
+    )
 
 
 def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
