@@ -86,7 +86,7 @@ def pack_all(file: ClaimFile, store: Store, folder: Path) -> Iterator[str]:
     for suite, keys in trials(file).items():
         groups: dict[tuple[str, str], list[Record]] = defaultdict(list)
         for record in (store.record(key) for key in sorted(keys)):
-            if record and (store.directory(record.key) / "predictions.npz").exists():
+            if record and store.has_predictions(record.key):
                 groups[record.trial.dataset, record.truth_hash].append(record)
         for (dataset, truth), records in groups.items():
             found = [store.predictions(record)[0].indices[:, :BEST] for record in records]

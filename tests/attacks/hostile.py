@@ -11,6 +11,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from xmcbench.trial.packed import Packed
+
 ACCEPTED = Path(__file__).parents[2] / "leaderboard" / "measured"
 Place = tuple[str | int, ...]
 
@@ -25,7 +27,7 @@ VALUES: list[Any] = [
 
 def content(name: str) -> Any:
     """The record of the accepted trial `name`, without its digest."""
-    record = json.loads((ACCEPTED / "trials" / name / "record.json").read_bytes())
+    record = json.loads(Packed(ACCEPTED).records[name].content)
     del record["digest"]
     return record
 

@@ -12,6 +12,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,10 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
+from xmcbench.trial.packed import LINES, PACK, add_packed, packed_path
 from xmcbench.trial.record import Record
 from xmcbench.trial.record_file import encode
-from xmcbench.trial.store import PREDICTIONS, Store, digest_of
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 COMMITTED = {"commit": "a" * 40, "dirty": False}
 CLEAN = {
@@ -34,13 +36,13 @@ CLEAN = {
 
 @pytest.fixture
 def accepted(bench: Bench) -> Store:
-    """Two accepted trials."""
-    store = Store(bench.root / "accepted")
-    for record in bench.run(bench.suite(["fake-ok", "fake-rare"]), debug=True).values():
-        clean = record.model_copy(update={"provenance": {**record.provenance, **CLEAN}})
-        bench.store.write_record(clean)
-        assert command(bench, "submit", record.key, "--to", "accepted", "--store", "results")[0] == 0
-    return store
+    """Two accepted trials, of two suites."""
+    for name in ("fake-ok", "fake-rare"):
+        for record in bench.run(bench.suite([name], name=name), debug=True).values():
+            clean = record.model_copy(update={"provenance": {**record.provenance, **CLEAN}})
+            bench.store.write_record(clean)
+            assert command(bench, "submit", record.key, "--to", "accepted", "--store", "results")[0] == 0
+    return Store(bench.root / "accepted")
 
 
 def command(bench: Bench, *arguments: str) -> tuple[int, str, str]:
@@ -78,29 +80,41 @@ def _bomb(rows: int) -> bytes:
     return content.getvalue()
 
 
-def forged(**changes: Any) -> Callable[[Path, Record], None]:
+Harm = Callable[[Path, Record], None]  # of an accepted trial, below the folder of accepted results
+
+
+def forged(**changes: Any) -> Harm:
     """A record with other content and the digest of it."""
 
-    def write(directory: Path, record: Record) -> None:
-        (directory / "record.json").write_bytes(encode(record.model_copy(update=changes)))
+    def write(root: Path, record: Record) -> None:
+        add_packed(root, record, encode(record.model_copy(update=changes)), {})
 
     return write
 
 
-def listed(name: str, make: Callable[[Path], Any]) -> Callable[[Path, Record], None]:
-    """Another file in place of `name`, and a record with its digest where it is a file."""
+def bombed(root: Path, record: Record) -> None:
+    """Predictions that unpack to 3.4 GB, and a record with their digest."""
+    path = root / "bomb.npz"
+    bomb(path)
+    content, resampled = path.read_bytes(), Store(root).result(record, RESAMPLED)
+    path.unlink()
+    digests = {**record.digests, PREDICTIONS: sha256(content).hexdigest()}
+    listed = encode(record.model_copy(update={"digests": digests}))
+    add_packed(root, record, listed, {PREDICTIONS: content, RESAMPLED: resampled})
 
-    def write(directory: Path, record: Record) -> None:
-        (directory / name).unlink(missing_ok=True)
-        make(directory / name)
-        if name == PREDICTIONS and (directory / name).is_file() and not (directory / name).is_symlink():
-            digests = {**record.digests, name: digest_of(directory / name)}
-            (directory / "record.json").write_bytes(encode(record.model_copy(update={"digests": digests})))
+
+def instead(ending: str, make: Callable[[Path], Any]) -> Harm:
+    """Something else in place of the file of records, or of the pack beside it."""
+
+    def write(root: Path, record: Record) -> None:
+        path = packed_path(root, record).with_suffix(ending)
+        path.unlink()
+        make(path)
 
     return write
 
 
-HOSTILE: dict[str, tuple[Callable[[Path, Record], None], str]] = {
+HOSTILE: dict[str, tuple[Harm, str]] = {
     "metric of many labels": (
         forged(metrics={"P@999999999": 0.5}, intervals={}),
         "metric 'P@999999999' needs more labels",
@@ -109,41 +123,42 @@ HOSTILE: dict[str, tuple[Callable[[Path, Record], None], str]] = {
     "spent in words": (forged(spent={"steps": "many"}), "not a record: spent.steps: Input should be a valid integer"),
     "largest step": (forged(spent={"steps": 9, "largest_step": [1]}), "not a record: spent.largest_step"),
     "provenance": (forged(provenance={"git": [1], "command": 3}), "not a record: provenance.git"),
-    "zip bomb": (listed("predictions.npz", bomb), "found 425,000,000 entries, expected at most 4,000"),
-    "pipe": (listed("predictions.npz", os.mkfifo), "predictions.npz is not expected here"),
-    "pipe as record": (listed("record.json", os.mkfifo), "record.json: not a regular file"),
-    "device": (listed("record.json", lambda path: path.symlink_to("/dev/zero")), "record.json: not a regular file"),
-    "folder": (listed("record.json", Path.mkdir), "record.json: not a regular file"),
-    "link": (listed("predictions.npz", lambda path: path.symlink_to("/etc/passwd")), "predictions.npz is not expected"),
-    "large record": (listed("record.json", lambda path: path.write_bytes(b" " * 60_000_000)), "larger than 50,000,000"),
-    "deep record": (listed("record.json", lambda path: path.write_text("[" * 100_000)), "not a record"),
-    "pipe as metrics": (listed("resampled.safetensors", os.mkfifo), "resampled.safetensors is not expected here"),
+    "zip bomb": (bombed, "found 425,000,000 entries, expected at most 4,000"),
+    "pipe": (instead(PACK, os.mkfifo), "fake-rare.safetensors: not a regular file"),
+    "pipe as records": (instead(LINES, os.mkfifo), "fake-rare.jsonl: not a regular file"),
+    "device": (instead(LINES, lambda path: path.symlink_to("/dev/zero")), "fake-rare.jsonl: not a regular file"),
+    "folder": (instead(LINES, Path.mkdir), "fake-rare.jsonl: not a regular file"),
+    "link": (instead(PACK, lambda path: path.symlink_to("/etc/passwd")), "fake-rare.safetensors is not expected"),
+    "large records": (instead(LINES, lambda path: path.write_bytes(b" " * 60_000_000)), "larger than 50,000,000"),
+    "deep record": (instead(LINES, lambda path: path.write_text("[" * 100_000)), "not a record"),
+    "no pack": (instead(PACK, lambda path: path.write_bytes(b"x" * 99)), "fake-rare.safetensors: damaged"),
 }
 
 
 @pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="pipes and devices are POSIX")
 def test_each_bad_submission_is_named_and_the_good_one_is_checked(bench: Bench, accepted: Store) -> None:
-    good, bad = accepted.records()
-    whole = {path.name: path.read_bytes() for path in accepted.directory(bad.key).iterdir()}
+    of_suite = {record.suite: record for record in accepted.records()}
+    bad, root = of_suite["fake-rare"], accepted.root
+    whole = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
     for case, (harm, message) in HOSTILE.items():
-        harm(accepted.directory(bad.key), bad)
+        harm(root, bad)
         start = time.process_time()
         if case == "zip bomb":
             code, output, errors = command(bench, "submit", "--check", "--to", "accepted")
         else:
-            code, output, errors = here("submit", "--check", "--to", str(accepted.root))
+            code, output, errors = here("submit", "--check", "--to", str(root))
         assert time.process_time() - start < 30, case
         assert code == 1, (case, errors)
         assert message in errors, (case, errors)
         assert "Traceback" not in errors, case
-        assert good.key not in errors, case
-        assert "2 trials" in output, case
-        for path in accepted.directory(bad.key).iterdir():
+        assert "fake-ok" not in errors, case
+        assert "metrics of" in output, case
+        for path in packed_path(root, bad).parent.glob("fake-rare*"):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-        for name, content in whole.items():
-            (accepted.directory(bad.key) / name).write_bytes(content)
-    assert here("submit", "--check", "--to", str(accepted.root))[0] == 0
+        for path, content in whole.items():
+            path.write_bytes(content)
+    assert (last := here("submit", "--check", "--to", str(root)))[0] == 0, last
 
 
 def here(*arguments: str) -> tuple[int, str, str]:
@@ -161,7 +176,7 @@ def test_a_bomb_is_not_unpacked(bench: Bench, accepted: Store, arguments: list[s
     first, other = accepted.records()
     if arguments == ["rescore"]:
         arguments = ["rescore", "--store", "accepted"]
-        listed("predictions.npz", bomb)(accepted.directory(first.key), first)
+        bombed(accepted.root, first)
     else:
         bomb(bench.root / "bomb.npz")
     code, output, errors = command(bench, *arguments)

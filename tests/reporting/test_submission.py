@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -19,9 +20,11 @@ from xmcbench.data import load
 from xmcbench.reporting.acceptance import outdated, problems
 from xmcbench.reporting.submission import LARGEST
 from xmcbench.reporting.verification import verify
+from xmcbench.trial.packed import add_packed, packed_path
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status
-from xmcbench.trial.store import RESAMPLED, Store
+from xmcbench.trial.record_file import encode
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 COMMITTED = {"commit": "a" * 40, "dirty": False}
 CLEAN = {
@@ -64,7 +67,7 @@ def test_a_good_trial_is_written_and_passes_the_check(
     (found,) = accepted.records()
     assert found.provenance["command"] == ["xmcbench", "run", "s.yaml"], "no places on this machine"
     assert found.model_copy(update={"provenance": record.provenance}) == record
-    assert set(accepted.resampled(found, ["P@1"])) == {"P@1"}
+    assert accepted.resampled(found, ["P@1"])["P@1"].tolist() == bench.store.resampled(record, ["P@1"])["P@1"].tolist()
     assert submit(bench, capsys, "--check") == (
         0,
         f"{accepted.root}: 1 trials, metrics of 1 recomputed, 0 problems\n",
@@ -116,37 +119,71 @@ def test_the_check_finds_what_was_changed_later(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(bench, capsys, "ok")
-    accepted = Store(bench.root / "accepted")
-    directory = accepted.directory(record.key)
-    before = (directory / "record.json").read_bytes()
+    root = bench.root / "accepted"
+    (shared,) = Store(root).records()
+    path = packed_path(root, shared)
+    before = path.read_bytes()
 
-    (directory / "record.json").write_bytes(before.replace(b'"ok"', b'"oom"'))
-    assert "edited after it was written" in submit(bench, capsys, "--check")[2]
-    (directory / "record.json").write_bytes(before)
+    path.write_bytes(before.replace(b'"status":"ok"', b'"status":"oom"'))
+    assert f"{path}:1: its digest does not match its content: edited" in submit(bench, capsys, "--check")[2]
+    path.write_bytes(before)
 
-    predictions, truth = accepted.predictions(record)
+    predictions, truth = bench.store.predictions(record)
     turned = Predictions(predictions.indices[:, ::-1].copy(), predictions.scores)
-    digest = accepted.write_predictions(record.key, turned, truth)
+    digest = bench.store.write_predictions(record.key, turned, truth)
+    files = {
+        PREDICTIONS: (bench.store.directory(record.key) / PREDICTIONS).read_bytes(),
+        RESAMPLED: Store(root).result(shared, RESAMPLED),
+    }
+    add_packed(root, shared, encode(shared), files)
     code, _, wrong = submit(bench, capsys, "--check")
     assert code == 1
-    assert "predictions.npz: damaged, or of another trial: found the digest" in wrong
-    shared = accepted.record(record.key)
-    assert shared is not None
-    accepted.write_record(shared.model_copy(update={"digests": {**shared.digests, "predictions.npz": digest}}))
+    assert f"{path}:1: predictions.npz: damaged, or of another trial: found the digest" in wrong
+    changed = shared.model_copy(update={"digests": {**shared.digests, PREDICTIONS: digest}})
+    add_packed(root, changed, encode(changed), files)
     code, _, wrong = submit(bench, capsys, "--check")
     assert code == 1
-    assert wrong.startswith(f"{directory}: the predictions of test query ")
+    assert wrong.startswith(f"{path}:1: the predictions of test query ")
 
-    (directory / "predictions.npz").unlink()
-    (directory / "notes.txt").write_text("see my home page")
+    unknown = shared.model_copy(update={"digests": {}})
+    add_packed(root, unknown, encode(unknown), {})
+    (root / "notes.txt").write_text("see my home page")
     code, said, wrong = submit(bench, capsys, "--check")
     assert code == 1
     assert "notes.txt is not expected here" in wrong
-    assert "neither predictions.npz nor predictions.sha256 is there" in wrong
-    assert "1 trials, metrics of 0 recomputed, 2 problems" in said
+    assert "neither its predictions nor their SHA-256 are there" in wrong
+    assert "1 trials, metrics of 0 recomputed" in said
 
-    (accepted.root / "trials" / "empty").mkdir()
-    assert "empty: holds no record.json" in submit(bench, capsys, "--check")[2]
+    path.write_bytes(before + before + b"{}\n")
+    wrong = submit(bench, capsys, "--check")[2]
+    assert f"{path}:2: {record.key} stands in {path}:1 too" in wrong
+    assert f"{path}:3: not a record: found no trial" in wrong
+
+
+def test_a_trial_stands_in_the_file_of_its_suite_in_order(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = {record.key}
+    for other in bench.run(bench.suite(["fake-rare", "fake-ok"], seeds=[2, 1]), debug=True).values():
+        keep(bench, other, provenance={**other.provenance, **CLEAN})
+    for other in bench.store.records():
+        if other.provenance.get("plugin") == CLEAN["plugin"]:
+            assert submit(bench, capsys, other.key)[0] == 0
+            keys.add(other.key)
+    root = bench.root / "accepted"
+    (path,) = root.glob("*/*.jsonl")
+    assert path == root / "fake-20" / "test.jsonl"
+    lines = path.read_text().splitlines()
+    told = [(line["method"], line["label"], line["seed"]) for line in map(json.loads, lines)]
+    assert told == sorted(told)
+    assert {json.loads(line)["key"] for line in lines} == keys
+    assert submit(bench, capsys, "--check")[0] == 0
+    path.write_text("\n".join(reversed(lines)) + "\n")
+    assert "its lines are not sorted" in submit(bench, capsys, "--check")[2]
+    path.write_text("\n".join(lines) + "\n")
+    path.rename(path.with_name("another.jsonl"))
+    path.with_suffix(".safetensors").rename(path.with_name("another.safetensors"))
+    assert f"it belongs into {path}" in submit(bench, capsys, "--check")[2]
 
 
 def test_predictions_that_are_too_large_are_named_by_their_hash(
@@ -154,10 +191,9 @@ def test_predictions_that_are_too_large_are_named_by_their_hash(
 ) -> None:
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", 100)
     submit(bench, capsys, "ok")
-    directory = Store(bench.root / "accepted").directory(record.key)
-    assert sorted(path.name for path in directory.iterdir()) == [
-        "predictions.sha256", "record.json", "resampled.safetensors"
-    ]  # fmt: skip
+    accepted = Store(bench.root / "accepted")
+    assert accepted.files(record.key) == ["resampled.safetensors"]
+    assert accepted.digest(accepted.records()[0], PREDICTIONS) == record.digests[PREDICTIONS]
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
     code, said, _ = submit(bench, capsys, "--check")
     assert code == 0
@@ -200,7 +236,10 @@ def test_fresh_seeds_that_are_equivalent_verify_a_result(
     assert f"{record.key} verified: within 0.00 points (widest: " in said
     assert states(bench, capsys, *listed) == ["verified"]
 
-    Store(bench.root / "accepted").write_record(record.model_copy(update={"num_parameters": 7}))
+    (shared,) = Store(bench.root / "accepted").records()
+    changed = shared.model_copy(update={"num_parameters": 7})
+    files = {name: Store(bench.root / "accepted").result(shared, name) for name in shared.digests}
+    add_packed(bench.root / "accepted", changed, encode(changed), files)
     assert states(bench, capsys, *listed) == ["recomputed"], "the record is not the one that was verified"
 
 
@@ -241,12 +280,11 @@ def test_a_submission_cannot_claim_to_be_verified(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     submit(bench, capsys, record.key)
-    accepted = Store(bench.root / "accepted")
-    (accepted.directory(record.key) / "verified.yaml").write_text("verified: []\n")
+    (bench.root / "accepted" / "verified.yaml").write_text("verified: []\n")
     code, _, wrong = submit(bench, capsys, "--check")
     assert code == 1
     assert "verified.yaml is not expected here" in wrong
-    assert states(bench, capsys) == ["rejected"]
+    assert states(bench, capsys) == ["recomputed"]
 
 
 def test_predictions_of_another_program_can_be_handed_in(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:

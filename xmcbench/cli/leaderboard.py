@@ -134,7 +134,7 @@ def _measured(store: Path) -> _Measured:
     """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
     from xmcbench.reporting.published import ACCEPTED
 
-    folders = [place for place in (ACCEPTED, store) if (place / "trials").exists() or place.is_file()]
+    folders = [place for place in (ACCEPTED, store) if place.exists()]
     measured = _Measured({}, {})
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store

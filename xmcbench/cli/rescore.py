@@ -78,7 +78,7 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
 def _unscored(store: Store, record: Record) -> bool:
     """Whether a trial has predictions and failed only when they were scored."""
     failed = record.failure is not None and record.failure.stage == "score"
-    return failed and (store.directory(record.key) / "predictions.npz").exists()
+    return failed and store.has_predictions(record.key)
 
 
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
@@ -88,15 +88,15 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     from xmcbench.evaluation.stored import stored_predictions
     from xmcbench.trial.budget import allowed
     from xmcbench.trial.record import METRIC_VERSION, Status
-    from xmcbench.trial.store import PREDICTIONS, RESAMPLED, digest_of
+    from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 
     predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
     scores = score_predictions(predictions, dataset, names, find_evaluators(names))
-    own = digest_of(store.directory(record.key) / PREDICTIONS)  # for a record of before
+    predicted = store.digest(record, PREDICTIONS)  # before the resamples, which a manifest may hold the digest of
     resampled = store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
     rescored: dict[str, Any] = {
-        "digests": {PREDICTIONS: own, **record.digests, RESAMPLED: resampled},
+        "digests": {**record.digests, PREDICTIONS: predicted, RESAMPLED: resampled},
         "metrics": scores.metrics,
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,

@@ -57,6 +57,4 @@ def _print(record: Record, store: Store) -> None:
         console.print(Text("End of the log", style="bold"))
         console.print(Text(escaped(record.failure.log_tail)))
         console.print()
-    directory = store.directory(record.key)
-    files = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
-    console.print(Text(escaped(f"{directory}: {', '.join(files)}"), style="dim"))
+    console.print(Text(escaped(f"{store.place(record.key)}: {', '.join(store.files(record.key))}"), style="dim"))

@@ -115,14 +115,15 @@ def _hand_in(run: str, to: Path, place: Path, checker: _Checker) -> list[str]:
     record = find_trial(store, run)
     problems = [*acceptance.outdated(record), *acceptance.problems(record)]
     problems += submission.differences(store, record, checker.dataset(record.trial.dataset))
+    problems += submission.resampling(store, record)
     if not problems:
         costs = checker.recount(record)
         problems = costs.problems
     if problems:
         return [f"not submitted: {record.key}: {problem}" for problem in problems]
-    directory = submission.accept(store, record, to)
+    written = submission.accept(store, record, to)
     checked = f"{len(record.metrics)} metrics recomputed, costs {costs}"
-    echo(f"{directory}: written, {checked}; commit it and open a pull request")
+    echo(f"{written}: written, {checked}; commit it and open a pull request")
     return []
 
 
@@ -133,37 +134,36 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     """
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
-    from xmcbench.reporting import acceptance, review, verification
+    from xmcbench.reporting import acceptance, review, submission, verification
     from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
     store, verifications = Store(folder), verification.read_verifications(verified)
     before = {record.key: record for record in Store(base).records()} if base else {}
-    unread, records, trials = [], [], [store.directory(key) for key in store.trials()]
-    for directory in trials:
+    unread, records, trials = [*store.packed.problems, *submission.stray_files(store)], [], store.trials()
+    for key in trials:
         try:
-            record = store.record(directory.name)
-            if record is None:
-                unread.append(f"{directory}: holds no record.json")
-            else:
-                records.append(record)
+            records += [record] if (record := store.record(key)) else []
         except StoreError as problem:
             unread.append(str(problem))
     contradictions = acceptance.contradictions(records, before)
     unread += [
-        f"{store.directory(key)}: was accepted, and is not here"
+        f"{folder}: {key} ({before[key].trial.dataset}/{before[key].trial.label}) was accepted, and is not here"
         for key in sorted(before.keys() - {r.key for r in records})
     ]
     checked = []
     for record in records:
-        own, recomputed = _check_one(store, record, checker)
+        try:
+            own, recomputed = _check_one(store, record, checker)
+        except StoreError as problem:
+            own, recomputed = [str(problem)], False
         own += contradictions.get(record.key, [])
         costs = None if own or before.get(record.key) == record else checker.recount(record)
         own += costs.problems if costs else []
         again = None if own else verification.verification_of(store, record, verifications)
         checked.append(review.Checked(record, tuple(own), recomputed, again, str(costs or "")))
-    problems = unread + [f"{store.directory(one.record.key)}: {problem}" for one in checked for problem in one.problems]
+    problems = unread + [f"{store.place(one.record.key)}: {problem}" for one in checked for problem in one.problems]
     recounted = sum(one.recomputed for one in checked)
     echo(f"{folder}: {len(trials)} trials, metrics of {recounted} recomputed, {len(problems)} problems")
     if comment is not None:
@@ -179,13 +179,10 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
     from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.reporting import acceptance, submission
 
-    directory = store.directory(record.key)
-    problems = [*acceptance.problems(record), *submission.stray_files(directory)]
+    problems = [*acceptance.problems(record), *submission.misplaced(store, record)]
     if not problems:
         problems += submission.resampling(store, record)
     predicted = store.has_predictions(record.key)
-    if not predicted and not (directory / "predictions.sha256").exists():
-        problems.append("neither predictions.npz nor predictions.sha256 is there")
     try:
         find_source(record.trial.dataset, checker.data)
     except UnknownNameError as problem:
@@ -193,6 +190,6 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
     try:
         own = checker.dataset(record.trial.dataset)
     except XMCBenchError as problem:
-        echo(f"{directory}: metrics not recomputed: {problem}")
+        echo(f"{store.place(record.key)}: metrics not recomputed: {problem}")
         return problems, False
     return problems + list(submission.differences(store, record, own)), predicted

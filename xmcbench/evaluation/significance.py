@@ -112,7 +112,7 @@ class Estimate:
 
 
 def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndarray]]) -> dict[str, Sample]:
-    """By metric: what trials of one configuration come to. Only metrics that every trial has replicates of.
+    """By metric: what trials of one configuration come to. Only metrics that every trial has as many replicates of.
 
     Args:
         records: one for each seed.
@@ -120,6 +120,7 @@ def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndar
     """
     seeds = tuple(record.trial.seed for record in records)
     names = [name for name in records[0].metrics if all(name in own for own in (*replicates, *_metrics(records)))]
+    names = [name for name in names if len({len(own[name]) for own in replicates}) == 1]
     return {
         name: Sample(
             seeds,

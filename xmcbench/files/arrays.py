@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -21,9 +21,9 @@ _KINDS = {"i": "integers", "u": "unsigned integers", "f": "floats", "b": "boolea
 
 
 @contextmanager
-def open_npz(path: Path) -> Iterator[zipfile.ZipFile]:
-    """The archive at `path`, a regular file. Raises XMCBenchError for another file, and OSError."""
-    with open_regular(path) as file:
+def open_npz(path: Path | str, opened: BinaryIO | None = None) -> Iterator[zipfile.ZipFile]:
+    """The archive at `path`, a regular file, unless it is `opened`. Raises XMCBenchError for any other, and OSError."""
+    with opened or open_regular(Path(path)) as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 if len(archive.namelist()) > _MAX_FILES:

@@ -28,7 +28,8 @@ def with_uncertainty(
 ) -> list[Row]:
     """The `rows` of a group, with intervals of means over seeds and the `metrics` in which each ties with the best.
 
-    Rows without rank, and rows of which a trial has no replicates, are not compared. `records` are by key.
+    Rows without rank, and rows of which a trial has no replicates, are not compared. Nor are rows with fewer replicates
+    than others: an installed xmcbench has those of accepted trials in fewer numbers. `records` are by key.
     """
     ranked = [row for row in rows if row.rank is not None]
     if len(ranked) < 2 and not any(row.std for row in ranked):
@@ -41,7 +42,9 @@ def with_uncertainty(
     }
     tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for metric in metrics:
-        compared = [row.keys for row in ranked if metric in row.metrics and metric in of_row[row.keys]]
+        found = {row.keys: of_row[row.keys].get(metric) for row in ranked if metric in row.metrics}
+        sizes = {keys: sample.replicates_SB.shape[1] for keys, sample in found.items() if sample}
+        compared = [keys for keys, size in sizes.items() if size == max(sizes.values())]
         if len(compared) > 1:
             marks = tied_with_best([of_row[keys][metric] for keys in compared])
             for keys, same in zip(compared, marks, strict=True):

@@ -18,6 +18,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import KeyPath, YamlDocument, read
 
+# `leaderboard` beside this file is in a clone a symbolic link to leaderboard/, in a wheel a copy of a part of it.
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"
 ACCEPTED = Path(__file__).parent / "leaderboard" / "measured"  # a store of submissions (`xmcbench submit`)
 COSTS = ("training_hours", "inference_hours", "memory_gb", "batch_seconds", "epoch_hours")

@@ -1,11 +1,13 @@
 """Submissions: the files of accepted trials, and what they must agree on, which anyone can check again.
 
-Accepted results are a store (`leaderboard/measured/`): the record of each trial with settings, environment and digest,
-its predictions, and its metrics on resamples. Predictions above `LARGEST` bytes are replaced by their SHA-256.
+Accepted results are a store of packed trials (`leaderboard/measured/`, `xmcbench/trial/packed.py`): the record of each
+trial with settings, environment and digest, its predictions, and its metrics on resamples. Of predictions above
+`LARGEST` bytes there is only the SHA-256.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -22,14 +24,16 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.bootstrap import RESAMPLES, intervals
+from xmcbench.evaluation.compact import compact_resamples
 from xmcbench.evaluation.stored import stored_predictions
-from xmcbench.files.atomic import atomic_write
-from xmcbench.files.manifest import MANIFEST
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
 from xmcbench.trial.record import Record
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench.trial.record_file import encode
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, resampled_file
 
-LARGEST = 1_000_000
-FILES = frozenset({"record.json", PREDICTIONS, "predictions.sha256", RESAMPLED, MANIFEST})
+LARGEST = 1_000_000  # bytes of a file
+LOCK = "accepted"
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
@@ -93,39 +97,82 @@ def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str)
             yield f"the interval of {name} is {own}, its {source} give {(low, high)}"
 
 
-def accept(store: Store, record: Record, folder: Path) -> Path:
-    """Write a trial without problems into `folder`, without paths of this machine; returns its directory."""
+def accept(store: Store, record: Record, folder: Path) -> str:
+    """Add a trial without problems to `folder`, without paths of this machine; returns where it stands."""
     command = [_without_place(str(word)) for word in record.provenance["command"]]
     shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
-    accepted = Store(folder)
-    directory = accepted.directory(record.key)
-    content = (store.directory(record.key) / PREDICTIONS).read_bytes()
-    digest = sha256(content).hexdigest()
-    if len(content) <= LARGEST:
-        accepted.write_result(record.key, PREDICTIONS, content)
-    else:
-        _write(directory / "predictions.sha256", f"{digest}  predictions.npz\n".encode())
-    resampled = store.resampled(record, list(record.metrics))
-    digests = {PREDICTIONS: digest, RESAMPLED: accepted.write_resampled(record.key, resampled, record.truth_hash)}
-    accepted.write_record(shared.model_copy(update={"digests": digests}))
-    return directory
+    resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
+    files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
+    digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+    if len(files[PREDICTIONS]) > LARGEST:
+        del files[PREDICTIONS]
+    content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
+    with Store(folder).lock(LOCK):
+        add_packed(folder, shared, content, files)
+        write_compact(Store(folder), record.trial.dataset)
+    return Store(folder).place(record.key)
 
 
-def stray_files(directory: Path) -> Iterator[str]:
-    """Files of an accepted trial that are unexpected or too large."""
-    for path in sorted(directory.iterdir()):
-        if path.name not in FILES or path.is_symlink() or not path.is_file():
-            yield f"{path.name} is not expected here ({', '.join(sorted(FILES))})"
-        elif path.stat().st_size > LARGEST:
-            yield f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
+def write_compact(store: Store, dataset: str) -> None:
+    """Write the compact resamples of the accepted trials on a dataset: of those that one table ranks together."""
+    tables: dict[tuple[str, str, Budget], list[Record]] = defaultdict(list)
+    for record in store.records():
+        if record.trial.dataset == dataset:
+            tables[record.truth_hash, record.trial.track, record.trial.budget].append(record)
+    arrays: dict[str, np.ndarray] = {}
+    for records in tables.values():
+        resampled = [store.resampled(record, list(record.metrics)) for record in records]
+        made = {record.key: np.full((len(record.metrics), len(records) + 1), np.nan, np.float32) for record in records}
+        for metric in dict.fromkeys(name for own in resampled for name in own):
+            having = [(record, own[metric]) for record, own in zip(records, resampled, strict=True) if metric in own]
+            rows = compact_resamples(np.stack([values for _, values in having]), len(records) + 1)
+            for (record, _), row in zip(having, rows, strict=True):
+                made[record.key][list(record.metrics).index(metric)] = row
+        arrays |= made
+    write_arrays(compact_path(store.root, dataset), arrays)
+
+
+def stray_files(store: Store) -> Iterator[str]:
+    """Files of accepted results that are unexpected, in another place than theirs, or too large."""
+    packed = store.packed
+    expected = {packed.root / "README.md", packed.root / "locks" / LOCK}
+    for path in dict.fromkeys(own.path for own in packed.records.values()):
+        expected |= {path, path.with_suffix(PACK), compact_path(packed.root, path.parent.name)}
+        lines = [own.line for own in packed.records.values() if own.path == path]
+        if lines != sorted_lines(lines):
+            yield f"{path}: its lines are not sorted by method, label, seed and key"
+    for path in sorted(packed.root.rglob("*")):
+        if path.is_symlink() or not (path.is_dir() or (path.is_file() and path in expected)):
+            yield f"{path} is not expected here"
+        elif path.suffix == PACK and path.parent != packed.root:
+            yield from _stray_arrays(packed, path)
+
+
+def _stray_arrays(packed: Packed, path: Path) -> Iterator[str]:
+    """Arrays of a pack that belong to no record of the file beside it, or that are too large."""
+    keys = {key for key, own in packed.records.items() if own.path.with_suffix(PACK) == path}
+    try:
+        sizes = packed.sizes(path)
+    except (XMCBenchError, OSError) as problem:
+        yield str(problem)
+        return
+    for name, size in sizes.items():
+        if name not in {f"{key}/{file}" for key in keys for file in (PREDICTIONS, RESAMPLED)}:
+            yield f"{path}: {name} is not expected here"
+        elif size > LARGEST:
+            yield f"{path}: {name} has {size:,} bytes, expected at most {LARGEST:,}"
+
+
+def misplaced(store: Store, record: Record) -> Iterator[str]:
+    """An accepted trial in the file of another suite, or without a digest of its predictions."""
+    packed = store.packed.records.get(record.key)
+    if packed and packed.path != (path := packed_path(store.root, record)):
+        yield f"it belongs into {path}"
+    if not store.digest(record, PREDICTIONS):
+        yield "neither its predictions nor their SHA-256 are there"
 
 
 def _without_place(word: str) -> str:
     """A word of a command, absolute paths cut to their last part."""
     name, equals, value = word.rpartition("=")
     return f"{name}{equals}{PurePath(value).name}" if PurePath(value).is_absolute() else word
-
-
-def _write(path: Path, content: bytes) -> None:
-    with atomic_write(path) as file:
-        file.write(content)

@@ -132,4 +132,4 @@ def _same(first: Record, second: Record) -> bool:
 
 
 def _digest(accepted: Store, record: Record) -> str:
-    return sha256((accepted.directory(record.key) / "record.json").read_bytes()).hexdigest()
+    return sha256(accepted.record_file(record.key)[1] or b"").hexdigest()

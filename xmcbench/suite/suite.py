@@ -23,7 +23,7 @@ from xmcbench.trial.trial import Selection, Track, Trial
 from xmcbench.trial.versions import SELECTION_VERSION
 
 MAX_TRIALS = 100_000
-BUNDLED = Path(__file__).parent / "bundled"  # a link to suites/
+BUNDLED = Path(__file__).parent / "bundled"  # the suites: in a clone a symbolic link to suites/, in a wheel their copy
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ are read. Records of before have a `manifest.json` with sizes and digests beside
                     log.txt           standard output and standard error of the trial
                     checkpoint/       while the trial runs: the state that `fit` resumes from
                     model/            the trained model, as `predict` loads it
+<root>/<dataset>/<suite>.jsonl        accepted trials, packed (`xmcbench/trial/packed.py`)
 <root>/judgements.sqlite              the answers of teachers, shared by all trials (`xmcbench/teachers/database.py`)
 """
 
@@ -18,9 +19,11 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from pydantic import BaseModel
@@ -30,6 +33,7 @@ from xmcbench.files.arrays import open_npz, read_array
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST, check_manifest
 from xmcbench.files.regular import open_regular
+from xmcbench.trial.packed import Packed, PackedRecord
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
@@ -47,26 +51,50 @@ class StoreError(XMCBenchError):
 
 
 class Store:
-    """Reads and writes records and predictions by trial key. Every failure to read or write raises `StoreError`."""
+    """Reads and writes records and predictions by trial key. Every failure to read or write raises `StoreError`.
+
+    What is not in the folder of a trial is looked up among the packed trials, as they were at the first look.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
+    @cached_property
+    def packed(self) -> Packed:
+        with _reading(self.root):
+            return Packed(self.root)
+
+    def place(self, key: str) -> str:
+        """Where a trial lies, for messages: its folder, or the file and line of its packed record."""
+        directory = self.directory(key)
+        return str(directory if directory.exists() else self.packed.records.get(key, directory))
+
     def directory(self, key: str) -> Path:
         return self.root / "trials" / key
+
+    def files(self, key: str) -> list[str]:
+        """The names of a trial's files and folders."""
+        directory = self.directory(key)
+        with _reading(directory):
+            own = [path.name for path in directory.iterdir()] if directory.exists() else []
+            own += [name for name in (PREDICTIONS, RESAMPLED) if self.packed.has(key, name)]
+        return sorted({name for name in own if not name.startswith(".")})
 
     def trials(self) -> list[str]:
         """The keys of all trials, finished or not, sorted."""
         folder = self.root / "trials"
         with _reading(folder):
             try:
-                return sorted(path.name for path in folder.iterdir())
+                own = [path.name for path in folder.iterdir()]
             except FileNotFoundError:
-                return []
+                own = []
+        return sorted({*own, *self.packed.records})
 
     def records(self) -> list[Record]:
         """All records, sorted by key. An unreadable record is left out, with a one-line warning that names its file."""
         records = []
+        for problem in self.packed.problems:
+            _log.warning("warning: %s; left out", problem)
         for key in self.trials():
             try:
                 record = self.record(key)
@@ -78,17 +106,25 @@ class Store:
 
     def record(self, key: str) -> Record | None:
         """The record of a trial, or None if the trial has not finished."""
+        place, content = self.record_file(key)
+        if content is None:
+            return None
+        with _reading(place):
+            record = decode(content)
+        if record.key != key:
+            raise StoreError(f"{place}: found the record of {record.key}, expected that of {key}: moved or edited")
+        return record
+
+    def record_file(self, key: str) -> tuple[Path | PackedRecord, bytes | None]:
+        """Where the record of a trial stands, and the content of its file, None if the trial has not finished."""
         path = self.directory(key) / "record.json"
         with _reading(path):
             try:
                 with open_regular(path, RECORD_BYTES, buffering=0) as file:
-                    content = file.readall()
+                    return path, file.readall()
             except (FileNotFoundError, NotADirectoryError):
-                return None
-            record = decode(content)
-        if record.key != key:
-            raise StoreError(f"{path}: found the record of {record.key}, expected that of {key}: moved or edited")
-        return record
+                packed = self.packed.records.get(key)
+                return (packed, packed.content) if packed else (path, None)
 
     def write_record(self, record: Record) -> None:
         self._write(record.key, "record.json", encode(record.without_secrets()))
@@ -128,7 +164,13 @@ class Store:
 
     def has_predictions(self, key: str) -> bool:
         """Whether the predictions of a trial are in the store."""
-        return (self.directory(key) / PREDICTIONS).exists()
+        return self._has(key, PREDICTIONS)
+
+    def _has(self, key: str, name: str) -> bool:
+        if (self.directory(key) / name).exists():
+            return True
+        with _reading(self.root):
+            return self.packed.has(key, name)
 
     def predictions(self, record: Record, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
         """The predictions of a trial, and the hash of the test targets that they were made for.
@@ -136,25 +178,51 @@ class Store:
         Predictions of more than `max_queries` queries are an error before they are unpacked; so is a file that the
         record does not know.
         """
-        path = self.directory(record.key) / PREDICTIONS
-        with _reading(path):
-            check_result(record, path)
-            with open_npz(path) as archive:
-                most = max_queries * STORED
-                indices = read_array(archive, "indices", "i", most, str(path))
-                scores = read_array(archive, "scores", "f", most, str(path))
-                truth = str(read_array(archive, "truth_hash", "U", 1, str(path)))
+        with self._result(record, PREDICTIONS) as (place, file), open_npz(place, file) as archive:
+            most = max_queries * STORED
+            indices = read_array(archive, "indices", "i", most, str(place))
+            scores = read_array(archive, "scores", "f", most, str(place))
+            truth = str(read_array(archive, "truth_hash", "U", 1, str(place)))
             return Predictions(indices, scores), truth
+
+    def result(self, record: Record, name: str) -> bytes:
+        """The content of a file of a trial's results, checked against its digest."""
+        with self._result(record, name) as (_, file):
+            return file.read()
+
+    def digest(self, record: Record, name: str) -> str:
+        """The SHA-256 of a file of a trial's results; that of a file which is not kept is looked up, or empty."""
+        packed = self.packed.records.get(record.key)
+        known = record.digests or (packed.files if packed else {})
+        if name in known or not self._has(record.key, name):
+            return known.get(name, "")
+        return sha256(self.result(record, name)).hexdigest()
+
+    @contextmanager
+    def _result(self, record: Record, name: str, limit: int | None = None) -> Iterator[tuple[str | Path, BinaryIO]]:
+        """A file of a trial's results, of at most `limit` bytes, and where it stands. Raises StoreError if it is not
+        what the record names."""
+        path = self.directory(record.key) / name
+        with _reading(path):
+            packed = None if path.exists() else self.packed.file(record.key, name)
+        if packed is None:
+            with _reading(path):
+                check_result(record, path)
+                with open_regular(path, limit) as file:
+                    yield path, file
+            return
+        own = self.packed.records[record.key]
+        place = f"{own}: {name}"
+        with _reading(place):
+            _compare(place, (record.digests or own.files).get(name, "none"), sha256(packed).hexdigest())
+            yield place, BytesIO(packed)
 
     def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> str:
         """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric.
 
         Returns the file's digest, for the record.
         """
-        from safetensors.numpy import save
-
-        metadata = {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}
-        return self.write_result(key, RESAMPLED, _in_one_order(save(dict(metrics), metadata)))
+        return self.write_result(key, RESAMPLED, resampled_file(metrics, truth_hash))
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """The stored values of `metrics` on resamples, float32 [B] by name.
@@ -163,13 +231,15 @@ class Store:
         or of another version of the resampling. A missing or damaged file is left out, with a warning of one line that
         names it.
         """
-        path = self.directory(record.key) / RESAMPLED
-        if not record.intervals and not path.exists():
-            return {}  # scored without resamples
         try:
-            with _reading(path):
-                check_result(record, path)
-                return _resampled(path, record.truth_hash, metrics)
+            if not record.intervals and not self._has(record.key, RESAMPLED):
+                return {}  # scored without resamples
+            with _reading(self.root):
+                if (compact := self.packed.compact(record.key)) is not None:
+                    of = dict(zip(record.metrics, compact, strict=True))
+                    return {name: of[name] for name in metrics if name in of and not np.isnan(of[name]).any()}
+            with self._result(record, RESAMPLED, RESAMPLED_BYTES) as (_, file):
+                return _resampled(file.read(), record.truth_hash, metrics)
         except StoreError as problem:
             _log.warning("warning: %s; left out, `xmcbench rescore` makes it again", problem)
             return {}
@@ -217,9 +287,20 @@ def check_result(record: Record, path: Path) -> None:
         if record.key_version >= FIRST_SCHEMA or (path.parent / MANIFEST).exists():
             check_manifest(path.parent, [path.name])
         return
-    expected, found = record.digests.get(path.name, "none"), digest_of(path)
+    _compare(path, record.digests.get(path.name, "none"), digest_of(path))
+
+
+def _compare(place: str | Path, expected: str, found: str) -> None:
     if found != expected:
-        raise StoreError(f"{path}: damaged, or of another trial: found the digest {found}, its record says {expected}")
+        raise StoreError(f"{place}: damaged, or of another trial: found the digest {found}, its record says {expected}")
+
+
+def resampled_file(metrics: Mapping[str, np.ndarray], truth_hash: str) -> bytes:
+    """The file of metrics on B resamples, float32 [B] by name, of these test targets."""
+    from safetensors.numpy import save
+
+    metadata = {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}
+    return _in_one_order(save(dict(metrics), metadata))
 
 
 def _in_one_order(content: bytes) -> bytes:
@@ -231,20 +312,20 @@ def _in_one_order(content: bytes) -> bytes:
     return len(header).to_bytes(8, "little") + header + content[end:]
 
 
-def _resampled(path: Path, truth_hash: str, metrics: Iterable[str]) -> dict[str, np.ndarray]:
+def _resampled(content: bytes, truth_hash: str, metrics: Iterable[str]) -> dict[str, np.ndarray]:
     """See `Store.resampled`."""
-    from safetensors import safe_open
+    from safetensors.numpy import load
 
-    with open_regular(path, RESAMPLED_BYTES), safe_open(path, framework="numpy") as file:
-        metadata = file.metadata() or {}
-        if metadata.get("truth_hash") != truth_hash or metadata.get("resampling_version") != str(RESAMPLING_VERSION):
-            return {}
-        stored = file.keys()
-        return {name: file.get_tensor(name) for name in metrics if name in stored}
+    header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    metadata = header.get("__metadata__", {})
+    if metadata.get("truth_hash") != truth_hash or metadata.get("resampling_version") != str(RESAMPLING_VERSION):
+        return {}
+    stored = load(content)
+    return {name: stored[name] for name in metrics if name in stored}
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def _reading(path: Path | PackedRecord | str) -> Iterator[None]:
     try:
         yield
     except OSError as problem:

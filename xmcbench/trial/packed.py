@@ -1,0 +1,221 @@
+"""Packed trials: accepted results as files that a person reads, one record a line.
+
+<root>/<dataset>/<suite>.jsonl         the records, a line each, sorted by method, label and seed
+                 <suite>.safetensors   the bytes of their result files: uint8 arrays named `<key>/<file>`
+<root>/<dataset>.safetensors           their metrics on resamples in few numbers (`compact_resamples`), by key
+
+A line begins with the label, the method, the seed and the metrics. It gives back the record file to the byte, so that
+the record's digest still holds. Records from before records held the digests of their files have them in `files`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_write
+from xmcbench.files.regular import open_regular, read_regular
+from xmcbench.trial.record import Record
+from xmcbench.trial.trial import Trial
+
+RECORDS_BYTES = 50_000_000  # of one file, or of one record
+PACK_BYTES = 1_000_000_000
+LINES, PACK = ".jsonl", ".safetensors"
+UNNAMED = "other"  # the file of records whose suite has no name that a file can have
+_OF_TRIAL = ("label", "method", "seed")  # fields of the trial that a line begins with, and
+_OF_RECORD = ("metrics", "key")  # of the record after them
+_JSON = TypeAdapter(Any)  # writes numbers as record files have them
+
+
+@dataclass(frozen=True)
+class PackedRecord:
+    """A record, and where it stands."""
+
+    path: Path
+    number: int  # of its line, from 1
+    line: bytes
+    content: bytes  # of the record file
+    files: dict[str, str]  # SHA-256 of its files by name, where the record does not hold them
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.number}"
+
+
+class Packed:
+    """The packed trials below `root`, as they were when this was made."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.records: dict[str, PackedRecord] = {}  # by key
+        self.problems: list[str] = []  # of lines that cannot be read
+        for path in sorted(root.glob(f"*/*{LINES}")):
+            self._read(path)
+
+    def _read(self, path: Path) -> None:
+        try:
+            lines = read_regular(path, RECORDS_BYTES).splitlines()
+        except XMCBenchError as problem:
+            self.problems.append(str(problem))
+            return
+        for number, line in enumerate(lines, start=1):
+            try:
+                key, content, files = record_of(line)
+            except (ValueError, RecursionError) as problem:
+                self.problems.append(f"{path}:{number}: not a record: {problem}".splitlines()[0])
+                continue
+            if key in self.records:
+                self.problems.append(f"{path}:{number}: {key} stands in {self.records[key]} too")
+                continue
+            self.records[key] = PackedRecord(path, number, line, content, files)
+
+    def sizes(self, path: Path) -> dict[str, int]:
+        """The numbers in each array of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
+        if not path.exists():
+            return {}
+        with _opened(path) as file:
+            return {name: math.prod(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+
+    def has(self, key: str, name: str) -> bool:
+        """Whether a result file of a trial is kept. Raises XMCBenchError and OSError."""
+        return key in self.records and f"{key}/{name}" in self.sizes(self.records[key].path.with_suffix(PACK))
+
+    def file(self, key: str, name: str) -> bytes | None:
+        """The content of a result file of a trial, None if it is not kept. Raises XMCBenchError and OSError."""
+        if key not in self.records:
+            return None
+        path = self.records[key].path.with_suffix(PACK)
+        array = _array(path, f"{key}/{name}")
+        if array is not None and (array.dtype != np.uint8 or array.ndim != 1):
+            raise XMCBenchError(
+                f"{path}: {key}/{name}: found {array.dtype} {array.shape}, expected the bytes of a file"
+            )
+        return None if array is None else array.tobytes()
+
+    def compact(self, key: str) -> np.ndarray | None:
+        """The compact resamples of a trial, float32 [metrics, M] in the order of its metrics, where they are all
+        that is kept: as in an installed xmcbench. Raises XMCBenchError and OSError."""
+        if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
+            return None
+        return _array(compact_path(self.root, place.parent.name), key)
+
+
+def packed_path(root: Path, record: Record) -> Path:
+    """The file that holds the record: one for each dataset and suite."""
+    return root / _file_name(record.trial.dataset) / f"{_file_name(record.suite)}{LINES}"
+
+
+def compact_path(root: Path, dataset: str) -> Path:
+    """The file of the compact resamples of a dataset's trials."""
+    return root / f"{_file_name(dataset)}{PACK}"
+
+
+def add_packed(root: Path, record: Record, content: bytes, files: Mapping[str, bytes]) -> Path:
+    """Add a record file and its result files, in place of those of the same key. Returns the file of its line.
+
+    The lines are written last. One process at a time may write.
+    """
+    path, known = packed_path(root, record), Packed(root)
+    before = known.records.get(record.key)
+    for place in {path} | ({before.path} if before else set()):
+        lines = {key: own.line for key, own in known.records.items() if own.path == place and key != record.key}
+        arrays = {}
+        for name in known.sizes(place.with_suffix(PACK)):
+            array = _array(place.with_suffix(PACK), name)
+            if name.partition("/")[0] in lines and array is not None:
+                arrays[name] = array
+        if place == path:
+            lines[record.key] = line_of(content)
+            arrays |= {f"{record.key}/{name}": np.frombuffer(own, np.uint8) for name, own in files.items()}
+        _write(place, lines, arrays)
+    return path
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write arrays as a safetensors file; none: remove it."""
+    from safetensors.numpy import save
+
+    if not arrays:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_write(path) as file:
+        file.write(save(dict(sorted(arrays.items()))))
+
+
+def _write(path: Path, lines: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
+    write_arrays(path.with_suffix(PACK), arrays)
+    if not lines:
+        path.unlink(missing_ok=True)
+        return
+    with atomic_write(path) as file:
+        file.write(b"".join(line + b"\n" for line in sorted_lines(lines.values())))
+
+
+def sorted_lines(lines: Iterable[bytes]) -> list[bytes]:
+    """The lines by method, label, seed and key."""
+
+    def order(line: bytes) -> tuple[str, str, int, str]:
+        fields = json.loads(line)
+        return str(fields["method"]), str(fields["label"]), int(fields["seed"]), str(fields["key"])
+
+    return sorted(lines, key=order)
+
+
+def line_of(content: bytes, files: Mapping[str, str] | None = None) -> bytes:
+    """The line of a record file, with the digests of its files where the record does not hold them."""
+    record: dict[str, Any] = json.loads(content)
+    trial = record["trial"]
+    first = {name: trial.pop(name) for name in _OF_TRIAL} | {name: record.pop(name) for name in _OF_RECORD}
+    digest = {"digest": record.pop("digest")}
+    return _JSON.dump_json(first | record | ({"files": dict(files)} if files else {}) | digest)
+
+
+def record_of(line: bytes) -> tuple[str, bytes, dict[str, str]]:
+    """The key, the record file and the digests in a line. Raises ValueError or RecursionError for any other line."""
+    fields = json.loads(line)
+    if not isinstance(fields, dict) or not isinstance(fields.get("trial"), dict):
+        raise ValueError("found no trial, expected a JSON object with one")
+    key, files = fields.get("key"), fields.pop("files", {})
+    if not isinstance(key, str) or not re.fullmatch(r"[0-9a-f]{16}", key):
+        raise ValueError(f"key: found {key!r:.40}, expected 16 hexadecimal digits")
+    if not isinstance(files, dict) or not all(isinstance(digest, str) for digest in files.values()):
+        raise ValueError("files: expected digests by name")
+    trial = fields["trial"] | {name: fields.pop(name) for name in _OF_TRIAL if name in fields}
+    record = fields | {"trial": _ordered(trial, Trial.model_fields)}
+    return key, _JSON.dump_json(_ordered(record, [*Record.model_fields, "digest"]), indent=1) + b"\n", files
+
+
+def _ordered(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+    """The fields in the order of `names`, unknown ones last."""
+    return {name: fields[name] for name in names if name in fields} | dict(fields)
+
+
+def _file_name(name: str) -> str:
+    return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) else UNNAMED
+
+
+def _array(path: Path, name: str) -> np.ndarray | None:
+    if not path.exists():
+        return None
+    with _opened(path) as file:
+        array: np.ndarray | None = file.get_tensor(name) if name in file.keys() else None  # noqa: SIM118
+        return array
+
+
+def _opened(path: Path) -> Any:
+    """The pack at `path`, a regular file."""
+    from safetensors import SafetensorError, safe_open
+
+    open_regular(path, PACK_BYTES).close()
+    try:
+        return safe_open(path, framework="numpy")
+    except SafetensorError as problem:
+        raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from None
