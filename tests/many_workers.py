@@ -18,7 +18,7 @@ from xmcbench.engine.workers import Workers, current_workers
 
 T = TypeVar("T")
 MOST = 4
-PATIENCE = timedelta(seconds=60)  # a collective that one worker left out must fail, not hang
+PATIENCE = timedelta(seconds=300)  # a collective that one worker left out must fail, not hang
 
 
 @cache
