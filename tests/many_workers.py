@@ -1,6 +1,7 @@
 """Functions on several gloo processes at once: what a sharded equality needs.
 
-The processes are started once a test session and kept; a call costs a rendezvous, not an import of torch.
+The processes are started once a test session and kept: a call costs a rendezvous. They are forked from a server that
+has imported what they need, so that torch is imported once, not once for each of them.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from xmcbench import DualEncoder
 from xmcbench.engine.workers import Workers, current_workers
 
 T = TypeVar("T")
 MOST = 4
-PATIENCE = timedelta(seconds=60)  # a collective that one worker left out must fail, not hang
+PATIENCE = timedelta(seconds=300)  # a collective that one worker left out must fail, not hang
 
 
 @cache
 def _processes() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(MOST, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([*DualEncoder.late_imports, "transformers.models.bert.modeling_bert", "pytest"])
+    return ProcessPoolExecutor(MOST, mp_context=context)
 
 
 def on_workers(size: int, function: Callable[..., T], *args: Any) -> list[T]:

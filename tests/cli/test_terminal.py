@@ -119,9 +119,8 @@ def test_every_csv_of_a_command_is_without_formulas(
 def test_the_feed_is_xml_whatever_a_record_says(
     bench: Bench, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    output(
-        capfd, "leaderboard", "--store", str(bench.store.root), "--format", "html", "--output", str(tmp_path / "page")
-    )
+    page = ("--format", "html", "--output", str(tmp_path / "page"))
+    output(capfd, "leaderboard", "--dataset", "fake-20", "--store", str(bench.store.root), *page)
     (feed,) = tmp_path.glob("page/feed.xml")
     titles = [entry.text or "" for entry in ElementTree.parse(feed).iter("{http://www.w3.org/2005/Atom}title")]
     assert any("=cmd" in title for title in titles)

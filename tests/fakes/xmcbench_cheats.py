@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from xmcbench_fakes import Ok
 
-from xmcbench import Predictions, Run, Texts, TrainingData, hookimpl
+from xmcbench import DualEncoder, Predictions, Run, Texts, TrainingData, hookimpl
 
 
 class Cheat(Ok):
@@ -97,7 +97,7 @@ class OwnPass(Cheat):
     """An encoder pass of its own that nothing charges."""
 
     name = "own-pass"
-    late_imports: ClassVar[tuple[str, ...]] = ("xmcbench.engine.encoders.encoder",)
+    late_imports = DualEncoder.late_imports
     stage: ClassVar[str] = "train"
 
     def accident(self, train: TrainingData, run: Run) -> None:
@@ -123,7 +123,7 @@ class PassUncharged(OwnPass):
 
 class TrainsInIndex(Cheat):
     name = "trains-in-index"
-    late_imports = ("torch",)
+    late_imports = DualEncoder.late_imports
 
     def accident(self, train: TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
@@ -132,7 +132,7 @@ class TrainsInIndex(Cheat):
 
 class TrainsUncharged(Cheat):
     name = "trains-uncharged"
-    late_imports = ("torch",)
+    late_imports = DualEncoder.late_imports
 
     def accident(self, train: TrainingData, run: Run) -> None:
         with run.ledger.uncharged():
@@ -141,7 +141,7 @@ class TrainsUncharged(Cheat):
 
 class TrainsInPredict(Cheat):
     name = "trains-in-predict"
-    late_imports = ("torch",)
+    late_imports = DualEncoder.late_imports
 
     def predict(self, texts: Texts, k: int) -> Predictions:
         update()
@@ -275,7 +275,7 @@ class ReadsAnnotations(Cheat):
 
 class ThreadTrains(Cheat):
     name = "thread-trains"
-    late_imports = ("torch",)
+    late_imports = DualEncoder.late_imports
 
     def accident(self, train: TrainingData, run: Run) -> None:
         thread = threading.Thread(target=update)

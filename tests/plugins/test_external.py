@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 from textwrap import dedent
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -119,12 +120,15 @@ def runs(pid: int) -> bool:
         return False
 
 
-def test_time_is_enforced_and_no_child_is_left(tmp_path: Path) -> None:
-    """Also a child that left the process group and whose parent has ended."""
+def test_time_is_enforced_and_no_child_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also a child that left the process group and whose parent has ended. An hour passes once the child is there."""
+    written = tmp_path / "pid"
+    later = SimpleNamespace(monotonic=lambda: 3600.0 if written.exists() and written.read_text() else 0.0)
+    monkeypatch.setattr("xmcbench.trial.program.time", later)
     away = f'(setsid sh -c "echo \\$\\$ > {tmp_path}/pid; exec sleep 60" &) ; sleep 60'
     with pytest.raises(ProgramError, match=r"was ended after .* seconds of wall clock"):
-        external(tmp_path, away).fit(toy_data(), run(tmp_path, device_seconds=1))
-    assert not runs(int((tmp_path / "pid").read_text()))
+        external(tmp_path, away).fit(toy_data(), run(tmp_path, device_seconds=60))
+    assert not runs(int(written.read_text()))
 
 
 def test_memory_of_all_its_processes_is_enforced(tmp_path: Path) -> None:

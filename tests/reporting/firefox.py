@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 NAMES = ("firefox", "firefox-esr")
-PATIENCE = 60  # seconds
+PATIENCE = 300  # seconds
 
 
 class Firefox:

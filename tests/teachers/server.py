@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 FAULTS = ("429", "500", "503", "garbage", "html", "empty", "cut", "slow", "hang", "401", "half", "chatter")
 ONE = re.compile(r"^DOC (?P<document>.*) LABEL (?P<label>.*)$", re.DOTALL)
 SEVERAL = re.compile(r"^DOC (?P<document>.*) LABELS\n(?P<labels>.*)$", re.DOTALL)
+PATIENCE = 300.0  # seconds until it listens
 PROMPT_ONE = "DOC {document} LABEL {label}"
 PROMPT_SEVERAL = "DOC {document} LABELS\n{labels}"
 
@@ -125,7 +126,7 @@ class Server:
     def start(self, fault: str = "", last: int = 0) -> None:
         command = [sys.executable, __file__, str(self.port), str(self.log), fault, str(last)]
         self.process = subprocess.Popen(command)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
                 return

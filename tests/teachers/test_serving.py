@@ -27,7 +27,7 @@ from xmcbench.trial.record import Status
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
 from .test_lmtx import run
 
-PATIENCE = 180.0  # seconds until it serves: it imports torch
+PATIENCE = 600.0  # seconds until it serves: it imports torch
 PAIRS = every_pair(5, 4)
 TEMPLATE = "document = {document}. Is {label} relevant? yes or no"
 
@@ -84,7 +84,7 @@ def wait_for(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline and process.poll() is None:
         try:
-            with urlopen(url, timeout=5):
+            with urlopen(url, timeout=30):
                 return
         except (URLError, OSError):
             time.sleep(0.1)
