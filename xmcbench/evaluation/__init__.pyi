@@ -11,7 +11,7 @@ from .evaluator import (
 )
 from .metrics import Hits, MetricTerms, find_hits
 from .propensity import inverse_propensity
-from .ranking import rank
+from .ranking import rank, rank_sparse
 from .scoring import resampled_metrics
 from .truth import truth_hash
 
@@ -34,6 +34,7 @@ __all__ = [
     "label_bins",
     "parse_metric",
     "rank",
+    "rank_sparse",
     "resampled_metrics",
     "score",
     "similarity_bins",
