@@ -92,6 +92,11 @@ class Memory(SecondStage):
             parts.append(rank_sparse(scores_CL, k))
         return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
 
+    def add_labels(self, texts: Texts) -> None:
+        """The new labels have keys of their own, and no training query."""
+        self.first.add_labels(texts)
+        self.targets.resize(self.targets.shape[0], len(self.first.index_LD))
+
     def _values(self) -> scipy.sparse.csr_array:
         """[M, L] what a key adds to the score of each label."""
         weight = self.config.query_weight if len(self.memory_ND) else 0.0
