@@ -10,7 +10,7 @@ from .engine.tables.label_table import LabelTable
 from .engine.tables.settings import TableConfig
 from .errors import UnknownNameError, XMCBenchError
 from .evaluation.imported.files import read_predictions
-from .evaluation.ranking import rank
+from .evaluation.ranking import rank, rank_sparse
 from .files.atomic import atomic_write
 from .files.manifest import DamagedFolder, check_manifest, checked_folder
 from .plugins.hookspecs import hookimpl
@@ -69,6 +69,7 @@ __all__ = [
     "hookimpl",
     "losses",
     "rank",
+    "rank_sparse",
     "read_predictions",
     "registry",
     "row_dropout",

@@ -1,4 +1,4 @@
-"""Second stages: methods that learn on top of a trained, frozen dual encoder."""
+"""Methods made of other methods: second stages on a trained, frozen dual encoder, and fusion."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 from xmcbench import hookimpl
 from xmcbench_second_stage.classifier import Classifier
+from xmcbench_second_stage.fuse import Fuse
 from xmcbench_second_stage.memory import Memory
 from xmcbench_second_stage.sparse_ranker import SparseRanker
 
@@ -14,5 +15,6 @@ from xmcbench_second_stage.sparse_ranker import SparseRanker
 @hookimpl
 def register_methods(register: Callable[[type[Any]], None]) -> None:
     register(Classifier)
+    register(Fuse)
     register(Memory)
     register(SparseRanker)

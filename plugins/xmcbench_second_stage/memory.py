@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Predictions, Run, Texts, TrainingData, rank, search
+from xmcbench import MethodInfo, Predictions, Run, Texts, TrainingData, rank_sparse, search
 from xmcbench_second_stage.stage import SecondStage
 
 if TYPE_CHECKING:
@@ -87,8 +87,15 @@ class Memory(SecondStage):
             ends = np.arange(len(near) + 1) * near.k
             shape = len(near), len(keys_MD)
             weights_CM = scipy.sparse.csr_array((weights_CB.ravel(), near.indices.ravel(), ends), shape)
-            parts.append(_best(scipy.sparse.csr_array(weights_CM @ values_ML), k))
+            scores_CL = scipy.sparse.csr_array(weights_CM @ values_ML)
+            scores_CL.eliminate_zeros()  # labels of keys without a weight
+            parts.append(rank_sparse(scores_CL, k))
         return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
+
+    def add_labels(self, texts: Texts) -> None:
+        """The new labels have keys of their own, and no training query."""
+        self.first.add_labels(texts)
+        self.targets.resize(self.targets.shape[0], len(self.first.index_LD))
 
     def _values(self) -> scipy.sparse.csr_array:
         """[M, L] what a key adds to the score of each label."""
@@ -109,14 +116,3 @@ class Memory(SecondStage):
         super().load(directory)
         self.memory_ND = load_file(directory / QUERIES)["queries"].to(self.first.index_LD.device)
         self.targets = scipy.sparse.csr_array(scipy.sparse.load_npz(directory / TARGETS))
-
-
-def _best(scores_CL: scipy.sparse.csr_array, k: int) -> Predictions:
-    """The k highest stored positive scores of each row; -1 pads a row that has fewer."""
-    scores_CL.eliminate_zeros()
-    counts_C = np.diff(scores_CL.indptr)
-    labels = np.full((len(counts_C), max(k, int(counts_C.max(initial=0)))), -1, np.int32)
-    scores = np.full(labels.shape, -np.inf, np.float32)
-    stored = np.arange(labels.shape[1]) < counts_C[:, None]
-    labels[stored], scores[stored] = scores_CL.indices, scores_CL.data
-    return rank(labels, scores, k)

@@ -50,21 +50,21 @@ class SecondStage(Method):
         @classmethod
         def _with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
             """All settings of the first method, and its distribution: both determine the result."""
-            name, origin, config = _resolve(given)
+            name, origin, config = resolve(given, DualEncoder)
             return {"method": name, "origin": origin, **config.model_dump(mode="json")}
 
     config: SecondStage.Config
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        name, _, settings = _resolve(config.first)
+        name, _, settings = resolve(config.first, DualEncoder)
         self.first: DualEncoder = registry().method(name).thing(settings)
 
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
         """Its own versions, and the first method's as "first method" and "first engine"."""
         assert isinstance(config, SecondStage.Config)
-        name, _, settings = _resolve(config.first)
+        name, _, settings = resolve(config.first, DualEncoder)
         first = registry().method(name).thing.versions(settings)
         return {**super().versions(config), **{f"first {part}": version for part, version in first.items()}}
 
@@ -72,13 +72,13 @@ class SecondStage(Method):
         return self.first.skip(card)
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
-        return self.first, _share_of(budget, self.config.share)
+        return self.first, share_of(budget, self.config.share)
 
     def fit(self, train: TrainingData, run: Run) -> None:
         share = self.config.share
         part = replace(
             run,
-            budget=_share_of(run.budget, share),
+            budget=share_of(run.budget, share),
             report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
         )
         self.first.fit(train, part)
@@ -138,33 +138,35 @@ class SecondStage(Method):
             return first.all_query_vectors(tokens)
 
 
-def _resolve(given: dict[str, Any]) -> tuple[str, str, DualEncoder.Config]:
-    """Name, origin and settings of a first method. Raises ValueError or XMCBenchError for an unknown one."""
+def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
+    """Name, origin and settings (the method's own `Config`) of a method of that kind.
+
+    Raises ValueError or XMCBenchError for an unknown one.
+    """
     settings = dict(given)
     name, origin = settings.pop("method", None), settings.pop("origin", None)
     if not isinstance(name, str):
         raise ValueError("missing key 'method'")
     plugin = registry().method(name)
-    if not issubclass(plugin.thing, DualEncoder):
+    if not issubclass(plugin.thing, kind):
         raise ValueError(f"method {name!r} is not a dual encoder")
     distribution = plugin.origin.distribution
     if origin is not None and str(origin).split()[0] != distribution:  # older records contain the release too
         raise XMCBenchError(f"method {name!r} is of {distribution}, expected {origin}")
-    kind: type[DualEncoder.Config] = plugin.thing.Config
     try:
-        config = kind.model_validate_json(json.dumps(settings), strict=True)
+        config = plugin.thing.Config.model_validate_json(json.dumps(settings), strict=True)
     except ValidationError as invalid:
         problems = (f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in invalid.errors())
         raise ValueError("; ".join(problems)) from None
     # Defaults are allowed: a resolved configuration spells all of them out.
-    fields = kind.model_fields
+    fields = plugin.thing.Config.model_fields
     idle = [key for key in config.unused() & settings.keys() if getattr(config, key) != fields[key].get_default()]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: has no effect with the other settings here")
     return name, distribution, config
 
 
-def _share_of(budget: Budget, share: float) -> Budget:
+def share_of(budget: Budget, share: float) -> Budget:
     """The budget times a share; whole numbers stay whole."""
     parts = {name: share * limit for name, limit in budget.spending().items()}
     whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(budget, name), int)}

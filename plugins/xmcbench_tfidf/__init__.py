@@ -98,6 +98,10 @@ class LabelMatch(TfidfMethod):
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
         return nearest(words_CV, self.matrices["labels"], k)
 
+    def add_labels(self, texts: Texts) -> None:
+        added_VN = scipy.sparse.csr_array(self.words.transform(list(texts))).T
+        self.matrices["labels"] = scipy.sparse.hstack([self.matrices["labels"], added_VN], format="csr")
+
 
 @hookimpl
 def register_methods(register: Callable[[type[Method]], None]) -> None:

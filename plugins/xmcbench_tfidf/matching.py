@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from xmcbench import Predictions, Texts, rank
+from xmcbench import Predictions, Texts, rank_sparse
 
 CHUNK = 1024  # queries scored at once
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
@@ -43,11 +43,6 @@ def nearest(words_CV: scipy.sparse.csr_array, others_VN: scipy.sparse.csr_array,
 
 
 def best(scores_CN: scipy.sparse.csr_array, k: int) -> Predictions:
-    """The k highest stored positive scores of each row; -1 pads a row that has fewer."""
+    """The k highest stored scores of each row that are not 0; -1 pads a row that has fewer."""
     scores_CN.eliminate_zeros()
-    counts = np.diff(scores_CN.indptr)
-    indices = np.full((len(counts), max(k, int(counts.max(initial=0)))), -1, np.int32)
-    scores = np.full(indices.shape, -np.inf, np.float32)
-    stored = np.arange(indices.shape[1]) < counts[:, None]
-    indices[stored], scores[stored] = scores_CN.indices, scores_CN.data
-    return rank(indices, scores, k)
+    return rank_sparse(scores_CN, k)

@@ -163,3 +163,21 @@ def test_a_method_may_find_fewer_labels_than_asked_for(bench: Bench, ask: Ask, m
     bench.run(suite, debug=True)
     assert ask("match", "--text", "label nothing", "-k", "2")[1].startswith("label nothing\n1  ")
     assert ask("match", "--text", "unheard of")[1] == "unheard of\n  no label found\n"
+
+
+def test_added_labels_are_ranked_or_the_method_says_why_not(
+    bench: Bench, ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(ONLY, "xmcbench-fakes,xmcbench")
+    registry.cache_clear()
+    bench.run(bench.suite({"match": {"method": "tfidf-label"}, "ok": {"method": "fake-ok"}}), debug=True)
+    (bench.root / "labels").write_text("other\ntrain\n")
+    (bench.root / "none").write_text("")
+    arguments = ("--text", "train", "--format", "json")
+    (answer,) = json.loads(ask("match", *arguments, "--labels", bench.root / "labels")[1])
+    assert [(label["id"], label["label"]) for label in answer["labels"]] == [(21, "train")]
+    assert json.loads(ask("match", *arguments)[1]) == [{"text": "train", "labels": []}]
+    refusal = refused(ask("ok", *arguments, "--labels", bench.root / "labels"))
+    assert refusal == "error: method 'fake-ok' ranks only the labels that it was fitted with\n"
+    refusal = refused(ask("match", *arguments, "--labels", bench.root / "none"))
+    assert "none: found no label, expected one per line" in refusal

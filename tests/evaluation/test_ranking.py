@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from xmcbench.data import pairs
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import rank
+from xmcbench.evaluation import rank, rank_sparse
 
 EDGES = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, 1e-45, -1e-45, 3.4e38, -3.4e38]
 finite = st.floats(width=32, allow_nan=False)
@@ -63,3 +64,17 @@ def test_a_score_that_is_nan_cannot_be_ranked_but_one_of_a_pad_may_be() -> None:
 def test_shapes_must_agree() -> None:
     with pytest.raises(XMCBenchError, match="must be equal"):
         rank(np.array([[0, 1]]), np.array([[1.0]]), 2)
+
+
+@given(
+    scores=hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.integers(1, 7)), elements=st.integers(-2, 2)),
+    k=st.integers(1, 9),
+)
+def test_sparse_scores_rank_as_their_stored_entries_do(scores: np.ndarray, k: int) -> None:
+    stored = scores != 0
+    labels = np.where(stored, np.arange(scores.shape[1]), -1)
+    labels = np.pad(labels, ((0, 0), (0, max(0, k - labels.shape[1]))), constant_values=-1)
+    wanted = rank(labels, np.pad(scores, ((0, 0), (0, labels.shape[1] - scores.shape[1]))), k)
+    found = rank_sparse(scipy.sparse.csr_array(scores), k)
+    assert np.array_equal(found.indices, wanted.indices)
+    assert np.array_equal(found.scores, wanted.scores)

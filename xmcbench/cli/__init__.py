@@ -15,6 +15,7 @@ from xmcbench.cli import (
     compare,
     datasets,
     environment,
+    fuse,
     leaderboard,
     methods,
     new,
@@ -48,6 +49,7 @@ app.command("compare")(compare.compare)
 app.command("show")(show.show)
 app.command("submit")(submit.submit)
 app.command("score")(score.score)
+app.command("fuse")(fuse.fuse)
 app.command("rescore")(rescore.rescore)
 app.command("predict")(predict.predict)
 app.command("analyse")(analyse.analyse)

@@ -24,13 +24,16 @@ def predict(
     file: Annotated[
         Path | None, typer.Option(allow_dash=True, help="A file with one text per line; - is standard input.")
     ] = None,
+    labels: Annotated[
+        Path | None, typer.Option(help="A file with one label per line, which are ranked beside those of training.")
+    ] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Labels per text.")] = 10,
     format: Annotated[Literal["table", "json"], typer.Option(help="json has full precision.")] = "table",
     seed: Seed = None,
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Rank the labels of a trial's dataset for new texts, best first."""
+    """Rank the labels of a trial's dataset for new texts, best first. Added labels have the ids after the others."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
     from xmcbench.run.saved_model import load_saved_model
@@ -41,9 +44,14 @@ def predict(
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     place = Store(store)
     record = find_trial(place, run, seed)
-    labels = _label_texts(record, data)
-    predictions = load_saved_model(place, record).predict(texts, min(k, len(labels)))
-    rankings = zip(texts, _answers(predictions, labels), strict=True)
+    known = _label_texts(record, data)
+    method, added = load_saved_model(place, record), _lines(labels) if labels else []
+    if labels is not None:
+        if not added:
+            raise XMCBenchError(f"{labels}: found no label, expected one per line")
+        method.add_labels(added)
+    predictions = method.predict(texts, min(k, len(known) + len(added)))
+    rankings = zip(texts, _answers(predictions, [*known, *added] if added else known), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
     echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
 

@@ -46,7 +46,7 @@ def score(
     imported = import_predictions(predictions, loaded, names, evaluators)
     label = name or predictions.name.partition(".")[0]
     echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
-    echo(_table(imported.scores))
+    echo(metric_table(imported.scores))
     for warning in imported.warnings:
         echo(f"warning: {warning}", err=True)
     if store is not None:
@@ -68,7 +68,8 @@ def _repeated(names: list[str]) -> list[str]:
     return repeated
 
 
-def _table(scores: Scores) -> str:
+def metric_table(scores: Scores) -> str:
+    """Metrics in per cent with their intervals, as a table for the terminal."""
     from tabulate import tabulate
 
     intervals = scores.intervals

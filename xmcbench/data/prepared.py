@@ -17,6 +17,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard
 from xmcbench.data.folder import is_dataset, own_names, own_source
 from xmcbench.data.prepared_copy import CARD, PREPARED_VERSION, content_hash, read_card, read_copy, write_copy
 from xmcbench.data.source import Family, Source
+from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.cached_folder import check_cached_folder, open_or_make
 from xmcbench.files.manifest import DamagedFolder
@@ -42,8 +43,14 @@ def default_cache_dir() -> Path:
 
 
 def find_source(name: str, data_dir: Path | None = None) -> Source:
-    """The registered source `name`, a member of a registered family, or the folder `name` of the data directory."""
+    """The registered source `name`, a member of a registered family, or the folder `name` of the data directory.
+
+    `NAME+TRACK` is the dataset that a track makes of NAME.
+    """
     data_dir = data_dir or default_data_dir()
+    first, mark, track = name.rpartition(MARK)
+    if mark and not is_dataset(data_dir / name):
+        return derived_source(find_source(first, data_dir), track)
     try:
         source = registry().dataset(name)
     except UnknownNameError:
@@ -60,6 +67,8 @@ def dataset_name(entry: Mapping[str, Any]) -> str:
     name = options.pop("name", None)
     if not isinstance(name, str):
         raise XMCBenchError(f"found {name!r} as name, expected the name of a dataset")
+    if track := options.pop("track", None):
+        return f"{dataset_name({'name': name, **options}) if options else name}{MARK}{track}"
     registered = registry().dataset(name)
     known = registered.options if isinstance(registered, Family) else ()
     for option in options:
@@ -125,3 +134,12 @@ def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:
     content = [PREPARED_VERSION, source.draft.model_dump(mode="json"), source.fingerprint(data_dir)]
     digest = sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:16]
     return cache_dir / "datasets" / f"{source.name}-{digest}"
+
+
+def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Path, ...]:
+    """The folders of what `source` is read from: its own files, and those of the dataset that it is derived from."""
+    own = (data_dir / source.name,)
+    if source.base is None:
+        return own
+    copy = prepared_directory(source.base, data_dir, cache_dir)
+    return (*own, copy, *source_folders(source.base, data_dir, cache_dir))

@@ -49,6 +49,7 @@ class Source(ABC):
 
     draft: Draft
     download: str = ""  # the address of an archive with the files, where there is one
+    base: Source | None = None  # the dataset that this one is derived from
 
     @property
     def name(self) -> str:

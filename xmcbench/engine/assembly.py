@@ -32,10 +32,10 @@ def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     method.encoder = build_encoder(method.config.encoder, train.texts, seed, run.cache).to(default_device())
     method.charging = method.charging_to(run.ledger, run.budget)
     method.query_length = method.config.max_query_length or train.card.max_length
-    label_length = method.config.max_label_length or train.card.max_label_length
-    method.encoder.check_length(max(method.query_length, label_length))
+    method.label_length = method.config.max_label_length or train.card.max_label_length
+    method.encoder.check_length(max(method.query_length, method.label_length))
     method.queries = method.encoder.tokenizer.tokens(train.texts, method.query_length, run.cache)
-    method.labels = method.encoder.label_tokenizer.tokens(train.label_texts, label_length, run.cache)
+    method.labels = method.encoder.label_tokenizer.tokens(train.label_texts, method.label_length, run.cache)
     # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
     method.modules, method.shard = nn.Module(), Shard(train.num_labels, workers)
     torch.manual_seed(seed)

@@ -86,6 +86,7 @@ class VectorMethod(Model, Method):
     config: VectorMethod.Config
     index_LD: Tensor
     query_length: int
+    label_length: int
     # Set while the method is fitted.
     run: Run
     charging: Charging

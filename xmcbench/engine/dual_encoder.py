@@ -13,6 +13,7 @@ from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.sentence_layout import SentenceModule, write_sentence_layout
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
+from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
 
@@ -53,6 +54,18 @@ class DualEncoder(VectorMethod):
             queries_ND = self.query_vectors(self.embed(tokens))
         return build_index(self.index_LD, search).top_k(queries_ND, k)
 
+    def add_labels(self, texts: Texts) -> None:
+        """Embed the texts as those of the labels were. Raises XMCBenchError for labels with vectors of their own."""
+        import torch
+
+        if type(self).label_vectors is not VectorMethod.label_vectors or not self.encodes_labels:
+            raise XMCBenchError(f"method {self.name!r} learns a vector of each label, and a new label has none")
+        if not self.label_length:
+            raise XMCBenchError(f"method {self.name!r}: the model is of an earlier version: run the trial again")
+        with self.inference():
+            added_LD = self.embed(self.encoder.label_tokenizer.tokens(texts, self.label_length))
+        self.index_LD = torch.cat([self.index_LD, added_LD])
+
     @property
     def encoder_alone_scores(self) -> bool:
         """Whether a score is the inner product of the encoder's own embeddings, without modules or tables."""
@@ -71,7 +84,8 @@ class DualEncoder(VectorMethod):
             write_sentence_layout(directory, modules, self.encoder.prompts)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         tensors["index"] = self.index_LD.contiguous()
-        save_file(tensors, directory / VECTORS, metadata={"query_length": str(self.query_length)})
+        lengths = {"query_length": str(self.query_length), "label_length": str(self.label_length)}
+        save_file(tensors, directory / VECTORS, metadata=lengths)
 
     def load(self, directory: Path) -> None:
         from safetensors import safe_open
@@ -83,6 +97,7 @@ class DualEncoder(VectorMethod):
         self.encoder = load_encoder(self.config.encoder, directory).to(device)
         tensors = {name: tensor.to(device) for name, tensor in load_file(directory / VECTORS).items()}
         with safe_open(directory / VECTORS, framework="pt") as file:
-            self.query_length = int(file.metadata()["query_length"])
+            lengths = file.metadata()
+        self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})

@@ -9,9 +9,10 @@ from .evaluator import (
     parse_metric,
     score,
 )
+from .fusion import Fusion, fit_fusion, restore_fusion
 from .metrics import Hits, MetricTerms, find_hits
 from .propensity import inverse_propensity
-from .ranking import rank
+from .ranking import rank, rank_sparse
 from .scoring import resampled_metrics
 from .truth import truth_hash
 
@@ -19,6 +20,7 @@ __all__ = [
     "DEFAULT_METRICS",
     "ZERO_SHOT_METRICS",
     "Evaluator",
+    "Fusion",
     "Hits",
     "InvalidPredictions",
     "LabelBins",
@@ -30,11 +32,14 @@ __all__ = [
     "drop_ignored",
     "find_evaluators",
     "find_hits",
+    "fit_fusion",
     "inverse_propensity",
     "label_bins",
     "parse_metric",
     "rank",
+    "rank_sparse",
     "resampled_metrics",
+    "restore_fusion",
     "score",
     "similarity_bins",
     "truth_hash",

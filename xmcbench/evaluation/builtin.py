@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from xmcbench.evaluation import label_metrics, metrics
+from xmcbench.evaluation import label_metrics, metrics, seen_labels
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.metrics import Hits, MetricTerms
 from xmcbench.plugins.hookspecs import hookimpl
@@ -47,11 +47,16 @@ LABEL_EVALUATORS: tuple[RatioMetric, ...] = (
     RatioMetric("coverage", "share of labels that are predicted rightly at least once", label_metrics.coverage),
 )
 
+SEEN_EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric("R-seen", "R of labels with a training query, over queries that have one", seen_labels.recall_of_seen),
+    RatioMetric("R-unseen", "R of labels without a training query, likewise", seen_labels.recall_of_unseen),
+)
+
 
 @hookimpl
 def register_evaluators(register: Callable[[Evaluator], None]) -> None:
-    """Register the metrics that are means over queries, and those that are means over labels."""
-    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS):
+    """Register the metrics that are means over queries, those that are means over labels, and those of some labels."""
+    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS, *SEEN_EVALUATORS):
         register(evaluator)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy
 
 from xmcbench.data.pairs import map_chunks
 from xmcbench.errors import XMCBenchError
@@ -36,6 +37,20 @@ def rank(indices: np.ndarray, scores: np.ndarray, k: int) -> Predictions:
 
     map_chunks(rank_chunk, *indices.shape)
     return ranked
+
+
+def rank_sparse(scores_NL: scipy.sparse.csr_array, k: int) -> Predictions:
+    """The best `k` labels of each row by the stored scores [N, L], a stored 0 among them; -1 pads a row with fewer.
+
+    >>> rank_sparse(scipy.sparse.csr_array(np.array([[0.0, 0.5, 0.9]])), 3).indices
+    array([[ 2,  1, -1]], dtype=int32)
+    """
+    counts_N = np.diff(scores_NL.indptr)
+    indices = np.full((len(counts_N), max(k, int(counts_N.max(initial=0)))), -1, np.int32)
+    scores = np.full(indices.shape, -np.inf, np.float32)
+    stored = np.arange(indices.shape[1]) < counts_N[:, None]
+    indices[stored], scores[stored] = scores_NL.indices, scores_NL.data
+    return rank(indices, scores, k)
 
 
 def _sort_keys(indices: np.ndarray, scores: np.ndarray) -> np.ndarray:

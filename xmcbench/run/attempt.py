@@ -24,7 +24,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
-from xmcbench.data.prepared import find_source, prepared_directory
+from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.data.prepared_copy import read_statistics
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import (
@@ -287,15 +287,15 @@ class Attempt:
         """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
         job = self.job
         source = find_source(job.trial.dataset, job.data)
-        folders = job.data / job.trial.dataset, prepared_directory(source, job.data, job.cache)
+        places = source_folders(source, job.data, job.cache), prepared_directory(source, job.data, job.cache)
         names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
         if self.own_thread and self._unrestricted is None:
-            self._restrict(existing_test_files(*folders, names))
+            self._restrict(existing_test_files(*places, names))
         self.checks["test files"] = f"{landlock.NAME}, {file_guard.NAME}" if self._unrestricted else file_guard.NAME
         self.checks["network"] = network.NAME
         # With --debug the process is the user's.
         writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self.own_thread else None
-        with forbid_test_files(*folders, stage, names, writable), network.forbid_network():
+        with forbid_test_files(*places, stage, names, writable), network.forbid_network():
             yield
 
     def _restrict(self, test_files: list[Path]) -> None:

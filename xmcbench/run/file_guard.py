@@ -67,9 +67,9 @@ _RULES = {
 }
 
 
-def existing_test_files(folder: Path, prepared: Path, names: tuple[str, ...] = TEST_FILES) -> list[Path]:
-    """The files of the prepared copy with such `names`, and the folder of the dataset's own files if there is one."""
-    own = [folder] if folder.is_dir() else []
+def existing_test_files(folders: Sequence[Path], prepared: Path, names: tuple[str, ...] = TEST_FILES) -> list[Path]:
+    """The files of the prepared copy with such `names`, and the `folders` of the source that are there."""
+    own = [folder for folder in folders if folder.is_dir()]
     return own + [path for path in prepared.iterdir() if path.name.startswith(names)]
 
 
@@ -79,7 +79,7 @@ _installed = False
 
 @contextmanager
 def forbid_test_files(
-    folder: Path,
+    folders: Sequence[Path],
     prepared: Path,
     stage: str,
     names: tuple[str, ...] = TEST_FILES,
@@ -92,7 +92,8 @@ def forbid_test_files(
     home = Path(os.environ.get("HOME", "/")).resolve()
     # A process without a home of its own has `/`.
     writable = None if writable is None or home == Path("/") else tuple(place.resolve() for place in writable)
-    with _guarding(_Guard(stage, (folder.resolve(),), prepared.resolve(), names, home, writable)):
+    closed = tuple(folder.resolve() for folder in folders)
+    with _guarding(_Guard(stage, closed, prepared.resolve(), names, home, writable)):
         yield
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
+from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.checks import check_config, check_subclass
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
@@ -85,6 +86,13 @@ class Method(ABC):
         The record of a trial holds the share of these labels that `predict` finds, as `search_recall`.
         """
         return None
+
+    def add_labels(self, texts: Texts) -> None:  # noqa: ARG002
+        """Rank labels with these texts from now on, with the ids after those of training. Nothing is trained.
+
+        Raises XMCBenchError where the method cannot, which is the default.
+        """
+        raise XMCBenchError(f"method {self.name!r} ranks only the labels that it was fitted with")
 
     @abstractmethod
     def save(self, directory: Path) -> None:

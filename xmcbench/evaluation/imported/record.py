@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +14,10 @@ from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.imported.files import read_entries
 from xmcbench.evaluation.imported.warnings import find_warnings
 from xmcbench.evaluation.scoring import Scores, score_predictions
-from xmcbench.evaluation.truth import truth_hash
-from xmcbench.trial.budget import UnknownBudget
+from xmcbench.evaluation.unbudgeted import Origin, write_unbudgeted
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.provenance import provenance
-from xmcbench.trial.record import METRIC_VERSION, Record, Status
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
-from xmcbench.trial.trial import Trial
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
 
 METHOD = "imported"  # no plugin has this name: the predictions came from elsewhere
 
@@ -38,40 +33,8 @@ class Imported:
 
     def store(self, store: Store, dataset: Dataset, label: str, command: Sequence[str]) -> Record:
         """Keep the predictions under `label`, and the record of them; the same predictions have the same key."""
-        card = dataset.card
-        trial = Trial(
-            label=label,
-            method=METHOD,
-            distribution="none",
-            version="0",
-            config={"predictions": _digest(self.predictions)},
-            dataset=card.name,
-            dataset_hash=card.content_hash,
-            seed=0,
-            budget=UnknownBudget(),
-        )
-        truth, now = truth_hash(dataset), datetime.now(UTC).isoformat(timespec="seconds")
-        digests = {
-            PREDICTIONS: store.write_predictions(trial.key, self.predictions, truth),
-            RESAMPLED: store.write_resampled(trial.key, self.scores.resampled, truth),
-        }
-        record = Record(
-            key=trial.key,
-            suite=METHOD,
-            trial=trial,
-            status=Status.OK,
-            metrics=self.scores.metrics,
-            intervals=self.scores.intervals,
-            metric_version=METRIC_VERSION,
-            selection_split="unknown",
-            digests=digests,
-            truth_hash=truth,
-            provenance={**provenance(list(command)), "predictions": self.path.name},
-            started=now,
-            ended=now,
-        )
-        store.write_record(record)
-        return record
+        origin = Origin(METHOD, file=self.path.name)
+        return write_unbudgeted(store, dataset, label, origin, self.predictions, self.scores, command)
 
 
 def import_predictions(
@@ -86,10 +49,3 @@ def import_predictions(
     check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
     scores = score_predictions(predictions, dataset, metrics, evaluators)
     return Imported(path, predictions, scores, tuple(find_warnings(ranked, predictions, dataset)))
-
-
-def _digest(predictions: Predictions) -> str:
-    """SHA-256 of ranked labels and scores."""
-    digest = sha256(np.ascontiguousarray(predictions.indices, "<i4").tobytes())
-    digest.update(np.ascontiguousarray(predictions.scores, "<f4").tobytes())
-    return digest.hexdigest()

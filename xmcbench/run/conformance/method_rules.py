@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from xmcbench.data.prepared import find_source, prepared_directory
+from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import Registered
@@ -339,8 +339,9 @@ def _checkpoint_every_step() -> Iterator[None]:
 def no_test_file_is_read(subject: MethodSubject) -> None:
     trial = replace(subject.trial, name="guarded")
     trial.dataset.training_data()
-    prepared = prepared_directory(find_source(trial.dataset_name, trial.data), trial.data, trial.cache)
-    with forbid_test_files(trial.data / trial.dataset_name, prepared, "fit or predict"):
+    source = find_source(trial.dataset_name, trial.data)
+    prepared = prepared_directory(source, trial.data, trial.cache)
+    with forbid_test_files(source_folders(source, trial.data, trial.cache), prepared, "fit or predict"):
         subject.fit(trial).method.predict(["a query"], 1)
 
 

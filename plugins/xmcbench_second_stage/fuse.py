@@ -1,0 +1,220 @@
+"""Several methods trained within one budget, whose rankings become one.
+
+Legend: N held-out training queries, L labels.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field, field_validator
+
+from xmcbench import (
+    Budget,
+    DatasetCard,
+    DualEncoder,
+    Method,
+    MethodInfo,
+    PassTooLargeError,
+    Predictions,
+    Run,
+    Texts,
+    TrainingData,
+    TrainingLog,
+    XMCBenchError,
+    evaluation,
+    registry,
+)
+from xmcbench_second_stage.stage import SecondStage, resolve, share_of
+
+FUSION, ARRAYS = "fusion.json", "fusion.npz"  # in a model's directory, beside a folder for each part
+SEEDS = 2**63
+
+
+class Fuse(Method):
+    """Trains its parts one after the other on the same queries, and fits the fusion on others that it sets aside.
+
+    Where asking the parts about those does not fit into the budget, reciprocal ranks take the rule's place.
+    """
+
+    name = "fuse"
+    info = MethodInfo(
+        summary="several methods in one budget, fused by reciprocal ranks, weights or a decision tree",
+        citation="Dahiya et al., NGAME, WSDM 2023 (decision tree); Cormack et al., SIGIR 2009 (reciprocal ranks)",
+    )
+    late_imports: ClassVar[tuple[str, ...]] = (*DualEncoder.late_imports, "sklearn.tree")
+
+    class Config(Method.Config):
+        parts: list[dict[str, Any]] = Field(
+            min_length=2, description="methods with their settings: `[{method: prime}, {method: tfidf-nn}]`"
+        )
+        rule: Literal["reciprocal-ranks", "weighted", "tree"] = Field(
+            "weighted", description="how scores are fused; weighted and tree are fitted on held-out training queries"
+        )
+        metric: str = Field("nDCG@5", description="what the weights are chosen by; with `weighted`")
+        held_out: int = Field(
+            1000, gt=0, description="training queries that the rule is fitted on and no part is trained on"
+        )
+        listed: int = Field(100, gt=0, description="labels that each part lists for a query")
+        share: float = Field(0.95, gt=0, lt=1, description="share of every limit of the budget for all parts together")
+
+        @field_validator("parts")
+        @classmethod
+        def _with_defaults(cls, given: list[dict[str, Any]]) -> list[dict[str, Any]]:
+            """All settings of each part, and its distribution: they determine the result."""
+            resolved = [resolve(part, Method) for part in given]
+            return [
+                {"method": name, "origin": origin, **config.model_dump(mode="json")}
+                for name, origin, config in resolved
+            ]
+
+        @field_validator("metric")
+        @classmethod
+        def _known(cls, metric: str) -> str:
+            evaluation.find_evaluators([metric])
+            return metric
+
+        def unused(self) -> frozenset[str]:
+            idle = {"weighted": set(), "tree": {"metric"}, "reciprocal-ranks": {"metric", "held_out"}}[self.rule]
+            return super().unused() | idle
+
+    config: Fuse.Config
+    fusion: evaluation.Fusion
+    num_labels: int
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.parts = [_build(part) for part in config.parts]
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        """Its own version, and those of each part as "part 1 method" and so on."""
+        assert isinstance(config, Fuse.Config)
+        own = super().versions(config)
+        for number, part in enumerate(config.parts, start=1):
+            name, _, settings = resolve(part, Method)
+            versions = registry().method(name).thing.versions(settings)
+            own |= {f"part {number} {what}": version for what, version in versions.items()}
+        return own
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(part.num_parameters for part in self.parts)
+
+    def skip(self, card: DatasetCard) -> str | None:
+        reasons = [f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))]
+        return reasons[0] if reasons else None
+
+    def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
+        trained = [part for part in self.parts if _encoder(part)] or self.parts
+        return trained[0].encoder_training(share_of(budget, self._share))
+
+    @property
+    def _share(self) -> float:
+        """The share of the budget for one part."""
+        return self.config.share / len(self.parts)
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        total, rule = len(train.texts), self.config.rule
+        rows = np.empty(0, np.int64)
+        if rule != "reciprocal-ranks":
+            if self.config.held_out >= total:
+                raise XMCBenchError(
+                    f"fuse: held_out is {self.config.held_out}, expected fewer than the {total} training queries of "
+                    f"{train.card.name}"
+                )
+            rows = np.sort(run.rng("fuse", "held out").permutation(total)[: self.config.held_out])
+        others = np.setdiff1d(np.arange(total), rows)
+        for number, part in enumerate(self.parts):
+            self._fit_part(part, number, train.most_rows(others) if len(rows) else train, run)
+        self.num_labels = train.num_labels
+        self.fusion = self._fit_rule(train, rows, run)
+
+    def _fit_part(self, part: Method, number: int, train: TrainingData, run: Run) -> None:
+        done = self._share * number
+        with run.ledger.part() as ledger:
+            own = replace(
+                run,
+                seed=int(run.rng("fuse", "part", number).integers(SEEDS)),
+                budget=share_of(run.budget, self._share),
+                checkpoint=run.checkpoint / f"part-{number}",
+                log=TrainingLog(ledger),
+                held_out=None,  # a part keeps its last weights
+                report=lambda progress: run.report(replace(progress, fraction=done + self._share * progress.fraction)),
+            )
+            own.checkpoint.mkdir(parents=True, exist_ok=True)
+            part.fit(train, own)
+
+    def _fit_rule(self, train: TrainingData, rows: np.ndarray, run: Run) -> evaluation.Fusion:
+        card, held_out = train.card, train.rows(rows)
+        try:
+            answers = [self._ask(part, held_out, run) for part in self.parts] if len(rows) else []
+        except PassTooLargeError:
+            answers = []
+        with run.ledger.between_checks(run.budget), run.ledger.stage("train"):
+            weights_L = evaluation.inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+            return evaluation.fit_fusion(
+                self.config.rule if answers else "reciprocal-ranks",
+                answers,
+                held_out.targets,
+                weights_L,
+                self.config.metric,
+            )
+
+    def _ask(self, part: Method, held_out: TrainingData, run: Run) -> Predictions:
+        """What a part lists for the held-out queries, charged."""
+        if encoder := _encoder(part):
+            lengths_N = encoder.encoder.tokenizer.tokens(held_out.texts, encoder.query_length, run.cache).lengths
+            charging = encoder.charging_to(run.ledger, run.budget)
+            charging.require(lengths_N)
+            charging.encoding(lengths_N)
+        with run.ledger.stage("mine"):
+            found = part.predict(held_out.texts, min(self.config.listed, held_out.num_labels))
+        return evaluation.drop_ignored(found, held_out.ignore, found.k)
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        listed = self._listed(k)
+        return self.fusion.fuse([part.predict(texts, listed) for part in self.parts], k)
+
+    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+        listed = self._listed(k)
+        found = [part.predict_exactly(texts, listed) for part in self.parts]
+        if not any(found):
+            return None
+        exact = [own or part.predict(texts, listed) for own, part in zip(found, self.parts, strict=True)]
+        return self.fusion.fuse(exact, k)
+
+    def _listed(self, k: int) -> int:
+        return max(k, min(self.config.listed, self.num_labels))
+
+    def save(self, directory: Path) -> None:
+        for number, part in enumerate(self.parts):
+            (directory / f"part-{number}").mkdir()
+            part.save(directory / f"part-{number}")
+        (directory / FUSION).write_text(json.dumps({"rule": self.fusion.name, "labels": self.num_labels}))
+        np.savez(directory / ARRAYS, **self.fusion.arrays())  # type: ignore[arg-type]
+
+    def load(self, directory: Path) -> None:
+        for number, part in enumerate(self.parts):
+            part.load(directory / f"part-{number}")
+        facts = json.loads((directory / FUSION).read_text())
+        self.num_labels = facts["labels"]
+        with np.load(directory / ARRAYS, allow_pickle=False) as arrays:
+            self.fusion = evaluation.restore_fusion(facts["rule"], dict(arrays))
+
+
+def _build(part: dict[str, Any]) -> Method:
+    name, _, settings = resolve(part, Method)
+    method: Method = registry().method(name).thing(settings)
+    return method
+
+
+def _encoder(part: Method) -> DualEncoder | None:
+    """The dual encoder that reads the queries of a part."""
+    if isinstance(part, SecondStage):
+        return part.first
+    return part if isinstance(part, DualEncoder) else None
