@@ -78,8 +78,11 @@ class SpentFields(TypedDict, total=False):
     device_seconds: Amount
     flops: Count
     teacher_tokens: Count
-    fit_seconds: Amount  # of the last start, as the harness measures them from outside, and those of processors
-    fit_cpu_seconds: Amount
+    fit_seconds: Amount  # of the last start, as the harness measures them from outside (`xmcbench.trial.meter`)
+    fit_wait_seconds: Amount  # of these, those without a free core
+    fit_cpu_seconds: Amount  # of processors, child processes included
+    fit_children_cpu_seconds: Amount  # of these, those of child processes
+    import_cpu_seconds: Amount  # of the method's `late_imports`
     predict_cpu_seconds: Amount
     predicted_queries: Count
     predict_bytes: Count
