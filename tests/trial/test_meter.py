@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -61,7 +62,7 @@ def test_a_teachers_process_is_no_child_of_the_method() -> None:
     assert not why(STEPS, {"judge": 9.0}, calls=3, seconds=9.0, cpu_seconds=9.0, children_cpu_seconds=9.0)
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/schedstat"), reason="only Linux counts how long threads wait")
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="only Linux counts how long threads wait")
 def test_waiting_for_a_core_is_told_from_sleeping() -> None:
     """Two threads on one core: one of them always waits. A thread that sleeps does not."""
     cores, end = os.sched_getaffinity(0), time.monotonic() + 1.0

@@ -164,8 +164,8 @@ def _uncharged_seconds(meter: Meter, ledger: Ledger, budget: Budget, points: int
     unseen = meter.children_cpu_seconds - meter.program_cpu_seconds
     if limits.keys() - {"device_seconds"} and not ledger.teacher_calls and unseen > SHARE * cpu + FEW_SECONDS:
         return (
-            f"fit took {cpu:.1f} seconds of processors, {unseen:.1f} of them in child processes, whose tokens and steps "
-            "nobody counts: use threads, or run_program"
+            f"fit took {cpu:.1f} seconds of processors, {unseen:.1f} of them in child processes, whose tokens and "
+            "steps nobody counts: use threads, or run_program"
         )
     beside = meter.seconds - ledger.device_seconds - seconds.get("judge", 0.0)
     beside -= seconds.get(UNCHARGED, 0.0) if points else 0.0
