@@ -105,6 +105,12 @@ def test_a_bad_json_row(json_folder: Path, change: dict, found: str) -> None:
     fails(json_folder, "trn.json.gz: line 1: found", found, "expected a JSON object with title")
 
 
+@pytest.mark.parametrize("name", ["trn.json.gz", "lbl.json.gz"])
+def test_a_key_that_is_there_twice(json_folder: Path, name: str) -> None:
+    edit_line(json_folder / name, 2, lambda line: line.replace("{", '{"title": "another", ', 1))
+    fails(json_folder, f"{name}: line 2: found 'title' twice, expected each column or key once")
+
+
 @pytest.mark.parametrize(("line", "found"), [("{", "Expecting"), ("", "Expecting"), ("[1]", "list"), ("{}", "no key")])
 def test_a_line_that_is_no_json_object(json_folder: Path, line: str, found: str) -> None:
     edit_line(json_folder / "trn.json.gz", 3, lambda _: line)

@@ -202,6 +202,16 @@ def test_a_row_without_the_sort_metric_is_shown_and_not_ranked() -> None:
     assert ranks(table) == [[(1, "a"), (None, "b")]]
 
 
+def test_what_cannot_be_recomputed_is_marked() -> None:
+    names = {"whole": {}, "digest": {}, "failed": {"status": "error", "metrics": {}}}
+    records = [record(name, **changes, config={"name": name}) for name, changes in names.items()]
+    table = leaderboard(records, recomputable=lambda own: own.trial.label == "whole")
+    assert [row.label for row in table.groups[0].rows if row.stated] == ["digest"]
+    text = render(table)
+    assert "digest□" in text
+    assert "□: not recomputed: its predictions are not here, or its dataset is unknown here." in text
+
+
 def test_what_the_budget_does_not_limit_is_marked() -> None:
     free = {"encoder_tokens": 0, "steps": 0, "stage_seconds": {}, "device_seconds": 0.5}
     table = leaderboard([record("trained", 0.4), record("free", 0.6, spent=free), record("other", 0.2, spent={})])

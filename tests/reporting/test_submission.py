@@ -243,6 +243,28 @@ def test_fresh_seeds_that_are_equivalent_verify_a_result(
     assert states(bench, capsys, *listed) == ["recomputed"], "the record is not the one that was verified"
 
 
+def test_a_trial_that_is_trained_again_with_its_seed_agrees_or_is_named(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit(bench, capsys, record.key)
+    listed = ("--verified", str(bench.root / "verified.yaml"))
+    code, said, wrong = submit(bench, capsys, record.key, "--retrain", "--store", str(bench.root / "mine"), *listed)
+    assert (code, wrong) == (0, "")
+    assert re.search(rf"{record.key} trained again: .* differs by 0.00 points, steps 1.000 times", said)
+    assert states(bench, capsys, *listed) == ["retrained"]
+
+    accepted = Store(bench.root / "accepted")
+    lies = {"steps": 3}, {}
+    metrics = {}, {name: value / 2 for name, value in record.metrics.items()}
+    for spent, better in zip(lies, metrics, strict=True):
+        lied = {"spent": record.spent | spent, "metrics": record.metrics | better, "intervals": {}}
+        accepted.write_record(record.model_copy(update=lied))
+        assert states(bench, capsys, *listed) != ["retrained"], "the record is not the one that was trained again"
+        code, _, wrong = submit(bench, capsys, record.key, "--retrain", "--store", str(bench.root / "mine"), *listed)
+        assert (code, wrong.endswith("not the result of its settings\n")) == (1, True)
+        assert states(bench, capsys, *listed) != ["retrained"]
+
+
 def test_what_is_not_shown_to_be_equivalent_says_how_wide_it_was(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,9 @@ def leaderboard(
         paper=format == "latex",
     )
     with _uncollected():
-        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, shown)
+        board = reporting.leaderboard(
+            measured.records.values(), published, view, measured.resampled, shown, measured.recomputable(data)
+        )
         if bib is not None:
             _write_text(reporting.bibliography(board, published), bib)
         if text:
@@ -117,6 +119,23 @@ class _Measured:
     def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
         """The metrics of a trial on resamples of the test queries."""
         return self.places[key].resampled(self.records[key], metrics)
+
+    def recomputable(self, data: Path) -> Callable[[Record], bool]:
+        """Whether the predictions of a trial are here, and its dataset is known."""
+        from functools import cache
+
+        from xmcbench.data import find_source
+        from xmcbench.errors import XMCBenchError
+
+        @cache
+        def is_known(dataset: str) -> bool:
+            try:
+                find_source(dataset, data)
+            except XMCBenchError:
+                return False
+            return True
+
+        return lambda record: is_known(record.trial.dataset) and self.places[record.key].has_predictions(record.key)
 
     def analyses(self, board: Leaderboard, data: Path) -> dict[str, Analysis]:
         """The analyses of the trials shown whose predictions and dataset are at hand."""

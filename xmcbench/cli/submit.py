@@ -26,6 +26,9 @@ def submit(
     run: Annotated[str | None, RUN] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="Train accepted RUN again, with its seed, and compare.")
+    ] = False,
     comment: Annotated[
         Path | None, typer.Option(metavar="FILE", help="With --check: write the review as Markdown.")
     ] = None,
@@ -50,11 +53,15 @@ def submit(
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
     if comment is not None and not check:
         raise XMCBenchError("submit: --comment needs --check")
+    if verify + retrain + check > 1:
+        raise XMCBenchError("submit: expected one of --check, --verify and --retrain")
     checker = _Checker(data)
     if run is None:
         problems = _check(to, checker, comment, verified, base)
+    elif verify:
+        problems = _verify(run, to, store, verified)
     else:
-        problems = _verify(run, to, store, verified) if verify else _hand_in(run, to, store, checker)
+        problems = _retrain(run, to, store, data, verified) if retrain else _hand_in(run, to, store, checker)
     for problem in problems:
         echo(problem, err=True)
     raise typer.Exit(1 if problems else 0)
@@ -103,6 +110,35 @@ def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     verdict = "verified" if outcome.verified else f"not verified within {verification.MARGIN:g} point"
     echo(f"{verified}: {', '.join(outcome.records)} {verdict}: {outcome}")
     return []
+
+
+def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> list[str]:
+    """Train an accepted trial again, in a folder of the store, and write how it differs; a line if it does."""
+    from tempfile import TemporaryDirectory
+
+    from xmcbench.cli.find import find_trial
+    from xmcbench.cli.progress import display
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.reporting import verification
+    from xmcbench.reporting.describe import reproducing_suite
+    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.trial.store import Store
+
+    accepted = Store(to)
+    record = find_trial(accepted, run)
+    with TemporaryDirectory(prefix="xmcbench-") as folder:
+        suite = Path(folder) / "again.yaml"
+        suite.write_text(reproducing_suite(record), encoding="utf-8")
+        runner = Runner(Settings(suite=suite, data=data, store=place / "retrained", retry=True))
+        (planned,) = plan = runner.plan()
+        if planned.trial.key != record.key:
+            raise XMCBenchError(f"{record.key}: its settings have the key {planned.trial.key} in this code")
+        with display() as shown:
+            (again,) = runner.run(plan, shown)
+    outcome = verification.compare_retrained(accepted, record, again)
+    verification.write_verification(outcome, verified)
+    echo(f"{verified}: {record.key} {outcome}")
+    return [] if outcome.agrees else [f"{record.key}: {outcome}: not the result of its settings"]
 
 
 def _hand_in(run: str, to: Path, place: Path, checker: _Checker) -> list[str]:
@@ -161,7 +197,7 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
         own += contradictions.get(record.key, [])
         costs = None if own or before.get(record.key) == record else checker.recount(record)
         own += costs.problems if costs else []
-        again = None if own else verification.verification_of(store, record, verifications)
+        again = None if own else verifications.of(store, record)
         checked.append(review.Checked(record, tuple(own), recomputed, again, str(costs or "")))
     problems = unread + [f"{store.place(one.record.key)}: {problem}" for one in checked for problem in one.problems]
     recounted = sum(one.recomputed for one in checked)

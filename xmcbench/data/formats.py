@@ -21,6 +21,7 @@ from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_tar
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.arrays import open_npz, read_array
+from xmcbench.files.json_objects import with_names_once
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
 IGNORE_FILES = {
@@ -192,7 +193,7 @@ def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTex
         check_utf8(block)
         for i, line in enumerate(block.data.tobytes().split(b"\n")[:-1]):
             try:
-                entry = json.loads(line, parse_constant=_no_number)
+                entry = json.loads(line, parse_constant=_no_number, object_pairs_hook=with_names_once)
                 encoded = _json_text(entry, text).encode()
                 if num_labels is not None:
                     line_labels, line_weights = _json_targets(entry, num_labels)
@@ -238,7 +239,7 @@ def _no_number(constant: str) -> float:
 
 def _json_error(path: Path, line: int, error: Exception, targets: bool) -> XMCBenchError:
     fields = "title, content" + (", target_ind, target_rel" if targets else "")
-    found = f"no key {error}" if isinstance(error, KeyError) else str(error)
+    found = f"no key {error}" if isinstance(error, KeyError) else str(error).removeprefix("found ")
     return XMCBenchError(f"{path}: line {line}: found {found}, expected a JSON object with {fields}")
 
 

@@ -201,6 +201,7 @@ def _csv(board: Leaderboard) -> str:
         ("older", lambda _, row: row.older),
         ("below_popular", lambda _, row: row.below_popular or None),
         ("unlimited", lambda _, row: row.unlimited or None),
+        ("stated", lambda _, row: row.stated or None),
         ("tied", lambda _, row: " ".join(sorted(row.tied))),
         ("seeds", lambda _, row: " ".join(map(str, row.seeds))),
         ("keys", lambda _, row: " ".join(row.keys)),

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
-from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, OLDER, ONE_SEED, UNLIMITED, of_interval
+from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, OLDER, ONE_SEED, STATED, UNLIMITED, of_interval
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
 
@@ -98,4 +98,6 @@ def _measured_notes(rows: list[Row]) -> list[str]:
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
+    if any(row.stated for row in rows):
+        notes.append(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
     return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

@@ -1,7 +1,8 @@
 """The review of submissions: the state of each accepted trial, and what it gains over the others of its dataset.
 
-A trial is `verified` if fresh runs of the maintainers are equivalent to it (`verification.py`), `recomputed` if its
-metrics follow from its predictions, and `imported` if another program made its predictions or they are not at hand.
+A trial is `verified` if fresh runs of the maintainers are equivalent to it, `retrained` if one with its seed agrees
+(`verification.py`), `recomputed` if its metrics follow from its predictions, and `imported` if another program made its
+predictions or they are not at hand.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from typing import Literal
 from xmcbench.evaluation.stored import compare_stored
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
-from xmcbench.reporting.verification import Verification
+from xmcbench.reporting.verification import Retraining, Verification
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
 REFERENCES = 3  # trials that a submission is compared with, the best ones
 COSTS = "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
-State = Literal["verified", "recomputed", "imported", "rejected"]
+State = Literal["verified", "retrained", "recomputed", "imported", "rejected"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Checked:
     record: Record
     problems: tuple[str, ...]
     recomputed: bool  # its metrics follow from its predictions
-    verification: Verification | None = None  # how close the runs of the maintainers are
+    verification: Verification | Retraining | None = None  # how close the runs of the maintainers are
     costs: str = ""  # whether steps, tokens and operations were recounted; empty: they were not looked at
 
     @property
@@ -40,6 +41,8 @@ class Checked:
             return "rejected"
         if not self.recomputed or isinstance(self.record.trial.budget, UnknownBudget):
             return "imported"
+        if isinstance(self.verification, Retraining):
+            return "retrained" if self.verification.agrees else "recomputed"
         return "verified" if self.verification and self.verification.verified else "recomputed"
 
 
@@ -59,7 +62,7 @@ def comment(store: Store, checked: Sequence[Checked], base: Store | None = None)
         )
         for one in checked
     )
-    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "fresh runs", "costs", "problems")]
+    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "trained again", "costs", "problems")]
     records = [one.record for one in checked]
     new = [one.record for one in checked if not one.problems and not _is_in(base, one.record)]
     compared = [_references(store, record, records) for record in new]

@@ -61,6 +61,7 @@ class Row:
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     unlimited: bool = False  # measured: it spends nothing that its budget limits
+    stated: bool = False  # measured: its metrics cannot be recomputed here
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""

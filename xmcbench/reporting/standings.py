@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -45,17 +45,20 @@ def leaderboard(
     view: View | None = None,
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
     claims: Sequence[Claim] = (),
+    recomputable: Callable[[Record], bool] = lambda record: True,  # noqa: ARG005
 ) -> Leaderboard:
     """Rank measured and published rows separately, as `view` asks.
 
-    `resampled` decides which rows tie; `claims` are shown at the published rows that they are about.
+    `resampled` decides which rows tie; `claims` are shown at the published rows that they are about; rows are marked
+    whose metrics are not `recomputable`.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
     view = view or View()
     measured, published = _wanted(_entered(list(records)), list(published), view)
     by_key = {record.key: record for record in measured}
-    groups = [*_measured_groups(measured, published, view), *_published_groups(published, view, claims)]
+    stated = {record.key for record in measured if record.metrics and not recomputable(record)}
+    groups = [*_measured_groups(measured, published, view, stated), *_published_groups(published, view, claims)]
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
@@ -118,7 +121,10 @@ def _with_budget(records: list[Record], wanted: str) -> list[Record]:
     return matches
 
 
-def _measured_groups(records: list[Record], published: list[PublishedRow], view: View) -> list[Group]:
+def _measured_groups(
+    records: list[Record], published: list[PublishedRow], view: View, stated: Container[str]
+) -> list[Group]:
+    """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
     comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
     for record in records:
         trial = record.trial
@@ -128,6 +134,7 @@ def _measured_groups(records: list[Record], published: list[PublishedRow], view:
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
+        rows = [(first, replace(row, stated=any(key in stated for key in row.keys))) for first, row in rows]
         shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}

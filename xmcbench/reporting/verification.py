@@ -1,4 +1,7 @@
-"""Verification of accepted results: maintainers run them with fresh seeds, and the two are shown to be equivalent.
+"""Verification of accepted results by trainings of the maintainers.
+
+One trial is trained again with its own seed (`retrained`): its metrics, steps, tokens and operations have to agree. Or
+a result is run with fresh seeds, and the two are shown to be equivalent (`verified`).
 
 A result is all accepted trials that differ in their seed alone. It is verified if two one-sided tests at 5 % each, over
 test queries and seeds, find every metric of the fresh runs within `MARGIN` of the accepted ones. Otherwise its
@@ -9,9 +12,9 @@ The verifications are in a file of the maintainers, outside the submissions: no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
@@ -27,7 +30,9 @@ from xmcbench.trial.store import Store
 
 FEWEST_SEEDS = 3
 MARGIN = 1.0  # points
-HEADER = "# Written by `xmcbench submit KEY --verify`, which maintainers run. docs/leaderboard.md explains it.\n"
+HEADER = "# Written by `xmcbench submit KEY --verify` and `--retrain`, which maintainers run (docs/leaderboard.md).\n"
+COSTS = ("steps", "encoder_tokens", "flops")
+SAME = 0.01  # share of a cost by which two trainings of one trial may differ
 
 
 class Verification(BaseModel):
@@ -53,40 +58,72 @@ class Verification(BaseModel):
         return f"within {self.margins[metric]:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
 
 
-class _File(BaseModel):
+class Retraining(BaseModel):
+    """How an accepted trial differs from a training of the maintainers with its own seed."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    verified: list[Verification]
+    records: dict[str, str] = Field(min_length=1, max_length=1, description="of the trial: key and SHA-256 of its file")
+    commits: list[str] = Field(description="of the code that trained it again")
+    points: dict[str, float] = Field(min_length=1, description="by metric: absolute difference")
+    costs: dict[str, float] = Field(description="by cost: of the accepted trial, as a share of the training's")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every metric is within the margin, and every cost the same."""
+        near = max(self.points.values()) <= MARGIN
+        return near and all(abs(share - 1) <= SAME for share in self.costs.values())
+
+    def __str__(self) -> str:
+        """The widest difference of a metric and of a cost."""
+        metric = max(self.points, key=lambda name: self.points[name])
+        text = f"trained again: {metric} differs by {self.points[metric]:.2f} points"
+        if not self.costs:
+            return text + "; costs follow the clock"
+        cost = max(self.costs, key=lambda name: abs(self.costs[name] - 1))
+        return text + f", {cost} {self.costs[cost]:.3f} times"
 
 
-def read_verifications(path: Path) -> list[Verification]:
+class Verifications(BaseModel):
+    """The maintainers' list of what they trained again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    verified: list[Verification] = []
+    retrained: list[Retraining] = []
+
+    def of(self, accepted: Store, record: Record) -> Verification | Retraining | None:
+        """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
+        digest = _digest(accepted, record)
+        found = [own for own in (*self.verified, *self.retrained) if own.records.get(record.key) == digest]
+        return next((own for own in found if isinstance(own, Verification) and own.verified), next(iter(found), None))
+
+
+def read_verifications(path: Path) -> Verifications:
     """The verifications of a file, none if the file does not exist.
 
     Raises `XMCBenchError` with file, line and key of each mistake.
     """
     if not path.exists():
-        return []
+        return Verifications()
     document = read(path)
     problems = Problems(document)
-    file = validate(_File, document.data, (), {}, problems)
+    file = validate(Verifications, document.data, (), {}, problems)
     problems.check()
     assert file is not None
-    return file.verified
+    return file
 
 
-def write_verification(verification: Verification, path: Path) -> None:
-    """Add a verification to a file, in place of earlier ones of the same trials."""
-    known = [own for own in read_verifications(path) if not own.records.keys() & verification.records.keys()]
-    verified = sorted([*known, verification], key=lambda own: min(own.records))
-    content = {"verified": [own.model_dump(mode="json") for own in verified]}
+def write_verification(found: Verification | Retraining, path: Path) -> None:
+    """Add what was found to a file, in place of what it says of the same trials."""
+    known = read_verifications(path)
+    lists: dict[str, list[Any]] = {"verified": list(known.verified), "retrained": list(known.retrained)}
+    name = "verified" if isinstance(found, Verification) else "retrained"
+    others = [own for own in lists[name] if not own.records.keys() & found.records.keys()]
+    lists[name] = sorted([*others, found], key=lambda own: min(own.records))
+    content = {name: [own.model_dump(mode="json") for own in listed] for name, listed in lists.items() if listed}
     with atomic_write(path) as file:
         file.write((HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)).encode())
-
-
-def verification_of(accepted: Store, record: Record, verifications: Sequence[Verification]) -> Verification | None:
-    """The verification of an accepted trial, unless its record has changed since."""
-    found = (own for own in verifications if own.records.get(record.key) == _digest(accepted, record))
-    return next(found, None)
 
 
 def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
@@ -121,6 +158,25 @@ def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
         commits=sorted({str((run.provenance.get("git") or {}).get("commit")) for run in runs.values()}),
         seeds=sorted(runs),
         margins={name: round(100 * margin, 4) for name, margin in margins.items()},
+    )
+
+
+def compare_retrained(accepted: Store, record: Record, again: Record) -> Retraining:
+    """Compare an accepted trial with a training of it.
+
+    Raises `XMCBenchError` if that did not end well, or answers to other test targets.
+    """
+    if again.status is not Status.OK or not record.metrics.keys() <= again.metrics.keys():
+        raise XMCBenchError(f"{record.key}: trained again, it ended {again.status}")
+    if again.truth_hash != record.truth_hash:
+        raise XMCBenchError(f"{record.key}: trained again, it answers to other test targets than the accepted trial")
+    clock = record.trial.budget.device_seconds is not None  # what fits into seconds is another amount each time
+    costs = {name: (record.spent.get(name, 0), again.spent.get(name, 0)) for name in COSTS if not clock}
+    return Retraining(
+        records={record.key: _digest(accepted, record)},
+        commits=[str((again.provenance.get("git") or {}).get("commit"))],
+        points={name: round(100 * abs(value - again.metrics[name]), 4) for name, value in record.metrics.items()},
+        costs={name: round((own + 1) / (other + 1), 6) for name, (own, other) in costs.items()},
     )
 
 

@@ -16,7 +16,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +45,7 @@ from xmcbench.run.file_guard import (
 from xmcbench.run.fresh_process import FreshProcess
 from xmcbench.run.held_out import hold_out
 from xmcbench.run.job import Job, WorkerRank, now
+from xmcbench.run.late_imports import import_late
 from xmcbench.run.predicting import predict_test
 from xmcbench.run.repeated_predictions import Sample
 from xmcbench.run.saved_model import load_model, save_model, saved_model
@@ -98,8 +98,7 @@ class Attempt:
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
         method = build_method(trial)
-        for module in method.late_imports:
-            import_module(module)
+        self.measured["import_cpu_seconds"] = import_late(method.late_imports)
         # Several workers always train: they could not agree on what is in the store.
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
         if self.fork and self.worker.rank == 0:
@@ -229,9 +228,14 @@ class Attempt:
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
         charged = self.log.ledger.stage("prepare")
-        with metering() as meter, self._worker_group(), closing(judges), self._guarded("fit"), charged:
+        with self._worker_group(), closing(judges), self._guarded("fit"), metering() as meter, charged:
             method.fit(train, replace(run, judge=judges))
-        self.measured = {"fit_seconds": meter.seconds, "fit_cpu_seconds": meter.cpu_seconds}
+        self.measured |= {
+            "fit_seconds": meter.seconds,
+            "fit_wait_seconds": meter.waited_seconds,
+            "fit_cpu_seconds": meter.cpu_seconds,
+            "fit_children_cpu_seconds": meter.children_cpu_seconds,
+        }
         ledger, points = self.log.ledger, len(self.log.curve)
         problem = why_not_recordable(ledger.as_dict(), self.log.curve)
         if problem or (problem := uncharged_work(meter, ledger, trial.budget, train.num_labels, points)):

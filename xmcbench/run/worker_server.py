@@ -93,10 +93,10 @@ def _import_for(directory: Path) -> None:
     try:
         import_module("xmcbench.run.worker")
         from xmcbench.plugins.registry import registry
+        from xmcbench.run.late_imports import import_late
 
         trial = json.loads((directory / "trial.json").read_bytes())["trial"]
-        for module in registry().method(trial["method"]).thing.late_imports:
-            import_module(module)
+        import_late(registry().method(trial["method"]).thing.late_imports)
     except Exception:
         traceback.print_exc()
 

@@ -2,6 +2,9 @@
 
 `Encoder.forward` reports the tokens and texts that it reads, and torch's optimisers the updates that they make. Both
 are counted by the stage of the ledger in which they happen.
+
+Seconds are judged without those in which the process was ready to run and no core was free: a loaded machine makes no
+trial invalid.
 """
 
 from __future__ import annotations
@@ -10,10 +13,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from time import perf_counter  # as it is before a method may change the module
+from pathlib import Path
+from time import perf_counter, process_time  # as they are before a method may change the module
 from typing import Any
 
 import psutil
@@ -33,7 +37,15 @@ class Meter:
     texts: Counter[str] = field(default_factory=Counter)
     updates: Counter[str] = field(default_factory=Counter)  # of optimisers
     seconds: float = 0.0  # wall clock
+    waited_seconds: float = 0.0  # of these, those in which a thread was ready to run and had no core
     cpu_seconds: float = 0.0  # of this process and its children
+    children_cpu_seconds: float = 0.0  # of these, those of its children
+    program_cpu_seconds: float = 0.0  # of these, those of `run_program`: the method says what its programs spend
+
+    @property
+    def active_seconds(self) -> float:
+        """Wall clock without waiting for a core."""
+        return max(0.0, self.seconds - self.waited_seconds)
 
 
 _meter: Meter | None = None  # of this process: a method may compute in threads of its own
@@ -64,11 +76,14 @@ def metering() -> Iterator[Meter]:
     global _meter
     meter = _meter = Meter()
     hook = _count_updates(meter)
-    start, cpu = perf_counter(), cpu_seconds()
+    children, waits, own, start = children_cpu_seconds(), _waits(), process_time(), perf_counter()
     try:
         yield meter
     finally:
-        meter.seconds, meter.cpu_seconds = perf_counter() - start, max(0.0, cpu_seconds() - cpu)
+        meter.seconds, own = perf_counter() - start, process_time() - own
+        meter.waited_seconds = max((wait - waits.get(thread, 0.0) for thread, wait in _waits().items()), default=0.0)
+        meter.children_cpu_seconds = max(0.0, children_cpu_seconds() - children)
+        meter.cpu_seconds = own + meter.children_cpu_seconds
         _meter = None
         if hook is not None:
             hook.remove()
@@ -83,17 +98,40 @@ def _count_updates(meter: Meter) -> Any:
     return register_optimizer_step_post_hook(lambda *_: meter.updates.update([current_stage()]))
 
 
-def cpu_seconds() -> float:
-    """Processor time of this process, of its children that ended and of those that run."""
+@contextmanager
+def running_program() -> Iterator[None]:
+    """Count the processor time of children in the block as that of a program."""
+    start = children_cpu_seconds()
+    try:
+        yield
+    finally:
+        if _meter is not None:
+            _meter.program_cpu_seconds += max(0.0, children_cpu_seconds() - start)
+
+
+def children_cpu_seconds() -> float:
+    """Processor time of the children of this process: of those that ended and of those that run."""
     times = os.times()
-    running = 0.0
+    seconds = times.children_user + times.children_system
     for child in psutil.Process().children(recursive=True):
         try:
             own = child.cpu_times()
         except psutil.Error:  # it ended meanwhile
             continue
-        running += own.user + own.system
-    return times.user + times.system + times.children_user + times.children_system + running
+        seconds += own.user + own.system
+    return seconds
+
+
+def _waits() -> dict[str, float]:
+    """By thread of this process: seconds in which it was ready to run and had no core; empty where nobody counts them.
+
+    Source: the second number of `/proc/PID/task/TID/schedstat` (Linux, Documentation/scheduler/sched-stats.rst).
+    """
+    waits = {}
+    for path in Path("/proc/self/task").glob("*/schedstat"):
+        with suppress(OSError, ValueError, IndexError):  # the thread ended meanwhile
+            waits[path.parent.name] = int(path.read_text().split()[1]) / 1e9
+    return waits
 
 
 def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int, points: int) -> str:
@@ -111,14 +149,28 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
         return f"fit encoded {tokens[UNCHARGED]:,} tokens in uncharged(), which is for evaluations on the curve"
     if outside := [stage for stage, updates in meter.updates.items() if updates and stage not in BUDGETED_STAGES]:
         return f"fit trained in the stage {outside[0] or 'of another thread'}, which the budget does not cover"
-    seconds = ledger.stage_seconds
-    if (missing := meter.seconds - sum(seconds.values())) > SHARE * meter.seconds + FEW_SECONDS:
-        return f"fit took {meter.seconds:.1f} seconds, {missing:.1f} of them in no stage: the ledger was changed"
-    unlimited = meter.seconds - ledger.device_seconds - seconds.get("judge", 0.0)
-    unlimited -= seconds.get(UNCHARGED, 0.0) if points else 0.0
-    limit = budget.device_seconds
-    if limit is not None and unlimited > SHARE * limit + FEW_SECONDS:
+    return _uncharged_seconds(meter, ledger, budget, points)
+
+
+def _uncharged_seconds(meter: Meter, ledger: Ledger, budget: Budget, points: int) -> str:
+    """Why the seconds of `fit`, of the clock and of processors, are more than the ledger says."""
+    seconds, active, cpu = ledger.stage_seconds, meter.active_seconds, meter.cpu_seconds
+    total = sum(seconds.values())
+    if (missing := active - total) > SHARE * active + FEW_SECONDS:
+        return f"fit took {active:.1f} seconds, {missing:.1f} of them in no stage: the ledger was changed"
+    if (missing := cpu - total * (os.cpu_count() or 1)) > SHARE * cpu + FEW_SECONDS:
+        return f"fit took {cpu:.1f} seconds of processors, {missing:.1f} of them in no stage: the ledger was changed"
+    limits = budget.spending()
+    unseen = meter.children_cpu_seconds - meter.program_cpu_seconds
+    if limits.keys() - {"device_seconds"} and not ledger.teacher_calls and unseen > SHARE * cpu + FEW_SECONDS:
         return (
-            f"fit took {unlimited:.1f} seconds beside a budget of {limit:g}: only indexing is free, up to {SHARE:.0%}"
+            f"fit took {cpu:.1f} seconds of processors, {unseen:.1f} of them in child processes, whose tokens and "
+            "steps nobody counts: use threads, or run_program"
         )
+    beside = meter.seconds - ledger.device_seconds - seconds.get("judge", 0.0)
+    beside -= seconds.get(UNCHARGED, 0.0) if points else 0.0
+    beside *= active / meter.seconds if meter.seconds else 1.0
+    limit = limits.get("device_seconds")
+    if limit is not None and beside > SHARE * limit + FEW_SECONDS:
+        return f"fit took {beside:.1f} seconds beside a budget of {limit:g}: only indexing is free, up to {SHARE:.0%}"
     return ""

@@ -18,6 +18,7 @@ import psutil
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import TooLargeError
+from xmcbench.trial.meter import running_program
 
 MARK = "XMCBENCH_PROCESS"  # an environment variable that child processes inherit: a token for each owner
 POLL_SECONDS = 0.1
@@ -57,21 +58,22 @@ def run_program(
         process = subprocess.Popen(words, cwd=directory, env=variables, stdin=subprocess.DEVNULL)
     except OSError as problem:
         raise ProgramError(f"{words[0]}: cannot be started: {problem.strerror}") from problem
-    try:
-        while process.poll() is None:
-            peak = max(peak, resident_bytes(process.pid))
-            if max_bytes is not None and peak > max_bytes:
-                raise TooLargeError(
-                    f"{_name(words)} took {peak / 1e9:.2f} GB of memory, allowed {max_bytes / 1e9:.2f} GB"
-                )
-            if max_seconds is not None and time.monotonic() - start > max_seconds:
-                raise ProgramError(f"{_name(words)} was ended after {max_seconds:g} seconds of wall clock")
-            poll()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(POLL_SECONDS)
-    finally:
-        end_processes(mark, process_tree(process.pid))
-        process.wait()
+    with running_program():
+        try:
+            while process.poll() is None:
+                peak = max(peak, resident_bytes(process.pid))
+                if max_bytes is not None and peak > max_bytes:
+                    raise TooLargeError(
+                        f"{_name(words)} took {peak / 1e9:.2f} GB of memory, allowed {max_bytes / 1e9:.2f} GB"
+                    )
+                if max_seconds is not None and time.monotonic() - start > max_seconds:
+                    raise ProgramError(f"{_name(words)} was ended after {max_seconds:g} seconds of wall clock")
+                poll()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(POLL_SECONDS)
+        finally:
+            end_processes(mark, process_tree(process.pid))
+            process.wait()
     poll()
     if process.returncode:
         raise ProgramError(f"{_name(words)} ended with code {process.returncode}, expected 0; its output is in the log")

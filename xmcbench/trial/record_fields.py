@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, GetPydanticSchema, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 LARGEST = 10**24  # of any amount
@@ -19,6 +19,9 @@ Count = Annotated[int, Field(strict=True, ge=0, le=LARGEST)]
 Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST, allow_inf_nan=False)]
 # A sum of fractions may be a rounding error outside 0..1.
 Fraction = Annotated[float, Field(strict=True, ge=-1e-9, le=1 + 1e-9, allow_inf_nan=False)]
+Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+
+_closed = with_config(extra="forbid")  # fields of these names only
 
 
 def _checked(tree: dict[str, Any]) -> dict[str, Any]:
@@ -52,10 +55,9 @@ def _values(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
 Tree = Annotated[dict[str, Any], AfterValidator(_checked)]
 
 
+@_closed
 class SpentFields(TypedDict, total=False):
     """The ledger of a trial, and what predicting cost (`xmcbench.trial.budget.Ledger` explains the counts)."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     epochs: Amount
     steps: Count
@@ -79,8 +81,11 @@ class SpentFields(TypedDict, total=False):
     device_seconds: Amount
     flops: Count
     teacher_tokens: Count
-    fit_seconds: Amount  # of the last start, as the harness measures them from outside, and those of processors
-    fit_cpu_seconds: Amount
+    fit_seconds: Amount  # of the last start, as the harness measures them from outside (`xmcbench.trial.meter`)
+    fit_wait_seconds: Amount  # of these, those without a free core
+    fit_cpu_seconds: Amount  # of processors, child processes included
+    fit_children_cpu_seconds: Amount  # of these, those of child processes
+    import_cpu_seconds: Amount  # of the method's `late_imports`
     predict_cpu_seconds: Amount
     predicted_queries: Count
     predict_bytes: Count
@@ -91,28 +96,25 @@ class SpentFields(TypedDict, total=False):
     wall_seconds: Amount  # of a trial that was ended from outside
 
 
+@_closed
 class Git(TypedDict, total=False):
     """A commit, and whether the files differ from it."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     commit: str
     dirty: bool
 
 
+@_closed
 class PluginCode(TypedDict):
     """The code of the plugins that a result depends on (`xmcbench.trial.plugin_code`)."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     digest: str
     git: Git
 
 
+@_closed
 class ProvenanceFields(TypedDict, total=False):
     """The code, versions, hardware and command of a trial (`xmcbench.trial.provenance`)."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     git: Git
     plugin: PluginCode
@@ -133,27 +135,25 @@ class ProvenanceFields(TypedDict, total=False):
     predictions: str  # name of the file that imported predictions came from
 
 
+@_closed
 class SampleFields(TypedDict):
     """A configuration that tuning tried."""
 
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
-
     settings: Tree
-    quality: Annotated[float, Field(allow_inf_nan=False)] | None
+    quality: Number | None
     trial: str
     budget: dict[str, Amount]
 
 
+@_closed
 class ChosenFields(TypedDict, total=False):
     """How tuning chose a configuration (`xmcbench.run.tuning.Chosen`)."""
-
-    __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
     by: str
     metric: str
     on: str
     settings: Tree
-    quality: Annotated[float, Field(allow_inf_nan=False)]
+    quality: Number
     samples: list[SampleFields]
     spent: dict[str, Amount]
 
@@ -162,7 +162,7 @@ class ChosenFields(TypedDict, total=False):
 Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(SpentFields))]
 Provenance = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ProvenanceFields))]
 Chosen = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ChosenFields))]
-Point = dict[str, Annotated[float, Field(strict=True, allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]]
+Point = dict[str, Number]
 
 
 def why_not_recordable(spent: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> str:

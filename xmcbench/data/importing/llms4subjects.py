@@ -23,6 +23,7 @@ from xmcbench.data.folder import CARD_FILE
 from xmcbench.data.importing.json_folder import write_json_layout
 from xmcbench.data.importing.write import Imported
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.json_objects import with_names_once
 
 RECORDS = Path("library-records-dataset/data")
 TRAIN, TEST = ("train", "dev"), ("test/gold-standard-testset",)
@@ -94,7 +95,7 @@ def _read(clone: Path, parts: Iterable[str], names: dict[str, str]) -> Iterator[
         paths += found
     for path in sorted(paths, key=lambda path: path.stem):
         try:
-            graph = json.loads(path.read_bytes())["@graph"]
+            graph = json.loads(path.read_bytes(), object_pairs_hook=with_names_once)["@graph"]
             (record,) = (node for node in graph if "title" in node)
             for node in graph:
                 if "sameAs" in node and node["@id"].startswith(SUBJECT):

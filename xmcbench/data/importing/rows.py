@@ -11,8 +11,7 @@ import json
 import logging
 import lzma
 import zlib
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, TextIO
 
 from xmcbench.data.blocks import open_binary
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench.files.json_objects import repeated, with_names_once
 from xmcbench.plugins.extras import import_extra
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected
@@ -125,11 +125,10 @@ def _read_csv(path: Path, delimiter: str | None, encoding: str | None) -> Iterat
             place.row += 1
 
 
-def _check_once(names: Iterable[str], where: str) -> None:
+def _check_once(names: Sequence[str], where: str) -> None:
     """Raise where a name is there twice: one of two values would be lost."""
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise XMCBenchError(f"{where}: found {shown(twice[0])} twice, expected each column or key once")
+    if problem := repeated(names):
+        raise XMCBenchError(f"{where}: {problem}")
 
 
 def _delimiter(path: Path, file: TextIO) -> str:
@@ -147,13 +146,8 @@ def _delimiter(path: Path, file: TextIO) -> str:
 
 def _read_json_lines(path: Path, encoding: str | None) -> Iterator[dict[str, Any]]:
     with reading(path) as place, open_text(path, encoding) as file:
-
-        def as_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-            _check_once((name for name, _ in pairs), f"{path}: row {place.row}")
-            return dict(pairs)
-
         while line := file.readline(16 * MAX_FIELD):
-            record = json.loads(line.rstrip(), object_pairs_hook=as_object)
+            record = json.loads(line.rstrip(), object_pairs_hook=with_names_once)
             if not isinstance(record, dict):
                 raise XMCBenchError(f"{path}: row {place.row}: found {shown(record)}, expected a JSON object")
             yield record
