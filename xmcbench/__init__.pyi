@@ -1,5 +1,6 @@
 from . import data, evaluation, teachers
 from .data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+from .data.extent import Extent
 from .engine import encoders, losses, sampling, search
 from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
@@ -36,6 +37,7 @@ __all__ = [
     "EmbeddingMethod",
     "EncoderConfig",
     "Environment",
+    "Extent",
     "HeldOut",
     "Judge",
     "Judgements",

@@ -86,6 +86,14 @@ class DEXML(EmbeddingMethod):
 
     config: DEXML.Config
 
+    @classmethod
+    def labels_of_step(cls, config: EmbeddingMethod.Config, num_labels: int, batch_size: int) -> float:
+        assert isinstance(config, DEXML.Config)
+        if config.negatives == "all":
+            return num_labels
+        cached = config.cached_negatives if config.negatives == "embedding-cache" else 0
+        return min(num_labels, cached + super().labels_of_step(config, num_labels, batch_size))
+
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         negatives: list[sampling.Negatives] = []

@@ -34,10 +34,10 @@ class NGAME(EmbeddingMethod):
         adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
         positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
         first_hardest: int | None = Field(
-            None,
+            100,
             gt=0,
-            description="`hardest` of the first step, from which it falls geometrically to `hardest`; null: no "
-            "schedule",
+            description="`hardest` of the first step, from which it falls geometrically to `hardest`, so that no "
+            "encoder collapses; null: no schedule, as in the paper",
         )
         hardest_share: float = Field(
             0.5, gt=0, le=1, description="share of the budget in which it falls; with `first_hardest`"

@@ -7,7 +7,7 @@ ones of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -15,7 +15,17 @@ import scipy
 from pydantic import Field, model_validator
 
 import xmcbench
-from xmcbench import EmbeddingMethod, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import (
+    Budget,
+    EmbeddingMethod,
+    Extent,
+    MethodInfo,
+    TableConfig,
+    TrainingData,
+    hookimpl,
+    losses,
+    sampling,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -134,6 +144,13 @@ class PRIME(EmbeddingMethod):
             return frozenset(unused)
 
     config: PRIME.Config
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number."""
+        half = 1 << max(0, (data.labels // 2).bit_length() - 1)
+        vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
+        return vectors | super().following(given, data, budget)
 
     # Before training ----------------------------------------------------------------------------------------------
 

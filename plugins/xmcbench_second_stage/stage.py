@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,6 +18,7 @@ from xmcbench import (
     Budget,
     DatasetCard,
     DualEncoder,
+    Extent,
     Method,
     PassTooLargeError,
     Predictions,
@@ -33,6 +35,7 @@ from xmcbench import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+SHARE = 0.8  # of the budget for the first method
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
 
@@ -42,9 +45,17 @@ class SecondStage(Method):
     many_workers: ClassVar[bool] = True
     late_imports = DualEncoder.late_imports
 
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """The first method's settings follow its share of the budget."""
+        named = {key: value for key, value in given["first"].items() if key in ("method", "origin")}
+        settings = {key: value for key, value in given["first"].items() if key not in named}
+        first, share = registry().method(named["method"]).thing, given.get("share", SHARE)
+        return {**given, "first": named | first.following(settings, data, _share_of(budget, share))}
+
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")
-        share: float = Field(0.8, gt=0, lt=1, description="share of every limit of the budget for the first method")
+        share: float = Field(SHARE, gt=0, lt=1, description="share of every limit of the budget for the first method")
 
         @field_validator("first")
         @classmethod

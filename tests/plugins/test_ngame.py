@@ -22,7 +22,8 @@ from xmcbench_ngame import NGAME
 
 
 def ngame(**settings: Any) -> NGAME:
-    return NGAME(NGAME.Config(**({"encoder": "tiny", "batch_size": 20} | settings)))
+    common = {"encoder": "tiny", "batch_size": 20, "first_hardest": None}
+    return NGAME(NGAME.Config(**(common | settings)))
 
 
 def at_step(method: NGAME, step: int, steps: int = 100) -> NGAME:
@@ -115,7 +116,7 @@ def test_the_loss_is_the_equation_over_the_label_drawn_for_each_query(data: Trai
 
 
 def test_unused_settings_are_told() -> None:
-    assert NGAME.Config().unused() == {"hardest_share"}
+    assert NGAME.Config(first_hardest=None).unused() == {"hardest_share"}
     of_clusters = NGAME.Config(batches="shuffled", first_hardest=100).unused()
     assert of_clusters == OF_CLUSTERS <= NGAME.Config.model_fields.keys()
     assert NGAME.Config(weight_temperature=None, first_hardest=9).unused() == {"bystanders"}

@@ -14,6 +14,7 @@ from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
+    from xmcbench.data.extent import Extent
     from xmcbench.data.source import Source
     from xmcbench.data.statistics import Spread, Statistics
 
@@ -116,13 +117,16 @@ def show(
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from tabulate import tabulate
 
+    from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
     from xmcbench.data.prepared_copy import read_statistics
 
     data_dir = data or context.obj or default_data_dir()
     dataset, source = load(name, data_dir), find_source(name, data_dir)
     directory = prepared_directory(source, data_dir, default_cache_dir())
-    rows = [*_statistics(dataset.card, read_statistics(directory)), *_tokens(directory)]
+    limits = extent(name, data_dir)
+    assert limits is not None  # it is on disk
+    rows = [*_statistics(dataset.card, read_statistics(directory), limits), *_tokens(directory)]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
     echo(tabulate(rows, [dataset.card.name, ""], disable_numparse=True))
     for query in range(min(samples, dataset.card.num_train)):
@@ -141,7 +145,7 @@ def show(
         echo(f"\n{path}")
 
 
-def _statistics(card: DatasetCard, counts: Statistics) -> Iterator[tuple[str, str]]:
+def _statistics(card: DatasetCard, counts: Statistics, limits: Extent) -> Iterator[tuple[str, str]]:
     yield "training queries", f"{card.num_train:,}"
     yield "test queries", f"{card.num_test:,}"
     yield "labels", f"{card.num_labels:,}"
@@ -162,7 +166,12 @@ def _statistics(card: DatasetCard, counts: Statistics) -> Iterator[tuple[str, st
     yield "ignored pairs, train", f"{counts.ignored_train:,}"
     yield "ignored pairs, test", f"{counts.ignored_test:,}"
     yield "propensity A, B", f"{card.propensity_a:g}, {card.propensity_b:g}"
-    yield "maximum tokens, query and label", f"{card.max_length}, {card.max_label_length}"
+    from xmcbench.data.extent import share_cut
+
+    lengths = {"query": (limits.query_limit or card.max_length, counts.query_percentiles)}
+    lengths["label"] = (limits.label_limit or card.max_label_length, counts.label_percentiles)
+    for kind, (limit, percentiles) in lengths.items():
+        yield f"maximum tokens of a {kind}", f"{limit}, which cuts about {share_cut(percentiles, limit):.0%}"
     yield "licence", card.licence or "not stated"
     yield "source", card.source
 

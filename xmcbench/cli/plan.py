@@ -46,6 +46,7 @@ def plan(
 
     Exit code: 0 every trial fits into memory and the suite's time limit; 1 a trial does not; 2 invalid input.
     """
+    from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.accelerators import HERE
     from xmcbench.engine.planning.accelerators import accelerator as find
@@ -61,11 +62,14 @@ def plan(
     asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
     planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
     share = Share(workers=workers)
-    trials = select(asked.trials(dict.fromkeys(asked.datasets, "")), only)
+    extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}
+    trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only)
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
     plans, left_out = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
     grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
     echo(render_tables(grids, format))
+    for line in asked.followed(trials):
+        echo(f"follows from data and budget: {line}", err=True)
     for line in left_out:
         echo(f"not planned: {line}", err=True)
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from xmcbench.run.plan import PlannedTrial
     from xmcbench.run.runner import Runner
     from xmcbench.run.tuning import RunSearch
+    from xmcbench.suite.suite import Suite
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -118,7 +119,7 @@ def run(
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
     runner = Runner(settings)
     plan = runner.plan()
-    _print_plan(plan, runner.suite.tune, runner.too_long(plan))
+    _print_plan(plan, runner.suite, runner.too_long(plan))
     if dry_run:
         return
     _note_uncommitted(plan)
@@ -187,11 +188,11 @@ def _tuning(tune: Tune) -> str:
     return f"tuned first: {samples}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
-def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence[str]) -> None:
+def _print_plan(plan: Sequence[PlannedTrial], suite: Suite, notes: Sequence[str]) -> None:
     from tabulate import tabulate
 
-    if tune:
-        echo(_tuning(tune))
+    if suite.tune:
+        echo(_tuning(suite.tune))
     rows = [
         (
             planned.trial.label,
@@ -205,6 +206,8 @@ def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+    if followed := suite.followed(planned.trial for planned in plan):
+        echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
     for note in notes:
         echo(f"note: {note}", err=True)
 

@@ -15,7 +15,7 @@ from xmcbench.data.statistics import Statistics, statistics
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
-PREPARED_VERSION = 4  # of the files below; a change makes every copy a new one
+PREPARED_VERSION = 5  # of the files below; a change makes every copy a new one
 CARD = "card.json"
 TEXTS = ("train", "test", "labels")
 MATRICES = ("train_targets", "test_targets", "ignore_train", "ignore_test")

@@ -39,6 +39,8 @@ class Statistics(BaseModel):
     train_queries_per_label: Spread
     query_words: Spread
     label_words: Spread
+    query_percentiles: tuple[int, ...]  # words of training queries at 0 to 100 per cent
+    label_percentiles: tuple[int, ...]
     head: int
     torso: int
     tail: int
@@ -62,12 +64,15 @@ def statistics(dataset: Dataset) -> Statistics:
     train, test = PackedTexts.of(dataset.train.texts), PackedTexts.of(dataset.test.texts)
     train_hashes, test_hashes = (texts.hashes()[texts.lengths > 0] for texts in (train, test))
     different = np.unique(train_hashes)
+    query_words, label_words = count_words(train), count_words(PackedTexts.of(dataset.label_texts))
     return Statistics(
         labels_per_train_query=Spread.of(per_train),
         labels_per_test_query=Spread.of(per_test),
         train_queries_per_label=Spread.of(per_label),
-        query_words=Spread.of(count_words(train)),
-        label_words=Spread.of(count_words(PackedTexts.of(dataset.label_texts))),
+        query_words=Spread.of(query_words),
+        label_words=Spread.of(label_words),
+        query_percentiles=percentiles(query_words),
+        label_percentiles=percentiles(label_words),
         head=int(head.sum()),
         torso=int((~head & ~tail).sum()),
         tail=int(tail.sum()),
@@ -80,6 +85,15 @@ def statistics(dataset: Dataset) -> Statistics:
         ignored_train=int(dataset.ignore_train.nnz),
         ignored_test=int(dataset.ignore_test.nnz),
     )
+
+
+def percentiles(counts: np.ndarray) -> tuple[int, ...]:
+    """The counts that 0 to 100 per cent of `counts` do not exceed.
+
+    >>> percentiles(np.arange(201))[:3]
+    (0, 2, 4)
+    """
+    return tuple(np.percentile(counts, range(101), method="higher").astype(int).tolist())
 
 
 def count_words(texts: PackedTexts) -> np.ndarray:

@@ -5,13 +5,15 @@ Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
+from xmcbench.data.extent import Extent
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.model import Model
@@ -106,6 +108,13 @@ class VectorMethod(Model, Method):
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
         return {**super().versions(config), "engine": ENGINE_VERSION}
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """The lengths to which texts are cut follow the data where neither suite nor card says them."""
+        limits = {"max_query_length": data.query_limit, "max_label_length": data.label_limit}
+        stated = {name: limit for name, limit in limits.items() if limit is not None}
+        return stated | super().following(given, data, budget)
 
     def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
         """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.data.dataset import DatasetCard
+from xmcbench.data.extent import extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
@@ -72,8 +73,12 @@ class Runner:
 
     def plan(self) -> list[PlannedTrial]:
         """The plan of the suite's trials. Runs nothing, and writes nothing but prepared datasets."""
-        trials = self.suite.trials({name: card.content_hash for name, card in self.cards.items()})
-        return self.plan_trials(select(trials, self.settings.only))
+        return self.plan_trials(select(self.trials(), self.settings.only))
+
+    def trials(self) -> list[Trial]:
+        """All trials of the suite, with the settings that follow from data and budget."""
+        settings, hashes = self.settings, {name: card.content_hash for name, card in self.cards.items()}
+        return self.suite.trials(hashes, {name: extent(name, settings.data, settings.cache) for name in hashes})
 
     @cached_property
     def cards(self) -> dict[str, DatasetCard]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from xmcbench.data.extent import Extent
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import KeyPath
 from xmcbench.plugins.registry import Registered, registry
@@ -33,8 +34,18 @@ class Variant:
     distribution: str
     version: str
     versions: dict[str, int]  # of the code that its results depend on
-    config: dict[str, Any]
+    config: dict[str, Any]  # with the method's own defaults
+    given: dict[str, Any]  # the part of it that the file says
     budget: Budget
+
+    def config_for(self, data: Extent | None) -> dict[str, Any]:
+        """All settings on a dataset; those that the file does not say follow its extent, where that is known."""
+        if data is None:
+            return self.config
+        method = registry().method(self.method, self.distribution).thing
+        followed = method.following(self.given, data, self.budget)
+        config: dict[str, Any] = method.Config.model_validate(followed).model_dump(mode="json")
+        return config
 
 
 class Expansion:
@@ -84,20 +95,20 @@ class Expansion:
         if (points := prod(map(len, axes.values()))) > MAX_POINTS:
             self._problems.add(("sweep",), f"found {points:,} points for {label}, expected at most {MAX_POINTS:,}")
             return
-        resolved: dict[str, tuple[dict[str, Any], Method.Config, Budget]] = {}
+        resolved: dict[str, tuple[dict[str, Any], Method.Config, dict[str, Any], Budget]] = {}
         for combination in product(*axes.values()):
             point = dict(zip(axes, combination, strict=True))
-            config, used_point = self._config_at(label, point)
+            config, given, used_point = self._config_at(label, point)
             budget = self._budget_at(label, point)
             if config is not None and budget is not None:
                 identity = config.model_dump_json() + budget.model_dump_json()
-                resolved.setdefault(identity, (used_point, config, budget))
+                resolved.setdefault(identity, (used_point, config, given, budget))
         varying = [
             axis
             for axis in axes
-            if len({_text(_value(axis, config, budget)) for _, config, budget in resolved.values()}) > 1
+            if len({_text(_value(axis, config, budget)) for _, config, _, budget in resolved.values()}) > 1
         ]
-        for point, config, budget in resolved.values():
+        for point, config, given, budget in resolved.values():
             tag = ",".join(f"{axis}={_text(point[axis])}" for axis in varying if axis in point)
             yield Variant(
                 label=f"{label}[{tag}]" if tag else label,
@@ -107,6 +118,7 @@ class Expansion:
                 version=method.origin.version,
                 versions=method.thing.versions(config),
                 config=config.model_dump(mode="json"),
+                given=given,
                 budget=budget,
             )
 
@@ -120,8 +132,10 @@ class Expansion:
         }
         return axes | ({NAMED: list(self._budgets)} if self._file.budgets else {})
 
-    def _config_at(self, label: str, point: dict[str, Any]) -> tuple[Method.Config | None, dict[str, Any]]:
-        """The configuration at one point of the sweep, and the part of the point that has an effect there.
+    def _config_at(
+        self, label: str, point: dict[str, Any]
+    ) -> tuple[Method.Config | None, dict[str, Any], dict[str, Any]]:
+        """The configuration at one point of the sweep, what of it is given, and the part of the point with an effect.
 
         A shared setting or an axis without effect beside the other settings is left out; an own setting is an error.
         """
@@ -136,9 +150,9 @@ class Expansion:
         for key in unused & own.keys():
             self._problems.add((*method_place, key), "has no effect with the other settings here")
         if unused & values.keys():
-            used = {key: value for key, value in values.items() if key not in unused}
-            config = validate(config_type, used, method_place, places, self._problems)
-        return config, {key: value for key, value in point.items() if key not in unused}
+            values = {key: value for key, value in values.items() if key not in unused}
+            config = validate(config_type, values, method_place, places, self._problems)
+        return config, values, {key: value for key, value in point.items() if key not in unused}
 
     def _budget_at(self, label: str, point: dict[str, Any]) -> Budget | None:
         """The method's budget at one point of the sweep: its own `budget` if it has one, else the suite's."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from xmcbench.data import dataset_name
+from xmcbench.data.extent import Extent
 from xmcbench.errors import UnknownNameError
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import YamlDocument, read
@@ -19,10 +22,13 @@ from xmcbench.suite.resources import Needs, Resources, Share
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
+from xmcbench.trial.flatten import flatten
 from xmcbench.trial.trial import Selection, Track, Trial
 from xmcbench.trial.versions import SELECTION_VERSION
 
 MAX_TRIALS = 100_000
+Extents = Mapping[str, Extent | None]  # by dataset
+NO_EXTENTS: Extents = MappingProxyType({})
 BUNDLED = Path(__file__).parent / "bundled"  # the suites: in a clone a symbolic link to suites/, in a wheel their copy
 
 
@@ -43,8 +49,16 @@ class Suite:
     tune: Tune | None = None
     resources: Resources = field(default_factory=Resources)
 
-    def trials(self, hashes: Mapping[str, str]) -> list[Trial]:
-        """Every variant with every seed on every dataset; `hashes` holds the datasets' content hashes."""
+    def trials(self, hashes: Mapping[str, str], extents: Extents = NO_EXTENTS) -> list[Trial]:
+        """Every variant with every seed on every dataset, with the datasets' content hashes.
+
+        Settings that the suite does not say follow the datasets' `extents`, where these are known.
+        """
+        configs = {
+            (dataset, variant.label): variant.config_for(extents.get(dataset))
+            for dataset in self.datasets
+            for variant in self.variants
+        }
         return [
             Trial(
                 label=variant.label,
@@ -52,7 +66,7 @@ class Suite:
                 distribution=variant.distribution,
                 version=variant.version,
                 versions={**variant.versions, **self._selection_versions()},
-                config=variant.config,
+                config=configs[dataset, variant.label],
                 dataset=dataset,
                 dataset_hash=hashes[dataset],
                 seed=seed,
@@ -64,6 +78,17 @@ class Suite:
             for variant in self.variants
             for seed in self.seeds
         ]
+
+    def followed(self, trials: Iterable[Trial]) -> list[str]:
+        """A line for each set of settings that follow from data and budget, with the trials that have it."""
+        plain = {variant.label: dict(flatten(variant.config)) for variant in self.variants}
+        labels: dict[tuple[str, str], dict[str, None]] = {}
+        for trial in trials:
+            own = plain[trial.label]
+            differing = [(name, value) for name, value in flatten(trial.config) if own.get(name, ...) != value]
+            if text := ", ".join(f"{name} {json.dumps(value)}" for name, value in differing):
+                labels.setdefault((trial.dataset, text), {})[trial.label] = None
+        return [f"{', '.join(names)} on {dataset}: {text}" for (dataset, text), names in labels.items()]
 
     def needs(self, trial: Trial, share: Share) -> Needs:
         """The resources of a trial; `share` comes before the suite's. A method for one worker has one."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
+from xmcbench.data.extent import Extent
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.checks import check_config, check_subclass
 from xmcbench.trial.budget import Budget
@@ -58,6 +60,14 @@ class Method(ABC):
         A method that looks up a registered sampler or teacher by name adds its version, as `"sampler NAME"`.
         """
         return {"method": cls.info.version}
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:  # noqa: ARG003
+        """The settings that a suite gives, and those that follow from data and budget where it does not say them.
+
+        What is in neither has its default. All of them stand in the trial's configuration, and so in its key.
+        """
+        return dict(given)
 
     def skip(self, card: DatasetCard) -> str | None:  # noqa: ARG002
         """Why this method cannot run on this dataset, or None."""

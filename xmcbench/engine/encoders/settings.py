@@ -26,7 +26,7 @@ class EncoderConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
-    name: str = Field("distilbert-base-uncased", description="tiny, nano, minilm, static, or a Hugging Face id or path")
+    name: str = Field(STATIC, description="tiny, nano, minilm, static, or a Hugging Face id or path")
     pooling: Literal["mean", "cls", "own"] = Field(
         "mean",
         description="mean of the token vectors, the vector of the first token, or what a folder of "

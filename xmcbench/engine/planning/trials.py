@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from xmcbench.data import TrainingData, find_source, load
+from xmcbench.data.extent import tokens_of
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
@@ -22,7 +23,7 @@ from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
 from xmcbench.engine.planning.probe import Probe, observe
-from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload, tokens_of
+from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload
 from xmcbench.engine.training.memory import kept_bytes
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger

@@ -28,8 +28,6 @@ from xmcbench.trial.run import derive_seed
 STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
 LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
-WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary
-ENDS = 2  # tokens that begin and end a text
 LABELS_PER_QUERY = 5  # where the card does not say
 
 
@@ -39,15 +37,6 @@ class Lengths:
 
     query_tokens: int | None = None
     label_tokens: int | None = None
-
-
-def tokens_of(words: float | None, longest: int) -> int:
-    """The tokens of a text with this many words; the longest text that is not cut where the words are not known.
-
-    >>> tokens_of(3.26, 128), tokens_of(200, 128), tokens_of(None, 128)
-    (7, 128, 128)
-    """
-    return longest if words is None else min(longest, round(ENDS + WORD_PIECES * words))
 
 
 @dataclass(frozen=True)

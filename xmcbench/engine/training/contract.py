@@ -6,12 +6,17 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
+from xmcbench.data.extent import Extent
 from xmcbench.engine.dual_encoder import DualEncoder
+from xmcbench.engine.training.defaults import follow
+from xmcbench.trial.budget import Budget
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,6 +25,8 @@ if TYPE_CHECKING:
     from xmcbench.engine.sampling.batch import Batch
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sampler import Sampler
+
+LABELS_OF_QUERY = ("positives_per_query", "negatives_per_query")  # settings that say how many are drawn for a query
 
 
 class TrainedMethod(DualEncoder):
@@ -54,6 +61,21 @@ class TrainedMethod(DualEncoder):
         )
 
     config: TrainedMethod.Config
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """Batch, rate and schedules of mining follow data and budget (`xmcbench.engine.training.defaults`)."""
+        given = super().following(given, data, budget)
+        config = cls.Config.model_validate(given)
+        labels = None if cls.not_planned else partial(cls.labels_of_step, config, data.labels)
+        own = config.model_dump(exclude=set(config.unused()))
+        return follow(own, given, data, budget, labels) | given
+
+    @classmethod
+    def labels_of_step(cls, config: TrainedMethod.Config, num_labels: int, batch_size: int) -> float:
+        """About how many label texts a step encodes: those drawn for its queries, unless a method says otherwise."""
+        drawn = sum(getattr(config, name, 0) for name in LABELS_OF_QUERY if name not in config.unused())
+        return min(num_labels, batch_size * max(1, drawn)) * cls.encodes_labels
 
     @property
     def skips_refreshes(self) -> bool:

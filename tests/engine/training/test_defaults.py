@@ -1,0 +1,94 @@
+"""Batch, rate and schedules that follow data and budget: what is given stays, and what follows leaves enough steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from xmcbench.data.extent import Extent
+from xmcbench.engine.training.defaults import PARTS, SMALLEST, STEPS, batch_size, epochs_of, learning_rate
+from xmcbench.plugins.registry import registry
+from xmcbench.trial.budget import Budget
+
+SMALL = Extent(queries=15_000, labels=7_000, query_tokens=45, label_tokens=5)
+HUGE = Extent(queries=2_248_619, labels=1_305_265, query_tokens=12, label_tokens=12)
+TRAINED = ("dexml", "ngame", "prime", "unidec", "ova")
+
+
+def following(method: str, data: Extent, budget: dict[str, Any], **settings: Any) -> dict[str, Any]:
+    thing = registry().method(method).thing
+    config: dict[str, Any] = thing.Config(**thing.following(settings, data, Budget(**budget))).model_dump()
+    return config
+
+
+def steps(config: dict[str, Any], data: Extent, budget: dict[str, Any]) -> float:
+    labels = min(data.labels, config["batch_size"])
+    return epochs_of(Budget(**budget), data, config["batch_size"], labels) * data.queries / config["batch_size"]
+
+
+@pytest.mark.parametrize("budget", [{"encoder_tokens": 1_200_000}, {"epochs": 2}, {"epochs": 40}])
+@pytest.mark.parametrize("method", TRAINED)
+def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, budget: dict[str, Any]) -> None:
+    own = registry().method(method).thing.Config().batch_size
+    config = following(method, SMALL, budget)
+    size = config["batch_size"]
+    assert SMALLEST <= size <= own
+    assert size == own or size & (size - 1) == 0
+    assert size == SMALLEST or steps(config, SMALL, budget) >= STEPS * 0.99
+    assert config["encoder"]["name"] == "static"
+
+
+@given(st.integers(100, 3_000_000), st.floats(0.1, 200), st.integers(SMALLEST, 4096), st.sampled_from([0, 1, 7, 10**6]))
+def test_no_larger_power_of_two_would_leave_enough(queries: int, epochs: float, most: int, labels: int) -> None:
+    data, budget = Extent(queries, 10**6, 20, 5), Budget(epochs=epochs)
+    size = batch_size(most, data, budget, lambda _: labels)
+    larger = min(most, 2 * size)
+    enough = epochs * queries / larger >= STEPS and larger * PARTS <= queries
+    assert size == most or not enough
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_at_the_papers_scale_batch_and_schedules_are_the_papers(method: str) -> None:
+    plain = registry().method(method).thing.Config().model_dump()
+    config = following(method, HUGE, {"epochs": 300})
+    follow = {"learning_rate", "head_learning_rate", "classifier_learning_rate", "table"}
+    assert {name: config[name] for name in plain.keys() - follow} == {
+        name: plain[name] for name in plain.keys() - follow
+    }
+
+
+@pytest.mark.parametrize("epochs", [0.5, 1.4, 3, 10, 30, 99])
+@pytest.mark.parametrize(("method", "start"), [("dexml", "refresh_start"), ("ngame", "cluster_start")])
+def test_shortlists_and_clusters_come_within_the_budget(method: str, start: str, epochs: float) -> None:
+    config = following(method, SMALL, {"epochs": epochs})
+    assert config[start] < epochs or (epochs <= 1 and config[start] == 1)  # clusters need the vectors of an epoch
+    assert config["refresh_every" if method == "dexml" else "cluster_every"] >= 1
+
+
+@pytest.mark.parametrize("method", TRAINED)
+def test_what_is_given_stays_and_what_has_no_effect_does_not_follow(method: str) -> None:
+    settings: dict[str, Any] = {"batch_size": 777, "learning_rate": 0.5}
+    settings |= {"dexml": {"refresh_start": 9}, "ngame": {"cluster_size": 3, "batches": "clusters"}}.get(method, {})
+    config = following(method, SMALL, {"epochs": 2}, **settings)
+    assert settings.items() <= config.items()
+    in_batch = following("dexml", SMALL, {"epochs": 2}, negatives="in-batch")
+    assert (in_batch["refresh_start"], in_batch["refresh_every"]) == (5, 5)
+
+
+def test_rates_rise_with_the_root_of_the_batch() -> None:
+    assert learning_rate("static", 256) == 2 * learning_rate("static", 64)
+    assert learning_rate("static", 64) > learning_rate("nano", 64) > learning_rate("bert-base-uncased", 64)
+    assert learning_rate("static", 2**20) == learning_rate("static", 1024)
+
+
+def test_a_second_stages_first_method_follows_its_share() -> None:
+    first = {"method": "dexml"}
+    whole, half = (
+        following("classifier", SMALL, {"epochs": epochs}, first=first, share=0.5)["first"]["batch_size"]
+        for epochs in (40, 80)
+    )
+    assert half == following("dexml", SMALL, {"epochs": 40})["batch_size"] > whole / 2
+    assert following("classifier", SMALL, {"epochs": 40}, first=first | {"batch_size": 99})["first"]["batch_size"] == 99

@@ -1,0 +1,85 @@
+"""The sizes of a dataset that settings follow where a suite does not say them: how many texts, and how long they are.
+
+Lengths are in tokens, as far as words tell them: no tokenizer is needed to plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from xmcbench.data.dataset import Facts
+from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load_card, prepared_directory
+from xmcbench.data.prepared_copy import read_statistics
+from xmcbench.data.source import Draft
+
+WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary
+ENDS = 2  # tokens that begin and end a text
+HELD = 90  # per cent of the texts that a limit which follows the data holds
+LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
+
+
+def tokens_of(words: float | None, longest: int) -> int:
+    """The tokens of a text with this many words; the longest text that is not cut where the words are not known.
+
+    >>> tokens_of(3.26, 128), tokens_of(200, 128), tokens_of(None, 128)
+    (7, 128, 128)
+    """
+    return longest if words is None else min(longest, round(ENDS + WORD_PIECES * words))
+
+
+def share_cut(percentiles: Sequence[int], limit: int) -> float:
+    """The share of texts that are longer than `limit` tokens; `percentiles` are their words at 0 to 100 per cent.
+
+    >>> share_cut(range(101), 72), share_cut(range(101), 200)
+    (0.5, 0.0)
+    """
+    return sum(ENDS + WORD_PIECES * words > limit for words in percentiles[1:]) / 100
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What settings follow. A limit is None where the card states one, or where its own holds nearly all texts."""
+
+    queries: int  # for training
+    labels: int
+    query_tokens: float  # mean
+    label_tokens: float
+    query_limit: int | None = None  # tokens that hold most queries
+    label_limit: int | None = None
+
+
+def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Extent | None:
+    """The extent of the dataset `name`; of one that is not on disk that of its card, None if it says no sizes."""
+    data_dir, cache_dir = data_dir or default_data_dir(), cache_dir or default_cache_dir()
+    source = find_source(name, data_dir)
+    draft = source.draft
+    if source.missing(data_dir):
+        if draft.num_train is None or draft.num_labels is None:
+            return None
+        lengths = (tokens_of(words, most) for words, most in _words(draft))
+        return Extent(draft.num_train, draft.num_labels, *lengths)
+    card = load_card(name, data_dir, cache_dir)
+    counts = read_statistics(prepared_directory(source, data_dir, cache_dir))
+    queries = _limit(draft, "max_length", counts.query_percentiles)
+    labels = _limit(draft, "max_label_length", counts.label_percentiles)
+    return Extent(
+        card.num_train,
+        card.num_labels,
+        tokens_of(counts.query_words.mean, queries or card.max_length),
+        tokens_of(counts.label_words.mean, labels or card.max_label_length),
+        queries,
+        labels,
+    )
+
+
+def _words(draft: Draft) -> tuple[tuple[float | None, int], tuple[float | None, int]]:
+    return (draft.query_words, draft.max_length), (draft.label_words, draft.max_label_length)
+
+
+def _limit(draft: Draft, name: str, percentiles: Sequence[int]) -> int | None:
+    """The limit that holds `HELD` per cent of the texts; None where the card states one, or its own is enough."""
+    needed = min(LONGEST, -(-round(ENDS + WORD_PIECES * percentiles[HELD]) // 8) * 8)
+    enough = name in draft.model_fields_set or needed <= Facts.model_fields[name].default
+    return None if enough else needed

@@ -1,0 +1,97 @@
+"""Settings of a training that follow data and budget where a suite does not say them. Importing this costs no torch.
+
+The defaults of a method are its paper's, for data a hundred times larger than most people have. Here is the one rule
+that fits them to less:
+
+- The batch is the largest power of two, up to the method's own, that leaves `STEPS` steps (and `PARTS` batches in an
+  epoch); at least `SMALLEST`.
+- The learning rate follows the encoder's kind, and the square root of the batch.
+- Shortlists and clusters come at shares of the epochs that the budget allows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from xmcbench.data.extent import Extent
+from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, STATIC
+from xmcbench.trial.budget import Budget
+
+STEPS = 500  # that the budget should leave
+PARTS = 8  # batches in an epoch
+SMALLEST = 16  # queries per step
+UNKNOWN = 3.0  # epochs of a budget that limits neither epochs nor steps nor tokens
+RATES = {"static": 5e-3, "random": 1.5e-3, "pretrained": 1e-4}  # of a batch of `OF_BATCH`, by kind of encoder
+OF_BATCH = 64
+SHORTLISTS = 4  # most refreshes of shortlists
+LONG = 100.0  # epochs from which the schedules are the method's own
+CLUSTER = 8  # queries of a cluster, an eighth of the batch at most
+LabelsOfStep = Callable[[int], float]  # the label texts that a step encodes, by batch size
+
+
+def epochs_of(budget: Budget, data: Extent, batch_size: int, labels: float) -> float:
+    """About how many epochs a budget allows, with this many labels encoded per step; mining is not counted."""
+    limits, batches = budget.spending(), data.queries / batch_size
+    tokens = data.queries * data.query_tokens + batches * labels * data.label_tokens
+    allowed = [limits.get("epochs", math.inf), limits.get("steps", math.inf) / batches]
+    allowed.append(limits.get("encoder_tokens", math.inf) / tokens)
+    return min(allowed) if min(allowed) < math.inf else UNKNOWN
+
+
+def batch_size(most: int, data: Extent, budget: Budget, labels_of_step: LabelsOfStep) -> int:
+    """The largest power of two that leaves `STEPS` steps; `most` itself where that leaves them."""
+
+    def leaves_enough(size: int) -> bool:
+        steps = epochs_of(budget, data, size, labels_of_step(size)) * data.queries / size
+        return size * PARTS <= data.queries and (steps >= STEPS or "steps" in budget.spending())
+
+    powers = (2**power for power in range(most.bit_length() - 1, 0, -1))
+    sizes = (size for size in (most, *powers) if size > SMALLEST and leaves_enough(size))
+    return next(sizes, min(most, SMALLEST))
+
+
+def learning_rate(encoder: str, batch: int) -> float:
+    """The peak rate for an encoder by its name and a batch, to one digit; the root's growth ends at sixteen times.
+
+    >>> learning_rate("static", 64), learning_rate("minilm", 1024), learning_rate("nano", 32)
+    (0.005, 0.0004, 0.001)
+    """
+    kind = STATIC if encoder == STATIC else "random" if encoder in RANDOM_ENCODERS else "pretrained"
+    return float(f"{RATES[kind] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
+
+
+def schedules(own: Mapping[str, Any], epochs: float, batch: int) -> dict[str, Any]:
+    """When shortlists and clusters are made, by the names of the settings that samplers share; `own` are the method's.
+
+    Nothing is later or rarer than in the method's own schedule, which stays where there are epochs enough for it.
+    """
+    if epochs >= LONG:
+        return {}
+    refreshes = min(SHORTLISTS, max(1, int(epochs / 2)))
+    shares = {"refresh_start": round(epochs / 5), "refresh_every": math.ceil(epochs / refreshes)}
+    clusters: dict[str, Any] = {}
+    if "cluster_growth" in own:
+        # Clusters are of the vectors that the steps of an epoch made.
+        shares |= dict.fromkeys(("cluster_start", "cluster_every"), max(1, round(epochs / 10)))
+        third = math.ceil(epochs / 3)
+        clusters["cluster_size"] = max(1, min(CLUSTER, batch // 8))
+        clusters["cluster_growth"] = (third, 2 * third) if third > 2 else ()
+    return {name: min(share, own[name]) for name, share in shares.items() if name in own} | clusters
+
+
+def follow(
+    own: Mapping[str, Any], given: Mapping[str, Any], data: Extent, budget: Budget, labels_of_step: LabelsOfStep | None
+) -> dict[str, Any]:
+    """The settings of a training that follow and are not `given`; batch and schedules where its steps can be counted.
+
+    `own` are the settings that have an effect: those given, and the method's defaults.
+    """
+    size = own["batch_size"]
+    if labels_of_step is not None and "batch_size" not in given:
+        size = batch_size(size, data, budget, labels_of_step)
+    found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(own["encoder"]["name"], size)}
+    if labels_of_step is not None:
+        found |= schedules(own, epochs_of(budget, data, size, labels_of_step(size)), size)
+    return {name: value for name, value in found.items() if name in own.keys() - given.keys()}
