@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -14,12 +11,10 @@ from xmcbench.cli.options import DataDir, StoreDir
 from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.evaluation.analysis import Analysis
     from xmcbench.reporting import Leaderboard
+    from xmcbench.reporting.archive import Archive
     from xmcbench.reporting.claims import ClaimFile
     from xmcbench.reporting.published import PublishedRow
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.store import Store
 
 Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
 BEST = 5  # published rows of each dataset that are shown where no dataset and no method is chosen
@@ -51,6 +46,7 @@ def leaderboard(
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
     from xmcbench import reporting
+    from xmcbench.reporting.archive import uncollected
 
     text = format in reporting.FORMATS
     measured, published = _rows(store, source, rows or [])
@@ -75,7 +71,7 @@ def leaderboard(
         variants=variants,
         paper=format == "latex",
     )
-    with _uncollected():
+    with uncollected():
         board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, shown)
         if bib is not None:
             _write_text(reporting.bibliography(board, published), bib)
@@ -86,78 +82,17 @@ def leaderboard(
             _write_folder(board, measured, format, output, data, bibtex, claims)
 
 
-def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
+def _rows(store: Path, source: str, files: list[Path]) -> tuple[Archive, tuple[PublishedRow, ...]]:
     """The measured and the published rows of these sources. Raises XMCBenchError if there are none."""
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import published_rows
+    from xmcbench.reporting.archive import Archive, archive
 
-    measured = _measured(store) if source != "published" else _Measured({}, {})
+    measured = archive(store) if source != "published" else Archive({}, {})
     published = tuple(published_rows(*files)) if source in ("all", "published") else ()
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     return measured, published
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """Records by key, and where each lies."""
-
-    records: dict[str, Record]
-    places: dict[str, Store]
-
-    def datasets(self, store: Path) -> set[str]:
-        """The datasets of the records in `store`."""
-        return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
-
-    def of(self, datasets: Container[str]) -> _Measured:
-        """The records on `datasets`."""
-        records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
-        return _Measured(records, self.places)
-
-    def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
-        """The metrics of a trial on resamples of the test queries."""
-        return self.places[key].resampled(self.records[key], metrics)
-
-    def analyses(self, board: Leaderboard, data: Path) -> dict[str, Analysis]:
-        """The analyses of the trials shown whose predictions and dataset are at hand."""
-        from xmcbench.reporting.analyses import analyses
-
-        results: dict[str, Analysis] = {}
-        shown = {key for group in board.groups for row in group.rows for key in row.keys}
-        for place in {id(place): place for place in self.places.values()}.values():
-            own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            results |= analyses(place, own, data, on_problem=lambda line: echo(f"warning: {line}", err=True))
-        return results
-
-
-def _measured(store: Path) -> _Measured:
-    """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
-    from xmcbench.reporting.published import ACCEPTED
-
-    folders = [place for place in (ACCEPTED, store) if (place / "trials").exists() or place.is_file()]
-    measured = _Measured({}, {})
-    if folders:  # without records numpy need not be imported
-        from xmcbench.trial.store import Store
-
-        for place in map(Store, folders):
-            with _uncollected():
-                own = {record.key: record for record in place.records()}
-            measured.records.update(own)
-            measured.places.update(dict.fromkeys(own, place))
-    return measured
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which would walk a million live objects several times."""
-    import gc
-
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # so that the end of the process does not walk them either
-        gc.enable()
 
 
 def _names(text: str | None) -> list[str]:
@@ -186,7 +121,7 @@ def _write_text(text: str, output: Path | None) -> None:
 
 def _write_folder(
     board: Leaderboard,
-    measured: _Measured,
+    measured: Archive,
     format: str,
     output: Path | None,
     data: Path,
@@ -194,7 +129,7 @@ def _write_folder(
     claims: ClaimFile,
 ) -> None:
     """Write a page or figures into a folder."""
-    analyses = measured.analyses(board, data)
+    analyses = measured.analyses(board, data, lambda line: echo(f"warning: {line}", err=True))
     if format == "html":
         from xmcbench.reporting.page import write_page
 
