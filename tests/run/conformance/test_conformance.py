@@ -144,6 +144,19 @@ def test_the_command_explains_what_is_broken(plugin: Bench, capsys: pytest.Captu
 
 
 @pytest.mark.usefixtures("plugin")
+def test_one_rule_is_checked_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    for rule, printed in (
+        ("values-are-fractions", ["BROKEN   values-are-fractions", "evaluator Two: 1 broken rules"]),
+        ("value-fractions", []),
+    ):
+        with pytest.raises(SystemExit):
+            main(["check", "Two", "--rule", rule])
+        said = capsys.readouterr()
+        assert said.out.splitlines()[:: max(1, len(said.out.splitlines()) - 1)] == printed
+    assert "--rule: unknown rule 'value-fractions' (did you mean 'values-are-fractions'" in said.err
+
+
+@pytest.mark.usefixtures("plugin")
 def test_wrong_names_and_settings_are_errors(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'tuples'"):
         find_kind("tupels")

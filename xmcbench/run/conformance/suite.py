@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -75,11 +75,20 @@ def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path
 
 
 @contextmanager
-def checks(kind: str, name: str, settings: Mapping[str, Any], data: Path) -> Iterator[Iterator[Result]]:
-    """The results of all rules, checked one by one as they are asked for."""
+def checks(
+    kind: str, name: str, settings: Mapping[str, Any], data: Path, rules: Sequence[str] = ()
+) -> Iterator[Iterator[Result]]:
+    """The results of all rules, or of those named, checked one by one as they are asked for.
+
+    Raises UnknownNameError for a rule that no plugin of the kind has.
+    """
+    known = {rule.name: rule for rule in rules_of(kind)}
+    for rule in rules:
+        if rule not in known:
+            raise UnknownNameError("rule", rule, known, "--rule")
     with TemporaryDirectory(prefix="xmcbench-check-") as folder:
         subject = make_subject(kind, name, settings, Path(folder), data)
-        yield (outcome(rule, subject) for rule in rules_of(kind))
+        yield (outcome(known[rule], subject) for rule in rules or known)
 
 
 def read_settings(sets: list[str]) -> dict[str, Any]:
