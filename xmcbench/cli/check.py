@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 FAILED = 1  # exit code: a rule is broken
 
@@ -32,13 +32,14 @@ def check(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")
     ] = None,
     rules: Annotated[
-        list[str] | None, typer.Option("--rule", metavar="RULE", help="Only this rule, by the name that a check prints.")
+        list[str] | None,
+        typer.Option("--rule", metavar="RULE", help="Only this rule, by the name that a check prints."),
     ] = None,
     data: DataDir = Path("data"),
 ) -> None:
     """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.conformance.suite import checks, find_kind, read_settings
+    from xmcbench.runs.conformance.suite import checks, find_kind, read_settings
 
     chosen = kind.value if kind else find_kind(name)
     broken = 0

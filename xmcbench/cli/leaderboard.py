@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.reporting import Leaderboard
-    from xmcbench.reporting.archive import Archive
-    from xmcbench.reporting.claims import ClaimFile
-    from xmcbench.reporting.published import PublishedRow
+    from xmcbench.api import Board
 
 Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
-BEST = 5  # published rows of each dataset that are shown where no dataset and no method is chosen
 
 
 def leaderboard(
@@ -45,20 +41,11 @@ def leaderboard(
     data: DataDir = Path("data"),
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
-    from xmcbench import reporting
-    from xmcbench.reporting.archive import uncollected
+    from xmcbench import api, reporting
 
     text = format in reporting.FORMATS
-    measured, published = _rows(store, source, rows or [])
-    claims = reporting.read_claims()
-    shown = () if format == "latex" else claims.claims  # a paper has its own
-    overview = text and not dataset and not method and not variants
-    if overview and (own := measured.datasets(store)):
-        overview = False
-        measured = measured.of(own)
-        published = tuple(row for row in published if row.dataset in own)
-    view = reporting.View(
-        dataset=dataset,
+    board = api.leaderboard(
+        dataset,
         source=source,
         track=track,
         budget=budget,
@@ -67,32 +54,19 @@ def leaderboard(
         columns=_names(columns),
         sort=sort,
         group_by=group_by,
-        top=BEST if top is None and overview else top,
+        top=top,
         variants=variants,
+        whole=not text,
         paper=format == "latex",
+        rows=rows or (),
+        store=store,
     )
-    with uncollected():
-        board = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, shown)
-        if bib is not None:
-            _write_text(reporting.bibliography(board, published), bib)
-        if text:
-            _write_text(reporting.render(board, format, _width()), output)
-        else:
-            bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
-            _write_folder(board, measured, format, output, data, bibtex, claims)
-
-
-def _rows(store: Path, source: str, files: list[Path]) -> tuple[Archive, tuple[PublishedRow, ...]]:
-    """The measured and the published rows of these sources. Raises XMCBenchError if there are none."""
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import published_rows
-    from xmcbench.reporting.archive import Archive, archive
-
-    measured = archive(store) if source != "published" else Archive({}, {})
-    published = tuple(published_rows(*files)) if source in ("all", "published") else ()
-    if not measured.records and not published:
-        raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
-    return measured, published
+    if bib is not None:
+        _write_text(reporting.bibliography(board.table, board.published), bib)
+    if text:
+        _write_text(reporting.render(board.table, format, _width()), output)
+    else:
+        _write_folder(board, format, output, data)
 
 
 def _names(text: str | None) -> list[str]:
@@ -119,25 +93,21 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(
-    board: Leaderboard,
-    measured: Archive,
-    format: str,
-    output: Path | None,
-    data: Path,
-    bibtex: dict[str, str],
-    claims: ClaimFile,
-) -> None:
+def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
     """Write a page or figures into a folder."""
-    analyses = measured.analyses(board, data, lambda line: echo(f"warning: {line}", err=True))
+    from xmcbench import reporting
+
+    records = board.measured.records
+    analyses = board.measured.analyses(board.table, data, lambda line: echo(f"warning: {line}", err=True))
     if format == "html":
         from xmcbench.reporting.page import write_page
 
-        folder = output or Path("leaderboard-site")
-        written = write_page(board, measured.records, folder, analyses, claims, bibtex)
+        bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
+        claims = reporting.read_claims()
+        written = write_page(board.table, records, output or Path("leaderboard-site"), analyses, claims, bibtex)
     else:
         from xmcbench.reporting.plots import write_figures
 
-        written = write_figures(board, measured.records, output or Path("leaderboard-figures"), format, analyses)
+        written = write_figures(board.table, records, output or Path("leaderboard-figures"), format, analyses)
     others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
     echo(f"{written[0]}{others}" if written else "nothing to draw")

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 
 def score(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting import published
 from xmcbench.reporting.rows import Leaderboard
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Archive:
 
 def archive(store: Path) -> Archive:
     """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
-    folders = [place for place in (ACCEPTED, store) if (place / "trials").exists() or place.is_file()]
+    folders = [place for place in (published.ACCEPTED, store) if (place / "trials").exists() or place.is_file()]
     found = Archive({}, {})
     if folders:  # without records numpy need not be imported
         from xmcbench.trial.store import Store
