@@ -25,7 +25,6 @@ import scipy.sparse as sp
 import yaml
 from report import report, write_table
 
-from xmcbench.cli.progress import display
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.exporting import write_texts
@@ -36,8 +35,9 @@ from xmcbench.evaluation.imported.record import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.evaluation.stored import stored_samples
-from xmcbench.run.display import Display
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.display import Display
+from xmcbench.runs.progress import display
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.store import Store
 
 NAME, MADE = "parity", "catalog-1k-test-4k"

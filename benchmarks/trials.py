@@ -20,9 +20,9 @@ import psutil
 import yaml
 from report import report
 
-from xmcbench.run.display import Display
-from xmcbench.run.plan import PlannedTrial
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.display import Display
+from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store

@@ -61,9 +61,8 @@ def on_page_markdown(markdown: str, **_: object) -> str:
 
 def on_page_content(content: str, **_: object) -> str:
     """The page with its formulas as MathML, which browsers draw themselves."""
-    return FORMULA.sub(
-        lambda formula: convert(html.unescape(formula[2]), display="block" if formula[1] == "div" else "inline"), content
-    )
+    kinds = {"div": "block", "span": "inline"}
+    return FORMULA.sub(lambda found: convert(html.unescape(found[2]), display=kinds[found[1]]), content)
 
 
 def table(headings: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

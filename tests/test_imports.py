@@ -24,9 +24,9 @@ LIGHT = (
     "evaluation",
     "reporting",
     "plugins.registry",
-    "run.runner",
-    "run.worker_server",
-    "run.worker",
+    "runs.runner",
+    "runs.worker_server",
+    "runs.worker",
     "data",
 )
 PUBLIC = {name for name in xmcbench.__all__ if name.islower()}

@@ -1,6 +1,8 @@
 from . import data, evaluation, teachers
+from .api import leaderboard, run, score
 from .data.dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .data.extent import Extent
+from .data.prepared import load
 from .engine import encoders, losses, sampling, search
 from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
@@ -69,14 +71,18 @@ __all__ = [
     "encoders",
     "evaluation",
     "hookimpl",
+    "leaderboard",
+    "load",
     "losses",
     "rank",
     "rank_sparse",
     "read_predictions",
     "registry",
     "row_dropout",
+    "run",
     "run_program",
     "sampling",
+    "score",
     "search",
     "teachers",
     "upload",

@@ -70,9 +70,8 @@ class Memory(SecondStage):
         import torch
 
         first, temperature = self.first, self.config.temperature
-        tokens = first.encoder.tokenizer.tokens(texts, first.query_length)
         with first.inference():
-            queries_ND = first.query_vectors(first.embed(tokens))
+            queries_ND = first.query_vectors(first.embed_texts(texts))
             keys_MD = torch.cat([first.index_LD, self.memory_ND])
         if self.config.similarity == "l2":  # minus half the squared distance, but for a constant of the query
             keys_MD = torch.cat([keys_MD, -0.5 * keys_MD.square().sum(1, keepdim=True)], dim=1)

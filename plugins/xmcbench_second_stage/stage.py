@@ -51,7 +51,7 @@ class SecondStage(Method):
         named = {key: value for key, value in given["first"].items() if key in ("method", "origin")}
         settings = {key: value for key, value in given["first"].items() if key not in named}
         first, share = registry().method(named["method"]).thing, given.get("share", SHARE)
-        return {**given, "first": named | first.following(settings, data, _share_of(budget, share))}
+        return {**given, "first": named | first.following(settings, data, share_of(budget, share))}
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")

@@ -12,7 +12,7 @@ from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.evaluation.fusion import ReciprocalRanks, fit_fusion
 from xmcbench.evaluation.propensity import inverse_propensity
-from xmcbench.run.saved_model import load_saved_model
+from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import held_out_rows

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 FAILED = 1  # exit code: a rule is broken
 
@@ -31,15 +31,19 @@ def check(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")
     ] = None,
+    rules: Annotated[
+        list[str] | None,
+        typer.Option("--rule", metavar="RULE", help="Only this rule, by the name that a check prints."),
+    ] = None,
     data: DataDir = Path("data"),
 ) -> None:
     """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.conformance.suite import checks, find_kind, read_settings
+    from xmcbench.runs.conformance.suite import checks, find_kind, read_settings
 
     chosen = kind.value if kind else find_kind(name)
     broken = 0
-    with checks(chosen, name, read_settings(sets or []), data) as results:
+    with checks(chosen, name, read_settings(sets or []), data, rules or ()) as results:
         for result in results:
             if result.found is not None:
                 broken += 1
@@ -57,5 +61,6 @@ def check(
             f"hint: results are kept under version {thing.info.version} of {name}: raise MethodInfo.version with every "
             "change of code that moves results; `xmcbench run` says where code changed and version did not"
         )
-    echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else "all rules kept"))
+    kept = "the chosen rules kept" if rules else "all rules kept"
+    echo(f"{chosen} {name}: " + (f"{broken} broken rules" if broken else kept))
     raise typer.Exit(FAILED if broken else 0)

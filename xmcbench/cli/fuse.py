@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 
 def fuse(
@@ -31,12 +31,12 @@ def fuse(
 ) -> None:
     """Fuse the predictions of finished trials on one dataset, score the ranking and store it. Trains nothing else."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.cli.score import metric_table
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.evaluation.unbudgeted import write_unbudgeted
-    from xmcbench.run.fusing import fuse_trials
+    from xmcbench.reporting import scores_table
+    from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
 
     names = [each.strip() for each in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
@@ -50,7 +50,7 @@ def fuse(
     label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
     record = write_unbudgeted(place, dataset, label, fused.origin, fused.predictions, scores, sys.argv)
     echo(f"{label} on {dataset.card.name}, {len(fused.predictions):,} test queries, per cent")
-    echo(metric_table(scores))
+    echo(scores_table(scores))
     if rule != "reciprocal-ranks":
         echo(f"fitted on: {fused.origin.selection_split}")
     if weights := fused.origin.settings.get("weights"):

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.evaluation.analysis import Analysis
-    from xmcbench.reporting import Leaderboard
-    from xmcbench.reporting.claims import ClaimFile
-    from xmcbench.reporting.published import PublishedRow
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.store import Store
+    from xmcbench.api import Board
 
 Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
-BEST = 5  # published rows of each dataset that are shown where no dataset and no method is chosen
 
 
 def leaderboard(
@@ -50,19 +41,11 @@ def leaderboard(
     data: DataDir = Path("data"),
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
-    from xmcbench import reporting
+    from xmcbench import api, reporting
 
     text = format in reporting.FORMATS
-    measured, published = _rows(store, source, rows or [])
-    claims = reporting.read_claims()
-    shown = () if format == "latex" else claims.claims  # a paper has its own
-    overview = text and not dataset and not method and not variants
-    if overview and (own := measured.datasets(store)):
-        overview = False
-        measured = measured.of(own)
-        published = tuple(row for row in published if row.dataset in own)
-    view = reporting.View(
-        dataset=dataset,
+    board = api.leaderboard(
+        dataset,
         source=source,
         track=track,
         budget=budget,
@@ -71,112 +54,20 @@ def leaderboard(
         columns=_names(columns),
         sort=sort,
         group_by=group_by,
-        top=BEST if top is None and overview else top,
+        top=top,
         variants=variants,
+        whole=not text,
         paper=format == "latex",
+        rows=rows or (),
+        data=data,
+        store=store,
     )
-    with _uncollected():
-        board = reporting.leaderboard(
-            measured.records.values(), published, view, measured.resampled, shown, measured.recomputable(data)
-        )
-        if bib is not None:
-            _write_text(reporting.bibliography(board, published), bib)
-        if text:
-            _write_text(reporting.render(board, format, _width()), output)
-        else:
-            bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
-            _write_folder(board, measured, format, output, data, bibtex, claims)
-
-
-def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
-    """The measured and the published rows of these sources. Raises XMCBenchError if there are none."""
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import published_rows
-
-    measured = _measured(store) if source != "published" else _Measured({}, {})
-    published = tuple(published_rows(*files)) if source in ("all", "published") else ()
-    if not measured.records and not published:
-        raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
-    return measured, published
-
-
-@dataclass(frozen=True)
-class _Measured:
-    """Records by key, and where each lies."""
-
-    records: dict[str, Record]
-    places: dict[str, Store]
-
-    def datasets(self, store: Path) -> set[str]:
-        """The datasets of the records in `store`."""
-        return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
-
-    def of(self, datasets: Container[str]) -> _Measured:
-        """The records on `datasets`."""
-        records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
-        return _Measured(records, self.places)
-
-    def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
-        """The metrics of a trial on resamples of the test queries."""
-        return self.places[key].resampled(self.records[key], metrics)
-
-    def recomputable(self, data: Path) -> Callable[[Record], bool]:
-        """Whether the predictions of a trial are here, and its dataset is known."""
-        from functools import cache
-
-        from xmcbench.data import find_source
-        from xmcbench.errors import XMCBenchError
-
-        @cache
-        def is_known(dataset: str) -> bool:
-            try:
-                find_source(dataset, data)
-            except XMCBenchError:
-                return False
-            return True
-
-        return lambda record: is_known(record.trial.dataset) and self.places[record.key].has_predictions(record.key)
-
-    def analyses(self, board: Leaderboard, data: Path) -> dict[str, Analysis]:
-        """The analyses of the trials shown whose predictions and dataset are at hand."""
-        from xmcbench.reporting.analyses import analyses
-
-        results: dict[str, Analysis] = {}
-        shown = {key for group in board.groups for row in group.rows for key in row.keys}
-        for place in {id(place): place for place in self.places.values()}.values():
-            own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            results |= analyses(place, own, data, on_problem=lambda line: echo(f"warning: {line}", err=True))
-        return results
-
-
-def _measured(store: Path) -> _Measured:
-    """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
-    from xmcbench.reporting.published import ACCEPTED
-
-    folders = [place for place in (ACCEPTED, store) if place.exists()]
-    measured = _Measured({}, {})
-    if folders:  # without records numpy need not be imported
-        from xmcbench.trial.store import Store
-
-        for place in map(Store, folders):
-            with _uncollected():
-                own = {record.key: record for record in place.records()}
-            measured.records.update(own)
-            measured.places.update(dict.fromkeys(own, place))
-    return measured
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without garbage collection, which would walk a million live objects several times."""
-    import gc
-
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # so that the end of the process does not walk them either
-        gc.enable()
+    if bib is not None:
+        _write_text(reporting.bibliography(board.table, board.published), bib)
+    if text:
+        _write_text(reporting.render(board.table, format, _width()), output)
+    else:
+        _write_folder(board, format, output, data)
 
 
 def _names(text: str | None) -> list[str]:
@@ -203,25 +94,21 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(
-    board: Leaderboard,
-    measured: _Measured,
-    format: str,
-    output: Path | None,
-    data: Path,
-    bibtex: dict[str, str],
-    claims: ClaimFile,
-) -> None:
+def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
     """Write a page or figures into a folder."""
-    analyses = measured.analyses(board, data)
+    from xmcbench import reporting
+
+    records = board.measured.records
+    analyses = board.measured.analyses(board.table, data, lambda line: echo(f"warning: {line}", err=True))
     if format == "html":
         from xmcbench.reporting.page import write_page
 
-        folder = output or Path("leaderboard-site")
-        written = write_page(board, measured.records, folder, analyses, claims, bibtex)
+        bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
+        claims = reporting.read_claims()
+        written = write_page(board.table, records, output or Path("leaderboard-site"), analyses, claims, bibtex)
     else:
         from xmcbench.reporting.plots import write_figures
 
-        written = write_figures(board, measured.records, output or Path("leaderboard-figures"), format, analyses)
+        written = write_figures(board.table, records, output or Path("leaderboard-figures"), format, analyses)
     others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
     echo(f"{written[0]}{others}" if written else "nothing to draw")

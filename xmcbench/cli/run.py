@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.run.display import Display
-    from xmcbench.run.executor import Executor
-    from xmcbench.run.plan import PlannedTrial
-    from xmcbench.run.runner import Runner
-    from xmcbench.run.tuning import RunSearch
+    from xmcbench.runs.display import Display
+    from xmcbench.runs.executor import Executor
+    from xmcbench.runs.plan import PlannedTrial
+    from xmcbench.runs.runner import Runner
+    from xmcbench.runs.tuning import RunSearch
     from xmcbench.suite.suite import Suite
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
-    from xmcbench.trial.store import Store
 
 
 INTERRUPTED = 130  # exit code, as shells have it
@@ -94,10 +93,11 @@ def run(
     Exit code: 0 all trials ok, skipped or too large for their budget; 1 a trial failed; 2 invalid input; 130
     interrupted.
     """
+    from xmcbench.api import board_of
     from xmcbench.cli.tables import of_suite
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.outcome import exit_code
-    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.runs.outcome import exit_code
+    from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.resources import Share
 
     settings = Settings(
@@ -124,7 +124,7 @@ def run(
         return
     _note_uncommitted(plan)
     records = _run_all(runner, plan, trackers)
-    _print_leaderboard(records, runner.suite.metrics, runner.store)
+    echo(f"\n{board_of(records, runner.suite.metrics, runner.store)}")
     if runner.suite.tables or runner.suite.equal:
         echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise typer.Exit(exit_code(records))
@@ -132,9 +132,9 @@ def run(
 
 def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """Tune if the suite asks for it, and run the plan; its records."""
-    from xmcbench.cli.progress import display
-    from xmcbench.run.tracked import tracked
-    from xmcbench.run.tuned_trials import note_chosen, tuned_trials
+    from xmcbench.runs.progress import display
+    from xmcbench.runs.tracked import tracked
+    from xmcbench.runs.tuned_trials import note_chosen, tuned_trials
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
@@ -150,12 +150,12 @@ def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tr
 
 def _run_search(runner: Runner, display: Display) -> RunSearch:
     """How the samples of a tuning are run: on Ray Tune where trials run on Ray."""
-    from xmcbench.run.tuned_trials import run_samples
+    from xmcbench.runs.tuned_trials import run_samples
 
     if runner.settings.executor is None:
         return run_samples(runner, display)
-    from xmcbench.run.ray import RayExecutor
-    from xmcbench.run.ray_tune import on_tune
+    from xmcbench.runs.ray import RayExecutor
+    from xmcbench.runs.ray_tune import on_tune
 
     assert isinstance(runner.settings.executor, RayExecutor)
     return on_tune(runner.settings.executor, runner, display)
@@ -175,7 +175,7 @@ def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, s
         return None
     if debug:
         raise XMCBenchError("--debug runs in this process, --executor ray in others: expected one of them")
-    from xmcbench.run.ray import RayExecutor
+    from xmcbench.runs.ray import RayExecutor
 
     return RayExecutor(**given)
 
@@ -214,22 +214,9 @@ def _print_plan(plan: Sequence[PlannedTrial], suite: Suite, notes: Sequence[str]
 
 def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
     """Say so before trials run that cannot be submitted later."""
-    from xmcbench.run.plan import Action
+    from xmcbench.runs.plan import Action
     from xmcbench.trial.provenance import uncommitted
 
     if any(planned.action in (Action.RUN, Action.RESUME) for planned in plan) and (files := uncommitted()):
         others = f" and {len(files) - 1} more" if len(files) > 1 else ""
         echo(f"note: git has uncommitted changes ({files[0]}{others}): these trials cannot be submitted\n", err=True)
-
-
-def _print_leaderboard(records: Sequence[Record], wanted: Sequence[str], store: Store) -> None:
-    from xmcbench import reporting
-    from xmcbench.evaluation import DEFAULT_METRICS
-
-    recorded = reporting.recorded_metrics(records)
-    metrics = () if tuple(wanted) == DEFAULT_METRICS else [name for name in wanted if name in recorded]
-    by_key = {record.key: record for record in records}
-    table = reporting.leaderboard(
-        records, view=reporting.View(metrics=metrics), resampled=lambda key, names: store.resampled(by_key[key], names)
-    )
-    echo("\n" + reporting.render(table))

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
-
-if TYPE_CHECKING:
-    from xmcbench.evaluation.scoring import Scores
+from xmcbench.runs.terminal import echo
 
 
 def score(
@@ -36,6 +33,7 @@ def score(
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.imported.record import import_predictions
+    from xmcbench.reporting import scores_table
     from xmcbench.trial.store import Store
 
     names = [metric.strip() for metric in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
@@ -46,7 +44,7 @@ def score(
     imported = import_predictions(predictions, loaded, names, evaluators)
     label = name or predictions.name.partition(".")[0]
     echo(f"{label} on {dataset}, {len(imported.predictions):,} test queries, per cent")
-    echo(metric_table(imported.scores))
+    echo(scores_table(imported.scores))
     for warning in imported.warnings:
         echo(f"warning: {warning}", err=True)
     if store is not None:
@@ -66,18 +64,3 @@ def _repeated(names: list[str]) -> list[str]:
             f"--check: nothing computes {', '.join(names)} a second time; docs/metrics.md says how to install pyxclib"
         )
     return repeated
-
-
-def metric_table(scores: Scores) -> str:
-    """Metrics in per cent with their intervals, as a table for the terminal."""
-    from tabulate import tabulate
-
-    intervals = scores.intervals
-    rows = []
-    for metric, value in scores.metrics.items():
-        low, high = intervals.get(metric, (None, None))
-        interval = "" if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}"
-        rows.append((metric, f"{100 * value:.4f}", interval))
-    return tabulate(
-        rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
-    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import RUN, DataDir, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,11 +117,11 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
     from tempfile import TemporaryDirectory
 
     from xmcbench.cli.find import find_trial
-    from xmcbench.cli.progress import display
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import verification
     from xmcbench.reporting.describe import reproducing_suite
-    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.runs.progress import display
+    from xmcbench.runs.runner import Runner, Settings
     from xmcbench.trial.store import Store
 
     accepted = Store(to)

@@ -42,6 +42,10 @@ class DualEncoder(VectorMethod):
         """[L, D] the vectors that all labels are scored with, on every worker; each embeds the labels it holds."""
         return self.embed_labels(tokens, self.label_vectors, encode=self.encodes_labels)
 
+    def embed_texts(self, texts: Texts) -> Tensor:
+        """[N, D] the encoder's embeddings of queries that the method has not seen, as `predict` is given them."""
+        return self.embed(self.encoder.tokenizer.tokens(texts, self.query_length))
+
     def predict(self, texts: Texts, k: int) -> Predictions:
         return self._predict(texts, k, self.config.search)
 
@@ -49,9 +53,8 @@ class DualEncoder(VectorMethod):
         return self._predict(texts, k, "exact") if self.config.search in APPROXIMATE else None
 
     def _predict(self, texts: Texts, k: int, search: Backend) -> Predictions:
-        tokens = self.encoder.tokenizer.tokens(texts, self.query_length)
         with self.inference():
-            queries_ND = self.query_vectors(self.embed(tokens))
+            queries_ND = self.query_vectors(self.embed_texts(texts))
         return build_index(self.index_LD, search).top_k(queries_ND, k)
 
     def add_labels(self, texts: Texts) -> None:

@@ -8,6 +8,7 @@ from xmcbench.reporting.measured import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
 from xmcbench.reporting.rank_table import rank_tables
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View, budget_text
+from xmcbench.reporting.scores_text import scores_table
 from xmcbench.reporting.smaller_budgets import smaller_budget_tables
 from xmcbench.reporting.standings import leaderboard
 from xmcbench.reporting.text_table import TABLE_FORMATS, TextTable, render_tables
@@ -37,6 +38,7 @@ __all__ = [
     "recorded_metrics",
     "render",
     "render_tables",
+    "scores_table",
     "smaller_budget_tables",
     "time_to_quality_table",
 ]

@@ -147,7 +147,7 @@ class SampleFields(TypedDict):
 
 @_closed
 class ChosenFields(TypedDict, total=False):
-    """How tuning chose a configuration (`xmcbench.run.tuning.Chosen`)."""
+    """How tuning chose a configuration (`xmcbench.runs.tuning.Chosen`)."""
 
     by: str
     metric: str

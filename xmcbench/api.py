@@ -1,0 +1,261 @@
+"""What the commands do, for Python: functions whose results print as tables, in a terminal and in a notebook.
+
+import xmcbench as xb
+
+board = xb.run("quickstart")
+board.to_pandas()
+xb.leaderboard("lf-amazontitles-1.3m")
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from io import StringIO
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Literal
+
+from xmcbench import reporting
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.extras import import_extra
+from xmcbench.reporting.archive import Archive, archive, uncollected
+
+if TYPE_CHECKING:
+    from xmcbench.data import Dataset
+    from xmcbench.evaluation.scoring import Scores
+    from xmcbench.reporting import Leaderboard, View
+    from xmcbench.trial.predictions import Predictions
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
+
+Names = str | Sequence[str]
+BEST = 5  # rows of each dataset that are shown where no dataset and no method is chosen
+
+
+class _Printed:
+    """Something that prints as text, in a notebook with columns that stay aligned."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
+
+
+@dataclass(frozen=True, repr=False)
+class Board(_Printed):
+    """A leaderboard: `groups` of comparable rows. It prints as the command `xmcbench leaderboard` does."""
+
+    table: Leaderboard
+    measured: Archive
+    published: tuple[reporting.PublishedRow, ...] = ()
+
+    @property
+    def groups(self) -> tuple[reporting.Group, ...]:
+        """Rows that are comparable, best first: of one dataset, track and budget."""
+        return self.table.groups
+
+    def __str__(self) -> str:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        return reporting.render(self.table, "table", width)
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""
+        pandas = import_extra("pandas", "pandas", "a data frame")
+        return pandas.read_csv(StringIO(reporting.render(self.table, "csv")))
+
+    def plot(self) -> Picture:
+        """Quality along the budget where it was measured on held-out queries, else quality against cost."""
+        from xmcbench.reporting.plots import write_figures
+
+        with TemporaryDirectory() as folder:
+            written = write_figures(self.table, self.measured.records, Path(folder), "svg")
+            if not written:
+                raise XMCBenchError("nothing to draw: fewer than two rows have a metric and a cost in common")
+            chosen = next((path for path in written if path.stem.endswith("-curve")), written[0])
+            return Picture(chosen.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True, repr=False)
+class Picture:
+    """A figure as SVG, which a notebook shows."""
+
+    svg: str
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def save(self, path: Path | str) -> None:
+        """Write the figure to the file `path`."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+
+@dataclass(frozen=True, repr=False)
+class Scored(_Printed):
+    """Metrics of predictions, fractions by name, with their 95 % intervals over test queries."""
+
+    scores: Scores
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """Fractions by the name of the metric."""
+        return self.scores.metrics
+
+    def __str__(self) -> str:
+        return reporting.scores_table(self.scores)
+
+    def to_pandas(self) -> Any:
+        """A pandas data frame: a line per metric with value, low and high, fractions. Needs pandas."""
+        pandas = import_extra("pandas", "pandas", "a data frame")
+        none = (float("nan"),) * 2
+        rows = [(value, *self.scores.intervals.get(name, none)) for name, value in self.metrics.items()]
+        return pandas.DataFrame(rows, columns=["value", "low", "high"], index=list(self.metrics))
+
+
+def run(
+    suite: Path | str,
+    *,
+    only: str = "*",
+    sets: Names = (),
+    datasets: Names = (),
+    encoder: str | None = None,
+    data: Path | str = "data",
+    store: Path | str = "results",
+    retry: bool = False,
+    parallel: int = 1,
+) -> Board:
+    """Run the trials of a suite that are not in the store yet; their leaderboard.
+
+    `suite` is a file or the name of a bundled suite. The arguments are the options of `xmcbench run`. Raises
+    `XMCBenchError` for invalid input; a trial that fails is a row with its reason.
+    """
+    from xmcbench.runs.progress import display
+    from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.tuned_trials import note_chosen, run_samples, tuned_trials
+
+    settings = Settings(
+        suite=Path(suite),
+        data=Path(data),
+        store=Path(store),
+        sets=_names(sets),
+        datasets=_names(datasets),
+        encoder=encoder,
+        only=only,
+        retry=retry,
+        parallel=parallel,
+        command=sys.argv,
+    )
+    runner = Runner(settings)
+    plan = runner.plan()
+    with display() as shown:
+        if runner.suite.tune:
+            plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, shown)))
+        records = runner.run(plan, shown)
+    note_chosen(runner, records)
+    return board_of(records, runner.suite.metrics, runner.store)
+
+
+def board_of(records: Sequence[Record], metrics: Sequence[str], store: Store) -> Board:
+    """The leaderboard of some trials of a store, with the metrics of their suite where those are not the default."""
+    from xmcbench.evaluation import DEFAULT_METRICS
+
+    recorded = reporting.recorded_metrics(records)
+    shown = () if tuple(metrics) == DEFAULT_METRICS else [name for name in metrics if name in recorded]
+    by_key = {record.key: record for record in records}
+    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), reporting.View(metrics=shown))
+
+
+def leaderboard(
+    dataset: str | None = None,
+    *,
+    method: str | None = None,
+    source: Literal["published", "measured", "imported", "all"] = "all",
+    track: Literal["supervised", "zero-shot"] | None = None,
+    budget: str | None = None,
+    metrics: Names = (),
+    columns: Names = (),
+    sort: str | None = None,
+    group_by: str | None = None,
+    top: int | None = None,
+    variants: bool = False,
+    whole: bool = False,
+    paper: bool = False,
+    rows: Sequence[Path | str] = (),
+    data: Path | str = "data",
+    store: Path | str = "results",
+) -> Board:
+    """Published results and measured ones, those of the user's store among them, best first.
+
+    Where no dataset, method or variants are asked for, the best rows of each of the user's datasets, or of all; `whole`
+    gives every row. `paper` leaves out what a table in a paper has no place for. The other arguments are the options of
+    `xmcbench leaderboard`. Raises `UnknownNameError` for a name that no row has.
+    """
+    store = Path(store)
+    measured = archive(store) if source != "published" else Archive({}, {})
+    published = tuple(reporting.published_rows(*map(Path, rows))) if source in ("all", "published") else ()
+    if not measured.records and not published:
+        raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
+    overview = not (whole or dataset or method or variants)
+    if overview and (own := measured.datasets(store)):
+        overview, measured = False, measured.of(own)
+        published = tuple(row for row in published if row.dataset in own)
+    view = reporting.View(
+        dataset=dataset,
+        source=source,
+        track=track,
+        budget=budget,
+        method=method,
+        metrics=_names(metrics),
+        columns=_names(columns),
+        sort=sort,
+        group_by=group_by,
+        top=BEST if top is None and overview else top,
+        variants=variants,
+        paper=paper,
+    )
+    return _board(measured, published, view, Path(data))
+
+
+def score(
+    predictions: Path | str | Predictions,
+    truth: Dataset | str,
+    *,
+    metrics: Names = (),
+    data: Path | str = "data",
+) -> Scored:
+    """Metrics of predictions for the test queries of a dataset.
+
+    `predictions` is a file that `xmcbench score` reads, or `Predictions` in the order of the test queries; `truth` is a
+    dataset or its name. Raises `XMCBenchError` where they do not fit each other.
+    """
+    from xmcbench.data import load
+    from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
+    from xmcbench.evaluation.imported.record import import_predictions
+    from xmcbench.evaluation.scoring import score_predictions
+
+    dataset = load(truth, data_dir=Path(data)) if isinstance(truth, str) else truth
+    names = _names(metrics) or list(DEFAULT_METRICS)
+    evaluators = find_evaluators(names, "metrics")
+    if isinstance(predictions, Path | str):
+        return Scored(import_predictions(Path(predictions), dataset, names, evaluators).scores)
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    return Scored(score_predictions(predictions, dataset, names, evaluators))
+
+
+def _board(
+    measured: Archive, published: tuple[reporting.PublishedRow, ...], view: View, data: Path | None = None
+) -> Board:
+    """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here."""
+    claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
+    told = {"recomputable": measured.recomputable(data)} if data else {}
+    with uncollected():
+        table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims, **told)
+    return Board(table, measured, published)
+
+
+def _names(names: Names) -> list[Any]:
+    return [names] if isinstance(names, str) else list(names)

@@ -1,0 +1,93 @@
+"""Measured results at hand: the accepted ones and those of the user's store."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmcbench.reporting import published
+from xmcbench.reporting.rows import Leaderboard
+
+if TYPE_CHECKING:
+    from xmcbench.evaluation.analysis import Analysis
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Records by key, and the store in which each lies."""
+
+    records: dict[str, Record]
+    places: dict[str, Store]
+
+    def datasets(self, store: Path) -> set[str]:
+        """The datasets of the records in `store`."""
+        return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
+
+    def of(self, datasets: Container[str]) -> Archive:
+        """The records on `datasets`."""
+        records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}
+        return Archive(records, self.places)
+
+    def resampled(self, key: str, metrics: Sequence[str]) -> Mapping[str, Any]:
+        """The metrics of a trial on resamples of the test queries, float32 [B] each."""
+        return self.places[key].resampled(self.records[key], metrics)
+
+    def recomputable(self, data: Path) -> Callable[[Record], bool]:
+        """Whether the predictions of a trial are here, and its dataset is known."""
+        from functools import cache
+
+        from xmcbench.data import find_source
+        from xmcbench.errors import XMCBenchError
+
+        @cache
+        def is_known(dataset: str) -> bool:
+            try:
+                find_source(dataset, data)
+            except XMCBenchError:
+                return False
+            return True
+
+        return lambda record: is_known(record.trial.dataset) and self.places[record.key].has_predictions(record.key)
+
+    def analyses(self, board: Leaderboard, data: Path, on_problem: Callable[[str], None]) -> dict[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand."""
+        from xmcbench.reporting.analyses import analyses  # numpy and the datasets
+
+        results: dict[str, Analysis] = {}
+        shown = {key for group in board.groups for row in group.rows for key in row.keys}
+        for place in {id(place): place for place in self.places.values()}.values():
+            own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
+            results |= analyses(place, own, data, on_problem=on_problem)
+        return results
+
+
+def archive(store: Path) -> Archive:
+    """The records of accepted submissions and of the user's store; of a trial in both, the user's record."""
+    folders = [place for place in (published.ACCEPTED, store) if place.exists()]
+    found = Archive({}, {})
+    if folders:  # without records numpy need not be imported
+        from xmcbench.trial.store import Store
+
+        for place in map(Store, folders):
+            with uncollected():
+                own = {record.key: record for record in place.records()}
+            found.records.update(own)
+            found.places.update(dict.fromkeys(own, place))
+    return found
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without garbage collection, which would walk a million live objects several times."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()  # so that the end of the process does not walk them either
+        gc.enable()

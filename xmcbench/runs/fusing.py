@@ -1,0 +1,98 @@
+"""Fuses the stored predictions of finished trials, with rules fitted on training queries that all of them held out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
+from xmcbench.evaluation.fusion import Fusion, RuleName, Weighted, fit_fusion
+from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.stored import stored_predictions
+from xmcbench.evaluation.unbudgeted import Origin
+from xmcbench.runs.saved_model import load_saved_model
+from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.predictions import STORED, Predictions
+from xmcbench.trial.record import Record
+from xmcbench.trial.run import held_out_rows
+from xmcbench.trial.store import Store
+
+METHOD = "fused"  # no plugin has this name
+
+
+@dataclass(frozen=True)
+class Fused:
+    """The predictions of several trials as one ranking, and how it came about."""
+
+    predictions: Predictions
+    origin: Origin
+
+
+def fuse_trials(
+    store: Store, records: Sequence[Record], dataset: Dataset, rule: RuleName, metric: str = "nDCG@5"
+) -> Fused:
+    """Fuse the predictions of `records` for the test queries of `dataset`.
+
+    `weighted` and `tree` load the trials' models and ask them for the training queries that all of them held out
+    (`selection` in their suites). Raises XMCBenchError where the trials have nothing in common to fuse or to fit on.
+    """
+    _check_parts(records)
+    rows = np.empty(0, np.int64) if rule == "reciprocal-ranks" else _held_out_by_all(records, dataset)
+    parts = [stored_predictions(store, record, dataset) for record in records]
+    fusion = _fitted(store, records, dataset, rule, metric, rows)
+    num_queries, num_labels = dataset.test.targets.shape
+    predictions = fusion.fuse(parts, min(STORED, num_labels))
+    check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
+    settings: dict[str, Any] = {"rule": rule, "parts": [record.key for record in records]}
+    if isinstance(fusion, Weighted):
+        settings |= {"metric": metric, "weights": fusion.weights_P.tolist()}
+    split = f"train: {len(rows)} queries held out" if len(rows) else "none"
+    return Fused(predictions, Origin(METHOD, settings, split))
+
+
+def _fitted(
+    store: Store, records: Sequence[Record], dataset: Dataset, rule: RuleName, metric: str, rows: np.ndarray
+) -> Fusion:
+    train, card = dataset.training_data(), dataset.card
+    weights_L = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+    held_out = train.rows(rows)
+    answers = []
+    for record in records if len(rows) else ():
+        found = load_saved_model(store, record).predict(held_out.texts, min(STORED, train.num_labels))
+        check_predictions(found, *held_out.targets.shape)
+        answers.append(drop_ignored(found, held_out.ignore, found.k))
+    return fit_fusion(rule, answers, held_out.targets, weights_L, metric)
+
+
+def _check_parts(records: Sequence[Record]) -> None:
+    first = records[0].trial
+    if len({record.key for record in records}) < max(2, len(records)):
+        raise XMCBenchError(f"fuse: found {len(records)} runs, expected two or more different ones")
+    for other in (record.trial for record in records):
+        if other.dataset_hash != first.dataset_hash:
+            names = f"{first.dataset} ({first.dataset_hash[:12]}), {other.dataset} ({other.dataset_hash[:12]})"
+            raise XMCBenchError(f"fuse: {first.label} and {other.label} ran on different datasets: {names}")
+
+
+def _held_out_by_all(records: Sequence[Record], dataset: Dataset) -> np.ndarray:
+    """The training queries that no trial was trained on, ascending."""
+    total, rows = len(dataset.train.texts), []
+    for record in records:
+        trial = record.trial
+        if isinstance(trial.budget, UnknownBudget):
+            raise XMCBenchError(f"fuse: {trial.label} has no model to ask about held-out queries: use reciprocal-ranks")
+        if trial.selection is None:
+            raise XMCBenchError(
+                f"fuse: {trial.label} held out no training queries: run it with `selection`, or use reciprocal-ranks"
+            )
+        rows.append(held_out_rows(trial.selection, trial.seed, total)[0])
+    common: np.ndarray = reduce(np.intersect1d, rows)
+    if not len(common):
+        raise XMCBenchError("fuse: the runs held out no training query in common: use runs of one seed and selection")
+    return common
