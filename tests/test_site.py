@@ -19,7 +19,7 @@ from xmcbench.plugins.registry import Registry
 pytest.importorskip("mkdocs", reason="needs the extra docs")
 
 DOCS = Path(__file__).parents[1] / "docs"
-PLUMBING = {"errors", "files", "plugins", "cli"}  # not in the picture of the data flow
+PLUMBING = {"errors", "files", "plugins", "cli", "api"}  # not in the picture of the data flow
 
 
 @pytest.fixture(scope="module")

@@ -251,7 +251,7 @@ def _board(
 ) -> Board:
     """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here."""
     claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
-    told = {"recomputable": measured.recomputable(data)} if data else {}
+    told = {"recomputable": measured.recomputable(data)} if data and measured.records else {}
     with uncollected():
         table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims, **told)
     return Board(table, measured, published)
