@@ -56,7 +56,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         suite |= {"methods": METHODS, "seeds": seeds, "metrics": ["P@1", "P@5"]}
         (root / f"{name}.yaml").write_text(yaml.safe_dump(suite))
     for name in ("run", "longer"):
-        Bench(root).run(root / f"{name}.yaml", data=root)
+        Bench(root).run(root / f"{name}.yaml", data=root, debug=True)
     return root
 
 

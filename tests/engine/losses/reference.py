@@ -45,9 +45,7 @@ def weighting(name: str, truth_BS: np.ndarray, positives: Positives) -> Weight:
 
 
 def score(query_D: Tensor, label_D: Tensor, temperature: float) -> Tensor:
-    return (
-        sum((q * z for q, z in zip(query_D, label_D, strict=True)), torch.zeros((), dtype=torch.float64)) / temperature
-    )
+    return query_D @ label_D / temperature
 
 
 def softmax(scores_S: list[Tensor], positive: int, truth_S: np.ndarray) -> Tensor:  # noqa: ARG001
@@ -107,14 +105,14 @@ def triplet(
         negatives = sorted((s for s, true in zip(scores_S, truth_S, strict=True) if not true), key=lambda s: -s.item())
         hinges = [(n, hinge(scores_S[positive], n, margin, as_printed)) for n in negatives[:hardest]]
         total = scores_S[positive] * 0
-        in_softmax = [(n, h) for n, h in hinges if h > 0 or bystanders == "zero logit"]
+        of_all: Tensor | float = 1.0
+        if weight_temperature is not None:
+            in_softmax = [(n, h) for n, h in hinges if h > 0 or bystanders == "zero logit"]
+            of_all = sum((torch.exp(n / weight_temperature * float(h > 0)) for n, h in in_softmax), torch.zeros(()))
         for n, h in hinges:
             if h == 0:
                 continue
-            weight: Tensor | float = 1.0
-            if weight_temperature is not None:
-                others = [torch.exp(m / weight_temperature * float(g > 0)) for m, g in in_softmax]
-                weight = torch.exp(n / weight_temperature) / sum(others)
+            weight = 1.0 if weight_temperature is None else torch.exp(n / weight_temperature) / of_all
             total = total + weight * h
         return total / (len(hinges) or 1) if over_negatives == "mean" else total
 

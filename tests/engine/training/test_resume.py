@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,38 +80,15 @@ def without_seconds(curve: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in point.items() if name != "device_seconds"} for point in curve]
 
 
-@pytest.fixture(scope="module")
-def unbroken_runs(
-    small_encoder: str, data: TrainingData, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], tuple[Toy, Run]]:
-    """The run of a case that is not killed, trained once."""
-
-    @cache
-    def unbroken(case: str) -> tuple[Toy, Run]:
-        settings, budget = CASES[case]
-        return finish(toy(small_encoder, **settings), data, make_run(tmp_path_factory.mktemp("unbroken"), budget))
-
-    return unbroken
-
-
-# A run killed at step n goes on from n - 1: 5 lies within an epoch, 4 at the beginning of one.
-@pytest.mark.parametrize("kills", [[1], [5], [4, 6]])
 @pytest.mark.parametrize("case", CASES)
-def test_resumed_equals_unbroken(
-    case: str,
-    kills: list[int],
-    unbroken_runs: Callable[[str], tuple[Toy, Run]],
-    small_encoder: str,
-    data: TrainingData,
-    tmp_path: Path,
-) -> None:
-    assert_resumed_equals(unbroken_runs(case), case, kills, small_encoder, data, tmp_path)
+def test_resumed_equals_unbroken(case: str, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    """Killed at its first step, at the beginning of an epoch and within one: at step n, it goes on from n - 1."""
+    assert_resumed_equals(case, [1, 4, 6], small_encoder, data, tmp_path)
 
 
-def assert_resumed_equals(
-    unbroken: tuple[Toy, Run], case: str, kills: list[int], encoder: Any, data: TrainingData, root: Path
-) -> None:
+def assert_resumed_equals(case: str, kills: list[int], encoder: str, data: TrainingData, root: Path) -> None:
     settings, budget = CASES[case]
+    unbroken = finish(toy(encoder, **settings), data, make_run(root / "a", budget))
     assert unbroken[1].ledger.steps > max(kills)
     for step in kills:
         fit_and_kill(step, toy(encoder, **settings), data, make_run(root / "b", budget))
@@ -123,21 +98,16 @@ def assert_resumed_equals(
 
 @pytest.mark.parametrize("case", ["in-batch, tokens", "hard, second passes", "embedding cache"])
 def test_a_static_encoder_resumes_too(case: str, data: TrainingData, tmp_path: Path) -> None:
-    settings, budget = CASES[case]
-    unbroken = finish(toy(STATIC, **settings), data, make_run(tmp_path / "a", budget))
-    assert_resumed_equals(unbroken, case, [5], STATIC, data, tmp_path)
+    assert_resumed_equals(case, [5], STATIC, data, tmp_path)
 
 
-def test_a_static_encoder_with_selection(data: TrainingData, tmp_path: Path) -> None:
-    test_with_selection_too(5, STATIC, data, tmp_path)
-
-
-@pytest.mark.parametrize("kill", [2, 5, 9])
-def test_with_selection_too(kill: int, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    budget = {"steps": 9}
-    unbroken = finish(toy(small_encoder), data, make_run(tmp_path / "a", budget, held_out=selecting(data)))
-    fit_and_kill(kill, toy(small_encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
-    resumed = finish(toy(small_encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
+@pytest.mark.parametrize("kind", ["transformer", STATIC])
+def test_with_selection_too(kind: str, small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    budget, encoder = {"steps": 9}, STATIC if kind == STATIC else small_encoder
+    unbroken = finish(toy(encoder), data, make_run(tmp_path / "a", budget, held_out=selecting(data)))
+    for kill in (2, 5, 9):
+        fit_and_kill(kill, toy(encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
+    resumed = finish(toy(encoder), data, make_run(tmp_path / "b", budget, held_out=selecting(data)))
     assert [point["steps"] for point in unbroken[1].log.curve] == [3, 6, 9]
     assert_same(unbroken, resumed, data)
 
