@@ -13,13 +13,14 @@ SLIP = "†"  # after a value: the paper misprints it
 OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
+IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 
 
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
     marks = OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited
-    return marks + of_claims(row.claims)
+    return marks + IDLE * bool(row.idle) + of_claims(row.claims)
 
 
 def of_interval(row: Row) -> str:

@@ -113,6 +113,7 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "older": row.older,
         "below_popular": row.below_popular,
         "unlimited": row.unlimited,
+        "idle": list(row.idle),
         "claims": [_claim(claim) for claim in row.claims],
         "folded_claims": [_claim(claim) for claim in row.folded_claims],
         "costs": costs(row),
