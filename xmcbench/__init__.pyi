@@ -23,7 +23,7 @@ from .tracking.tracker import Tracker
 from .trial.budget import Budget, Ledger, PassTooLargeError
 from .trial.environment import Environment
 from .trial.judging import Judge, Judgements
-from .trial.method import Method, MethodInfo
+from .trial.method import IdlePart, Method, MethodInfo
 from .trial.predictions import Predictions
 from .trial.program import run_program
 from .trial.record import Record
@@ -41,6 +41,7 @@ __all__ = [
     "Environment",
     "Extent",
     "HeldOut",
+    "IdlePart",
     "Judge",
     "Judgements",
     "LabelTable",

@@ -19,6 +19,7 @@ from xmcbench import (
     DatasetCard,
     DualEncoder,
     Extent,
+    IdlePart,
     Method,
     PassTooLargeError,
     Predictions,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SHARE = 0.8  # of the budget for the first method
+NOTHING_LEARNT = "the vectors of the training queries did not fit into the budget: the second stage learnt nothing"
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
 
 
@@ -82,6 +84,13 @@ class SecondStage(Method):
     def skip(self, card: DatasetCard) -> str | None:
         return self.first.skip(card)
 
+    def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
+        return self.first.foreseen(data, share_of(budget, self.config.share))
+
+    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
+        own = [IdlePart("the second stage")] if spent.get("ended") == NOTHING_LEARNT else []
+        return [*self.first.idle_parts(spent), *own]
+
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         return self.first, share_of(budget, self.config.share)
 
@@ -97,6 +106,7 @@ class SecondStage(Method):
             queries_ND = self._embed(train, run)
         except PassTooLargeError:
             queries_ND = None
+            run.log.ended = NOTHING_LEARNT
         self.learn(train, queries_ND, run)
 
     @abstractmethod

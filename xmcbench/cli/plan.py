@@ -54,6 +54,7 @@ def plan(
     from xmcbench.engine.planning.trials import Machine, Planner, too_long
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.reporting import render_tables
+    from xmcbench.runs.foresight import remarks
     from xmcbench.runs.plan import select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
@@ -68,10 +69,10 @@ def plan(
     plans, left_out = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
     grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
     echo(render_tables(grids, format))
-    for line in asked.followed(trials):
-        echo(f"follows from data and budget: {line}", err=True)
-    for line in left_out:
-        echo(f"not planned: {line}", err=True)
+    lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents)}
+    for kind, texts in (*lines.items(), ("not planned", left_out)):
+        for text in texts:
+            echo(f"{kind}: {text}", err=True)
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for reason in overlong:
         echo(f"too long: {reason}", err=True)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from xmcbench.runs.plan import PlannedTrial
     from xmcbench.runs.runner import Runner
     from xmcbench.runs.tuning import RunSearch
-    from xmcbench.suite.suite import Suite
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -119,7 +118,7 @@ def run(
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
     runner = Runner(settings)
     plan = runner.plan()
-    _print_plan(plan, runner.suite, runner.too_long(plan))
+    _print_plan(runner, plan)
     if dry_run:
         return
     _note_uncommitted(plan)
@@ -188,9 +187,13 @@ def _tuning(tune: Tune) -> str:
     return f"tuned first: {samples}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
 
 
-def _print_plan(plan: Sequence[PlannedTrial], suite: Suite, notes: Sequence[str]) -> None:
+def _print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
+    """Print what each trial needs, the settings that follow, and what to expect of them."""
     from tabulate import tabulate
 
+    from xmcbench.runs.foresight import remarks
+
+    trials, suite = [planned.trial for planned in plan], runner.suite
     if suite.tune:
         echo(_tuning(suite.tune))
     rows = [
@@ -206,9 +209,9 @@ def _print_plan(plan: Sequence[PlannedTrial], suite: Suite, notes: Sequence[str]
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
-    if followed := suite.followed(planned.trial for planned in plan):
+    if followed := suite.followed(trials):
         echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
-    for note in notes:
+    for note in (*remarks(trials, runner.extents), *runner.too_long(plan)):
         echo(f"note: {note}", err=True)
 
 

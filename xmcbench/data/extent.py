@@ -48,6 +48,8 @@ class Extent:
     label_tokens: float
     query_limit: int | None = None  # tokens that hold most queries
     label_limit: int | None = None
+    stated_limit: int | None = None  # tokens of a query that the card allows
+    query_words: tuple[int, ...] = ()  # of training queries, at 0 to 100 per cent
 
 
 def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Extent | None:
@@ -58,8 +60,9 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
     if source.missing(data_dir):
         if draft.num_train is None or draft.num_labels is None:
             return None
-        lengths = (tokens_of(words, most) for words, most in _words(draft))
-        return Extent(draft.num_train, draft.num_labels, *lengths)
+        query_tokens = tokens_of(draft.query_words, draft.max_length)
+        label_tokens = tokens_of(draft.label_words, draft.max_label_length)
+        return Extent(draft.num_train, draft.num_labels, query_tokens, label_tokens)
     card = load_card(name, data_dir, cache_dir)
     counts = read_statistics(prepared_directory(source, data_dir, cache_dir))
     queries = _limit(draft, "max_length", counts.query_percentiles)
@@ -71,11 +74,9 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         tokens_of(counts.label_words.mean, labels or card.max_label_length),
         queries,
         labels,
+        card.max_length,
+        counts.query_percentiles,
     )
-
-
-def _words(draft: Draft) -> tuple[tuple[float | None, int], tuple[float | None, int]]:
-    return (draft.query_words, draft.max_length), (draft.label_words, draft.max_label_length)
 
 
 def _limit(draft: Draft, name: str, percentiles: Sequence[int]) -> int | None:

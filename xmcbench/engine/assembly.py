@@ -36,6 +36,7 @@ def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     method.encoder.check_length(max(method.query_length, method.label_length))
     method.queries = method.encoder.tokenizer.tokens(train.texts, method.query_length, run.cache)
     method.labels = method.encoder.label_tokenizer.tokens(train.label_texts, method.label_length, run.cache)
+    run.log.cut_queries = float(np.mean(method.queries.lengths >= method.query_length))
     # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
     method.modules, method.shard = nn.Module(), Shard(train.num_labels, workers)
     torch.manual_seed(seed)

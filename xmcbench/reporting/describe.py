@@ -13,6 +13,7 @@ import yaml
 
 from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.numbers import format_value, printable
+from xmcbench.reporting.remarks import few_steps, idle_parts
 from xmcbench.reporting.rows import budget_text
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
@@ -109,6 +110,10 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
     yield "checkpoint chosen on", record.selection_split
     if why := record.spent.get("ended"):
         yield "training ended early", f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent"
+    if idle := idle_parts(record):
+        yield "never ran", ", ".join(idle)
+    if few := few_steps(record):
+        yield "few steps", few
     yield "trainable parameters", f"{record.num_parameters:,}"
     yield "workers", str(record.workers)
     if record.teacher:

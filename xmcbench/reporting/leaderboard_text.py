@@ -200,6 +200,7 @@ def _csv(board: Leaderboard) -> str:
         ("claims", lambda _, row: "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes)),
         ("older", lambda _, row: row.older),
         ("below_popular", lambda _, row: row.below_popular or None),
+        ("never_ran", lambda _, row: "; ".join(row.idle)),
         ("unlimited", lambda _, row: row.unlimited or None),
         ("stated", lambda _, row: row.stated or None),
         ("tied", lambda _, row: " ".join(sorted(row.tied))),

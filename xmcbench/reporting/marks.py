@@ -14,6 +14,7 @@ OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
 STATED = "□"  # after a name: its metrics cannot be recomputed here
+IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
 
 
@@ -22,7 +23,7 @@ def of_name(row: Row) -> str:
     marks = (
         OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited + STATED * row.stated
     )
-    return marks + of_claims(row.claims)
+    return marks + IDLE * bool(row.idle) + of_claims(row.claims)
 
 
 def of_interval(row: Row) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.numbers import Value
+from xmcbench.reporting.remarks import few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
@@ -74,6 +75,9 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         metric_version=first.metric_version,
         plugin=first.trial.method,
         older=older,
+        idle=idle_parts(first),
+        few_steps=few_steps(first),
+        wrong=what_is_wrong(first),
         unlimited=scored and not imported and not _limited(records),
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )

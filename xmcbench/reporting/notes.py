@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from textwrap import shorten
 
-from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, OLDER, ONE_SEED, STATED, UNLIMITED, of_interval
+from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, IDLE, OLDER, ONE_SEED, STATED, UNLIMITED, of_interval
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
 
@@ -96,6 +96,11 @@ def _measured_notes(rows: list[Row]) -> list[str]:
         notes.append(f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
     if any(row.below_popular for row in rows):
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
+        notes += [f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}." for row in rows if row.below_popular]
+    if any(row.idle for row in rows):
+        notes.append(f"{IDLE}: a part of the method never ran.")
+        notes += [f"{IDLE} {row.label}: {', '.join(row.idle)}." for row in rows if row.idle]
+    notes += [f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular]
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
     if any(row.stated for row in rows):

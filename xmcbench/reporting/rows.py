@@ -60,6 +60,9 @@ class Row:
     plugin: str = ""  # measured: the method plugin of its trials
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
+    idle: tuple[str, ...] = ()  # measured: parts of the method that never ran
+    few_steps: str = ""  # measured: that training has hardly begun
+    wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one

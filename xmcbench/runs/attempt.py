@@ -65,6 +65,7 @@ from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 T = TypeVar("T")
 CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
+MUCH_CUT = 0.1  # share of the queries that is worth a note
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
 
@@ -155,12 +156,19 @@ class Attempt:
         selection, spent = trial.selection, self.log.ledger.as_dict()
         if why_not_recordable(spent, self.log.curve):  # the trial failed for it
             spent, self.log.curve[:] = {}, []
-        ended = {"ended": self.log.ended} if self.log.ended else {}
+        noted: dict[str, Any] = {"ended": self.log.ended} if self.log.ended else {}
+        noted |= {"cut_queries": self.log.cut_queries} if self.log.cut_queries > MUCH_CUT else {}
         split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
         return self.job.record(
             status,
             started=self.started,
-            spent={**spent, **ended, **self.measured, **_device_peak(), **self.predicting},
+            spent={
+                **spent,
+                **noted,
+                **self.measured,
+                **_device_peak(),
+                **self.predicting,
+            },
             workers=self.worker.size,
             checks=self.checks,
             curve=self.log.curve,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.data.dataset import DatasetCard
-from xmcbench.data.extent import extent
+from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
@@ -77,8 +77,13 @@ class Runner:
 
     def trials(self) -> list[Trial]:
         """All trials of the suite, with the settings that follow from data and budget."""
-        settings, hashes = self.settings, {name: card.content_hash for name, card in self.cards.items()}
-        return self.suite.trials(hashes, {name: extent(name, settings.data, settings.cache) for name in hashes})
+        return self.suite.trials({name: card.content_hash for name, card in self.cards.items()}, self.extents)
+
+    @cached_property
+    def extents(self) -> dict[str, Extent | None]:
+        """The sizes of the suite's datasets, by name."""
+        settings = self.settings
+        return {name: extent(name, settings.data, settings.cache) for name in self.suite.datasets}
 
     @cached_property
     def cards(self) -> dict[str, DatasetCard]:

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
@@ -28,6 +28,13 @@ class MethodInfo:
     citation: str = ""
     needs: tuple[str, ...] = ()  # "label texts", "gpu", a package: shown by `xmcbench methods`
     version: int = 1  # to be raised by every change that moves the method's results
+
+
+class IdlePart(NamedTuple):
+    """A part of a method that never ran, or will not, and the settings that then have no effect."""
+
+    part: str
+    settings: frozenset[str] = frozenset()
 
 
 class Method(ABC):
@@ -76,6 +83,14 @@ class Method(ABC):
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         """The method that trains the encoder, and its part of `budget`: `xmcbench plan` predicts their costs."""
         return self, budget
+
+    def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
+        """About what a training will spend, by names of the ledger; empty where the budget does not tell."""
+        return {}
+
+    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:  # noqa: ARG002
+        """The parts of the method that never ran in a trial that spent, or will spend, this much of a ledger."""
+        return []
 
     @property
     def num_parameters(self) -> int:

@@ -13,6 +13,7 @@ from xmcbench.trial.versions import FIRST_SCHEMA, Versions, raised
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
+FEW_STEPS = 200  # below it a training has hardly begun
 
 
 class Status(StrEnum):

@@ -77,6 +77,7 @@ class SpentFields(TypedDict, total=False):
     largest_step: dict[str, Amount]
     shortlist_recall: Fraction | None
     refused_pass: Count
+    cut_queries: Fraction  # share of the training queries that are as long as a text may be
     ended: str  # why training ended before its budget was spent
     device_seconds: Amount
     flops: Count

@@ -5,6 +5,7 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from functools import partial
@@ -15,8 +16,10 @@ from pydantic import Field
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.engine.dual_encoder import DualEncoder
-from xmcbench.engine.training.defaults import follow
+from xmcbench.engine.sampling.settings import OF_CLUSTERS
+from xmcbench.engine.training.defaults import epochs_of, follow
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.method import IdlePart
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,6 +29,15 @@ if TYPE_CHECKING:
     from xmcbench.engine.sampling.embeddings import Embeddings
     from xmcbench.engine.sampling.sampler import Sampler
 
+COUNTED = {"epochs", "steps", "encoder_tokens"}  # limits that tell how many epochs a training has
+# Parts that begin with an epoch: the setting that says with which, and the settings that have no effect before it.
+SCHEDULED = {
+    "shortlists": (
+        "refresh_start",
+        frozenset({"refresh_start", "refresh_every", "shortlist", "negatives_per_query"}),
+    ),
+    "clusters": ("cluster_start", OF_CLUSTERS),
+}
 LABELS_OF_QUERY = ("positives_per_query", "negatives_per_query")  # settings that say how many are drawn for a query
 
 
@@ -76,6 +88,21 @@ class TrainedMethod(DualEncoder):
         """About how many label texts a step encodes: those drawn for its queries, unless a method says otherwise."""
         drawn = sum(getattr(config, name, 0) for name in LABELS_OF_QUERY if name not in config.unused())
         return min(num_labels, batch_size * max(1, drawn)) * cls.encodes_labels
+
+    def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
+        if self.not_planned or not COUNTED & budget.spending().keys():
+            return {}
+        size = self.config.batch_size
+        epochs = epochs_of(budget, data, size, self.labels_of_step(self.config, data.labels, size))
+        return {"epochs": epochs, "steps": epochs * data.queries / size}
+
+    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
+        own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
+        return [
+            IdlePart(f"{part} ({start} {own[start]}, {epochs:.3g} epochs)", settings)
+            for part, (start, settings) in SCHEDULED.items()
+            if own.get(start, 0) >= epochs
+        ]
 
     @property
     def skips_refreshes(self) -> bool:

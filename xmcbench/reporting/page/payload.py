@@ -114,6 +114,7 @@ def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
         "below_popular": row.below_popular,
         "unlimited": row.unlimited,
         "stated": row.stated,
+        "idle": list(row.idle),
         "claims": [_claim(claim) for claim in row.claims],
         "folded_claims": [_claim(claim) for claim in row.folded_claims],
         "costs": costs(row),

@@ -102,6 +102,7 @@ function methodCell(row) {
   if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
   if (row.unlimited) cell.append(...sign("◇", "not limited by this budget: it spends nothing that the budget counts"));
   if (row.stated) cell.append(...sign("□", "not recomputed: its predictions are not here, or its dataset is unknown here"));
+  if (row.idle.length) cell.append(...sign("∅", `never ran: ${row.idle.join(", ")}`));
   if (row.below_popular) cell.append(...sign("↓", "trained, yet not better than the most frequent labels"));
   cell.append(...row.claims.map(claimLink));
   if (row.status !== "ok") cell.append(element("span", { class: "status" }, row.status));

@@ -1,0 +1,68 @@
+"""What a record says of itself: what never ran, and what most likely keeps it down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from xmcbench.plugins.registry import registry
+from xmcbench.reporting import leaderboard
+from xmcbench.reporting.describe import describe
+from xmcbench.reporting.marks import BELOW_POPULAR, IDLE, of_name
+from xmcbench.reporting.remarks import idle_parts, what_is_wrong
+from xmcbench.trial.record import Record
+from xmcbench.trial.trial import Selection
+
+from .made import LEDGER, record
+
+CONFIG = registry().method("dexml").thing.Config(batch_size=64, learning_rate=0.01).model_dump(mode="json")
+
+
+def trained(label: str = "hard", p1: float = 0.5, **changes: Any) -> Record:
+    ledger = LEDGER | {"epochs": 9.0} | changes.pop("ledger", {})
+    return record(label, p1, config=CONFIG, spent=ledger, **changes)
+
+
+def test_a_part_that_never_ran_is_marked_noted_and_shown() -> None:
+    never, ran = trained("never", ledger={"epochs": 4.5}), trained("ran")
+    assert idle_parts(ran) == ()
+    board = leaderboard([never, ran])
+    rows = {row.method: row for group in board.groups for row in group.rows}
+    assert IDLE in of_name(rows["never"])
+    assert IDLE not in of_name(rows["ran"])
+    assert f"{IDLE} never: shortlists (refresh_start 5, 4.5 epochs)." in board.notes
+    outcome = dict(next(section.rows for section in describe(never) if section.title == "Outcome"))
+    assert outcome["never ran"] == "shortlists (refresh_start 5, 4.5 epochs)"
+
+
+def test_a_method_of_another_version_says_nothing() -> None:
+    assert idle_parts(trained(versions={"method": 99}, ledger={"epochs": 4.5})) == ()
+    assert idle_parts(trained(method="gone", ledger={"epochs": 4.5})) == ()
+
+
+def along(*values: float) -> dict[str, Any]:
+    return {"curve": [{"nDCG@5": value} for value in values], "selection": Selection(queries=9)}
+
+
+@pytest.mark.parametrize(
+    ("changes", "wrong"),
+    [
+        ({"ledger": {"steps": 40}}, "40 steps: lower batch_size or raise the budget"),
+        ({"p1": 0.001}, "its embeddings have collapsed, or learning_rate 0.01 is far too high"),
+        (along(0.4, 0.2), "nDCG@5 fell from 0.400 to 0.200: lower learning_rate (0.01)"),
+        (along(0.1, 0.2), "nDCG@5 still rose when the budget ended: raise it, or learning_rate (0.01)"),
+        ({"ledger": {"cut_queries": 0.6}}, "60% of the queries are cut: raise max_query_length"),
+        ({}, "learning_rate 0.01 does not suit batches of 64: `xmcbench tune` searches it"),
+    ],
+)
+def test_what_is_most_likely_wrong(changes: dict[str, Any], wrong: str) -> None:
+    low = trained(**changes)
+    assert what_is_wrong(low) == wrong
+    popular = record("popular", 0.6, method="popular", spent=LEDGER | {"steps": 0}, selection=low.trial.selection)
+    assert f"{BELOW_POPULAR} hard: most likely {wrong}." in leaderboard([low, popular]).notes
+
+
+def test_few_steps_are_noted_below_the_table() -> None:
+    notes = leaderboard([trained(ledger={"steps": 40})]).notes
+    assert "Few steps: hard: 40 steps: lower batch_size or raise the budget." in notes

@@ -1,0 +1,63 @@
+"""What is said of trials before they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xmcbench.data.extent import Extent
+from xmcbench.plugins.registry import registry
+from xmcbench.runs.foresight import remarks
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.trial import Trial
+
+WORDS = tuple(range(101))
+DATA = {"made": Extent(10_000, 1000, 20, 5, stated_limit=142, query_words=WORDS)}
+
+
+def trial(label: str, method: str, budget: dict[str, Any], **settings: Any) -> Trial:
+    config = registry().method(method).thing.Config(**settings).model_dump(mode="json")
+    fields = {"distribution": "xmcbench", "version": "", "dataset": "made", "dataset_hash": "", "seed": 0}
+    return Trial(label=label, method=method, config=config, budget=Budget(**budget), **fields)
+
+
+def test_few_steps_are_told_once_for_all_trials_that_have_them() -> None:
+    few = [trial(name, "dexml", {"epochs": 4}, negatives="in-batch", batch_size=400) for name in "ab"]
+    many = trial("c", "dexml", {"epochs": 4}, negatives="in-batch", batch_size=200)
+    assert remarks([*few[:1], many], DATA) == [
+        "a on made: about 100 steps, which are few: lower batch_size or raise the budget"
+    ]
+    told = remarks([few[0], few[1].changed(seed=1)], DATA)
+    assert told[0].startswith("a, b on made: about 100 steps")
+
+
+def test_parts_without_room_and_settings_that_cannot_matter_are_named() -> None:
+    swept = [trial(f"n={n}", "dexml", {"epochs": 5}, batch_size=16, negatives_per_query=n) for n in (1, 2)]
+    ngame = trial("ngame", "ngame", {"epochs": 5}, batch_size=16)
+    assert remarks([*swept, ngame], DATA) == [
+        "n=1, n=2 on made: no shortlists (refresh_start 5, 5 epochs)",
+        "ngame on made: no clusters (cluster_start 10, 5 epochs)",
+        "n=1, n=2 differ only in settings without effect here: "
+        "negatives_per_query, refresh_every, refresh_start, shortlist",
+    ]
+    longer = [trial(f"n={n}", "dexml", {"epochs": 5.1}, batch_size=16, negatives_per_query=n) for n in (1, 2)]
+    assert remarks(longer, DATA) == []
+
+
+def test_much_that_is_cut_is_told() -> None:
+    cut = trial("short", "dexml", {"epochs": 4}, negatives="in-batch", batch_size=16, max_query_length=72)
+    assert remarks([cut], DATA) == ["short on made: about 50% of the queries are cut at 72 tokens (max_query_length)"]
+    assert remarks([cut, trial("popular", "popular", {"epochs": 4})], {"made": None}) == []
+
+
+def test_nothing_is_said_where_the_budget_does_not_tell() -> None:
+    timed = trial("timed", "dexml", {"device_seconds": 9}, batch_size=5000)
+    assert remarks([timed], DATA) == []
+
+
+def test_a_second_stage_speaks_of_its_first_method() -> None:
+    first = {"method": "dexml", "batch_size": 400}
+    told = remarks([trial("two", "classifier", {"epochs": 4}, first=first)], DATA)
+    assert told == [
+        "two on made: about 80 steps, which are few: lower batch_size or raise the budget",
+        "two on made: no shortlists (refresh_start 5, 3.2 epochs)",
+    ]
