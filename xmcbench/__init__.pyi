@@ -16,6 +16,7 @@ from .evaluation.imported.files import read_predictions
 from .evaluation.ranking import rank, rank_sparse
 from .files.atomic import atomic_write
 from .files.manifest import DamagedFolder, check_manifest, checked_folder
+from .plugins.extras import import_extra
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .teachers.teacher import Teacher, TeacherConfig
@@ -72,6 +73,7 @@ __all__ = [
     "encoders",
     "evaluation",
     "hookimpl",
+    "import_extra",
     "leaderboard",
     "load",
     "losses",

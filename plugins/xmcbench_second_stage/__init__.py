@@ -7,6 +7,7 @@ from typing import Any
 
 from xmcbench import hookimpl
 from xmcbench_second_stage.classifier import Classifier
+from xmcbench_second_stage.cross_encoder import CrossEncoderRanker
 from xmcbench_second_stage.fuse import Fuse
 from xmcbench_second_stage.memory import Memory
 from xmcbench_second_stage.sparse_ranker import SparseRanker
@@ -15,6 +16,7 @@ from xmcbench_second_stage.sparse_ranker import SparseRanker
 @hookimpl
 def register_methods(register: Callable[[type[Any]], None]) -> None:
     register(Classifier)
+    register(CrossEncoderRanker)
     register(Fuse)
     register(Memory)
     register(SparseRanker)

@@ -13,18 +13,17 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Predictions, Progress, Run, Texts, TrainingData, XMCBenchError, rank
-from xmcbench_second_stage.stage import SecondStage
+from xmcbench import MethodInfo, Progress, Run, Texts, TrainingData, XMCBenchError
+from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 CHUNK = 64  # queries scored at once
-EQUAL = 1e-6  # scores with a smaller deviation count as equal
 FOLDER = "ranker"  # in a model's directory
 
 
-class SparseRanker(SecondStage):
+class SparseRanker(Reranker):
     """Per label a linear TF-IDF classifier that separates its queries from those it was wrongly shortlisted for.
 
     Within a query's shortlist both scores are scaled to mean 0 and variance 1 and added, whatever the first one's
@@ -38,16 +37,10 @@ class SparseRanker(SecondStage):
         version=2,  # shortlists no longer depend on the first method's `search`
     )
 
-    late_imports = (*SecondStage.late_imports, "sklearn.feature_extraction.text", "sklearn.svm")
+    late_imports = (*Reranker.late_imports, "sklearn.feature_extraction.text", "sklearn.svm")
 
-    class Config(SecondStage.Config):
-        shortlist: int = Field(
-            100,
-            gt=0,
-            description="number of the first method's best labels that are ranked; labels below keep their order",
-        )
+    class Config(Reranker.Config):
         c: float = Field(1.0, gt=0, description="inverse regularisation of the squared hinge")
-        weight: float = Field(1.0, ge=0, description="weight of the ranker's score; 0: the first method's order")
 
     config: SparseRanker.Config
     weights_LV: scipy.sparse.csr_array
@@ -99,28 +92,7 @@ class SparseRanker(SecondStage):
             run.report(Progress("train", share + (1 - share) * done / len(order), {"label": done}))
         self.weights_LV = scipy.sparse.vstack(rows, format="csr")
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
-        return self._rank(texts, self.first.predict(texts, self._candidates(k)), k)
-
-    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
-        found = self.first.predict_exactly(texts, self._candidates(k))
-        return None if found is None else self._rank(texts, found, k)
-
-    def _candidates(self, k: int) -> int:
-        """How many labels the first method is asked for."""
-        return min(len(self.intercepts_L), max(k, self.config.shortlist))
-
-    def _rank(self, texts: Texts, found: Predictions, k: int) -> Predictions:
-        """The `k` best of the labels that the first method found."""
-        listed = min(self.config.shortlist, len(self.intercepts_L))
-        head_NK = found.indices[:, :listed]
-        scores_NK = _standardised(found.scores[:, :listed]) + self.config.weight * self._scores(texts, head_NK)
-        # Labels beyond the shortlist stay below, in the first method's order.
-        below = scores_NK.min(axis=1, keepdims=True) - 1 - np.arange(found.k - listed, dtype=np.float32)
-        return rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
-
-    def _scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
-        """[N, K] standardised ranker scores of each query's labels."""
+    def scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
         margins_NK = np.empty(labels_NK.shape, np.float32)
         for start in range(0, len(texts), CHUNK):
             labels_CK = labels_NK[start : start + CHUNK]
@@ -128,7 +100,7 @@ class SparseRanker(SecondStage):
             queries = np.repeat(np.arange(len(labels_CK)), labels_CK.shape[1])
             products = words_CV[queries].multiply(self.weights_LV[labels_CK.ravel()]).sum(axis=1)
             margins_NK[start : start + CHUNK] = np.asarray(products).reshape(labels_CK.shape)
-        return _standardised(margins_NK + self.intercepts_L[labels_NK])
+        return margins_NK + self.intercepts_L[labels_NK]
 
     def save(self, directory: Path) -> None:
         super().save(directory)
@@ -158,12 +130,3 @@ def _pairs(listed_NK: np.ndarray, targets: scipy.sparse.csr_array) -> scipy.spar
         (np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape
     )
     return scipy.sparse.csc_array(listed + targets)
-
-
-def _standardised(scores_NK: np.ndarray) -> np.ndarray:
-    """Each row scaled to mean 0 and variance 1, ignoring NaN; NaN becomes 0, and so does a row of equal scores."""
-    known = ~np.isnan(scores_NK)
-    count_N1 = np.maximum(known.sum(axis=1, keepdims=True), 1)
-    centred = np.where(known, scores_NK - np.nansum(scores_NK, axis=1, keepdims=True) / count_N1, 0.0)
-    spread_N1 = np.sqrt((centred**2).sum(axis=1, keepdims=True) / count_N1)
-    return np.asarray(centred / np.maximum(spread_N1, EQUAL), np.float32)

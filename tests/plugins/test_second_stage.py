@@ -21,7 +21,7 @@ from xmcbench.engine.search import shortlists
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_second_stage import Classifier, SparseRanker
 from xmcbench_second_stage.classifier import _rate
-from xmcbench_second_stage.sparse_ranker import _standardised
+from xmcbench_second_stage.reranker import standardised
 from xmcbench_second_stage.stage import SecondStage
 
 STAGES: tuple[type[SecondStage], ...] = (Classifier, SparseRanker)
@@ -328,11 +328,11 @@ def test_a_label_that_cannot_be_learnt_has_no_say(small_encoder: str, tmp_path: 
     method = fitted(SparseRanker, small_encoder, data, tmp_path, shortlist=LABELS)
     assert np.flatnonzero(np.isnan(method.intercepts_L)).tolist() == [3]
     labels = np.tile(np.arange(LABELS), (len(data.texts), 1))
-    assert np.all(method._scores(data.texts, labels)[:, 3] == 0)
+    assert np.all(standardised(method.scores(data.texts, labels))[:, 3] == 0)
 
 
 def test_standardised_counts_what_is_known() -> None:
-    found = _standardised(np.array([[1.0, np.nan, 3.0], [np.nan] * 3, [2.0, 2.0, 2.0]], np.float32))
+    found = standardised(np.array([[1.0, np.nan, 3.0], [np.nan] * 3, [2.0, 2.0, 2.0]], np.float32))
     np.testing.assert_allclose(found, [[-1, 0, 1], [0, 0, 0], [0, 0, 0]], atol=1e-6)
 
 
