@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from xmcbench.evaluation.compact import compact_resamples
+from xmcbench.evaluation.bootstrap import compact_resamples
 from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.rows import Row

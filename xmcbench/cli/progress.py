@@ -14,8 +14,7 @@ from rich.text import Text
 from xmcbench.cli.terminal import echo, escaped
 
 if TYPE_CHECKING:
-    from xmcbench.run.display import Display
-    from xmcbench.run.plan import PlannedTrial
+    from xmcbench.run.plan import Display, PlannedTrial
     from xmcbench.trial.record import Record
     from xmcbench.trial.run import TrialProgress
 
@@ -115,6 +114,6 @@ def _figures(progress: TrialProgress) -> str:
 
 def _outcome(record: Record) -> str:
     """The status of the trial and, for a failure, the path of its log."""
-    from xmcbench.run.outcome import explain
+    from xmcbench.run.plan import explain
 
     return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

@@ -14,9 +14,8 @@ from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets,
 from xmcbench.cli.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.run.display import Display
     from xmcbench.run.executor import Executor
-    from xmcbench.run.plan import PlannedTrial
+    from xmcbench.run.plan import Display, PlannedTrial
     from xmcbench.run.runner import Runner
     from xmcbench.run.tuning import RunSearch
     from xmcbench.suite.tuning import Tune
@@ -95,7 +94,7 @@ def run(
     """
     from xmcbench.cli.tables import of_suite
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.outcome import exit_code
+    from xmcbench.run.plan import exit_code
     from xmcbench.run.runner import Runner, Settings
     from xmcbench.suite.resources import Share
 

@@ -12,8 +12,7 @@ from .evaluator import (
 from .metrics import Hits, MetricTerms, find_hits
 from .propensity import inverse_propensity
 from .ranking import rank
-from .scoring import resampled_metrics
-from .truth import truth_hash
+from .scoring import resampled_metrics, truth_hash
 
 __all__ = [
     "DEFAULT_METRICS",

@@ -174,3 +174,21 @@ def interval(replicates: np.ndarray) -> tuple[float, float]:
 def intervals(resampled: Mapping[str, np.ndarray]) -> dict[str, tuple[float, float]]:
     """The 95 % interval of each metric from its replicates [B]."""
     return {name: interval(replicates) for name, replicates in resampled.items()}
+
+
+def compact_resamples(values_TB: np.ndarray, size: int) -> np.ndarray:
+    """float32 [T, size] whose rows have mean 0 and the covariances (`ddof=1`) of `values_TB`; T < `size`."""
+    centred_TB = values_TB - values_TB.mean(axis=1, keepdims=True, dtype=np.float64)
+    # [T, min(T, B)], with the inner products of the centred rows
+    triangle = np.asarray(np.linalg.qr(centred_TB.T, mode="r")).T
+    scale = np.sqrt((size - 1) / (values_TB.shape[1] - 1))
+    made: np.ndarray = triangle @ _of_mean_zero(size)[: triangle.shape[1]] * scale
+    return made.astype(np.float32)
+
+
+def _of_mean_zero(size: int) -> np.ndarray:
+    """`size` - 1 orthonormal rows [size - 1, size], each of mean 0 (Helmert's)."""
+    below = np.tril(np.ones((size - 1, size)))
+    count = np.arange(1, size)
+    below[np.arange(size - 1), count] = -count
+    return np.asarray(below / np.sqrt(count * (count + 1))[:, None])

@@ -23,8 +23,7 @@ from xmcbench.evaluation import (
     score,
     truth_hash,
 )
-from xmcbench.evaluation.bootstrap import RESAMPLES, intervals
-from xmcbench.evaluation.compact import compact_resamples
+from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays

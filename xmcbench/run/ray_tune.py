@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.run.display import Display
-from xmcbench.run.plan import Action, PlannedTrial
+from xmcbench.run.plan import Action, Display, PlannedTrial
 from xmcbench.run.ray import RayExecutor
 from xmcbench.run.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.run.runner import Runner

@@ -12,10 +12,8 @@ from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor, InProcess
-from xmcbench.run.outcome import explain
-from xmcbench.run.plan import Action, PlannedTrial, select
+from xmcbench.run.plan import Action, Display, PlannedTrial, explain, select
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method

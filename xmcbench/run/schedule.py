@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from xmcbench.run.display import Display
 from xmcbench.run.executor import Executor
-from xmcbench.run.plan import PlannedTrial
+from xmcbench.run.plan import Display, PlannedTrial
 from xmcbench.run.running_trial import Task
 from xmcbench.run.time_left import TimeLeft
 from xmcbench.suite.resources import Needs

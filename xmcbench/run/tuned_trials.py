@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.run.display import Display
+from xmcbench.run.plan import Display
 from xmcbench.run.runner import Runner
 from xmcbench.run.tuning import Resolve, RunSearch, Search, choose, quality
 from xmcbench.run.tuning_journal import journal_path

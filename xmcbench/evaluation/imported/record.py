@@ -15,8 +15,7 @@ from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.imported.files import read_entries
 from xmcbench.evaluation.imported.warnings import find_warnings
-from xmcbench.evaluation.scoring import Scores, score_predictions
-from xmcbench.evaluation.truth import truth_hash
+from xmcbench.evaluation.scoring import Scores, score_predictions, truth_hash
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.provenance import provenance
