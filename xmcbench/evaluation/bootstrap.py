@@ -177,18 +177,13 @@ def intervals(resampled: Mapping[str, np.ndarray]) -> dict[str, tuple[float, flo
 
 
 def compact_resamples(values_TB: np.ndarray, size: int) -> np.ndarray:
-    """float32 [T, size] whose rows have mean 0 and the covariances (`ddof=1`) of `values_TB`; T < `size`."""
+    """float32 [T, size]: vectors that have, each with its negative beside it, the covariances of `values_TB`.
+
+    All that `significance.py` reads of the metrics of T trials on B resamples is the standard deviation (`ddof=1`) of
+    sums and differences of them, so that these stand for them: the triangle of a QR decomposition. T <= `size`.
+    """
     centred_TB = values_TB - values_TB.mean(axis=1, keepdims=True, dtype=np.float64)
-    # [T, min(T, B)], with the inner products of the centred rows
-    triangle = np.asarray(np.linalg.qr(centred_TB.T, mode="r")).T
-    scale = np.sqrt((size - 1) / (values_TB.shape[1] - 1))
-    made: np.ndarray = triangle @ _of_mean_zero(size)[: triangle.shape[1]] * scale
-    return made.astype(np.float32)
-
-
-def _of_mean_zero(size: int) -> np.ndarray:
-    """`size` - 1 orthonormal rows [size - 1, size], each of mean 0 (Helmert's)."""
-    below = np.tril(np.ones((size - 1, size)))
-    count = np.arange(1, size)
-    below[np.arange(size - 1), count] = -count
-    return np.asarray(below / np.sqrt(count * (count + 1))[:, None])
+    triangle = np.asarray(np.linalg.qr(centred_TB.T, mode="r")).T  # [T, min(T, B)], with their inner products
+    made = np.zeros((len(values_TB), size), np.float32)
+    made[:, : triangle.shape[1]] = triangle * sqrt((2 * size - 1) / (2 * (values_TB.shape[1] - 1)))
+    return made
