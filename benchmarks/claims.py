@@ -49,7 +49,7 @@ from xmcbench.reporting.claims import (
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import ACCEPTED, PublishedRow
 from xmcbench.reporting.rows import budget_text
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial

@@ -24,7 +24,6 @@ import scipy.sparse as sp
 import yaml
 from report import options, report, write_table
 
-from xmcbench.cli.progress import display
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.exporting import write_texts
@@ -35,8 +34,9 @@ from xmcbench.evaluation.imported.record import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.evaluation.stored import stored_samples
-from xmcbench.run.plan import Display
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.plan import Display
+from xmcbench.runs.progress import display
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.store import Store
 
 NAME, MADE = "parity", "catalog-1k-test-4k"

@@ -21,8 +21,8 @@ from xmcbench.data.prepared import default_cache_dir
 from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
 from xmcbench.engine.planning.workload import Lengths
-from xmcbench.run.plan import Display, PlannedTrial
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.plan import Display, PlannedTrial
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
 
 METHODS: dict[str, dict[str, Any]] = {

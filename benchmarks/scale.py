@@ -120,7 +120,7 @@ def batch(name: str, cache: Path) -> Stage:
 
 def trial(method: str, name: str, cache: Path) -> Stage:
     """A trial of three steps: fit, predict, score and store."""
-    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.runs.runner import Runner, Settings
 
     small, folder = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache))
     _load(small, cache)

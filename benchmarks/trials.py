@@ -19,8 +19,8 @@ import psutil
 import yaml
 from report import options, report
 
-from xmcbench.run.plan import Display, PlannedTrial
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.plan import Display, PlannedTrial
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store

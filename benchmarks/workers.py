@@ -19,11 +19,11 @@ import numpy as np
 import yaml
 from report import options, report
 
-from xmcbench.run.executor import Executor
-from xmcbench.run.local import LocalExecutor
-from xmcbench.run.plan import Display, PlannedTrial
-from xmcbench.run.ray import RayExecutor
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.executor import Executor
+from xmcbench.runs.local import LocalExecutor
+from xmcbench.runs.plan import Display, PlannedTrial
+from xmcbench.runs.ray import RayExecutor
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
 

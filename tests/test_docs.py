@@ -20,7 +20,7 @@ from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
 from xmcbench.plugins.kinds import GROUP, HOOKS
 from xmcbench.plugins.registry import ONLY, STRICT, Registry, registry
-from xmcbench.run.tracked import tracked
+from xmcbench.runs.tracked import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Status
 

@@ -103,7 +103,7 @@ def workers(driver: int) -> list[int]:
     try:
         for server in psutil.Process(driver).children():
             name = " ".join(server.cmdline())
-            if "xmcbench.run.worker_server" in name:
+            if "xmcbench.runs.worker_server" in name:
                 found += [child.pid for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
             elif "raylet" in name:
                 found += [child.pid for child in server.children() if "ray::RayTrainWorker" in command_line(child.pid)]

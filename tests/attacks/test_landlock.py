@@ -12,7 +12,7 @@ from fakes import install
 from fakes.bench import Bench
 
 from xmcbench.plugins.registry import registry
-from xmcbench.run.landlock import folders_above, forbid_reading
+from xmcbench.runs.landlock import folders_above, forbid_reading
 from xmcbench.trial.record import Status
 
 PLUGIN = """
@@ -45,7 +45,7 @@ def register_methods(register):
 READER = """
 import os, subprocess, sys, threading
 from pathlib import Path
-from xmcbench.run.landlock import forbid_reading
+from xmcbench.runs.landlock import forbid_reading
 
 secret, open_file = Path(sys.argv[1]), Path(sys.argv[2])
 assert forbid_reading([secret])
@@ -73,7 +73,7 @@ print("\\n".join(found))
 
 @pytest.fixture(scope="module", autouse=True)
 def kernel() -> None:
-    probe = "import sys; from xmcbench.run.landlock import *; sys.exit(not forbid_reading([Path(sys.executable)]))"
+    probe = "import sys; from xmcbench.runs.landlock import *; sys.exit(not forbid_reading([Path(sys.executable)]))"
     if subprocess.run([sys.executable, "-c", probe], check=False).returncode:
         pytest.skip("this kernel has no Landlock, or too old a version of it")
 

@@ -16,8 +16,8 @@ from fakes.bench import Bench
 
 import xmcbench.cli
 from xmcbench.cli import main
-from xmcbench.cli.terminal import echo, escaped
 from xmcbench.files.csv_text import cell, csv_text
+from xmcbench.runs.terminal import echo, escaped
 from xmcbench.trial.record import Record
 
 EVIL = "=cmd|' /C calc'!A0\x1b[31m\x07\u202egnp\u2066\x9b2J\r"

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from xmcbench.run.plan import PlannedTrial
-from xmcbench.run.runner import Runner, Settings
+from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress
 from xmcbench.trial.store import Store

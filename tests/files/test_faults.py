@@ -23,7 +23,7 @@ from xmcbench.files.atomic import atomic_directory, atomic_write
 from xmcbench.files.cached_folder import open_or_make
 from xmcbench.files.faults import MachineFault, machine_fault
 from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
-from xmcbench.run.shared_training import same_training
+from xmcbench.runs.shared_training import same_training
 from xmcbench.trial.store import StoreError
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.files.yaml_lines import parse_value, read
-from xmcbench.run.plan import Action
+from xmcbench.runs.plan import Action
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.run.plan import Action
-from xmcbench.run.tuned_trials import in_order, note_chosen, run_samples, stored_samples, tuned_trials
-from xmcbench.run.tuning import Chosen, choose
+from xmcbench.runs.plan import Action
+from xmcbench.runs.tuned_trials import in_order, note_chosen, run_samples, stored_samples, tuned_trials
+from xmcbench.runs.tuning import Chosen, choose
 from xmcbench.suite.tuning import Range, Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status

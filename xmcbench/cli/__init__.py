@@ -28,8 +28,8 @@ from xmcbench.cli import (
     tables,
     teachers,
 )
-from xmcbench.cli.terminal import EscapingFormatter, echo
 from xmcbench.errors import XMCBenchError
+from xmcbench.runs.terminal import EscapingFormatter, echo
 
 USER_ERROR = 2  # exit code: invalid input
 

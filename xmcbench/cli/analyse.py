@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir, TableFormat
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,7 +73,7 @@ def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     """[L] mean similarity of each label to its neighbours, from the label vectors of a trial on the same data."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.run.saved_model import load_saved_model
+    from xmcbench.runs.saved_model import load_saved_model
 
     record = find_trial(store, run)
     if record.trial.dataset_hash != dataset_hash:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 FAILED = 1  # exit code: a rule is broken
 
@@ -35,7 +35,7 @@ def check(
 ) -> None:
     """Check a plugin's contract on tiny data. Exit code: 0 all rules kept; 1 a rule is broken; 2 invalid input."""
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.conformance.suite import checks, find_kind, read_settings
+    from xmcbench.runs.conformance.suite import checks, find_kind, read_settings
 
     chosen = kind.value if kind else find_kind(name)
     broken = 0

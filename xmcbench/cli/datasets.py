@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.analysis import Analysis

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 HEADERS = ("method", "summary", "distribution", "version", "needs")
 BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")

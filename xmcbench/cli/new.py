@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 TEMPLATES = Path(__file__).with_name("templates")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
@@ -53,7 +53,7 @@ def plan(
     from xmcbench.engine.planning.trials import Machine, Planner, too_long
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.reporting import render_tables
-    from xmcbench.run.plan import select
+    from xmcbench.runs.plan import select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
@@ -33,7 +33,7 @@ def predict(
     """Rank the labels of a trial's dataset for new texts, best first."""
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.run.saved_model import load_saved_model
+    from xmcbench.runs.saved_model import load_saved_model
     from xmcbench.trial.store import Store
 
     texts = [*(text or []), *(_lines(file) if file else [])]

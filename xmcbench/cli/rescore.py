@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset

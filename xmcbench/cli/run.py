@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.run.executor import Executor
-    from xmcbench.run.plan import Display, PlannedTrial
-    from xmcbench.run.runner import Runner
-    from xmcbench.run.tuning import RunSearch
+    from xmcbench.runs.executor import Executor
+    from xmcbench.runs.plan import Display, PlannedTrial
+    from xmcbench.runs.runner import Runner
+    from xmcbench.runs.tuning import RunSearch
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -94,8 +94,8 @@ def run(
     """
     from xmcbench.cli.tables import of_suite
     from xmcbench.plugins.registry import registry
-    from xmcbench.run.plan import exit_code
-    from xmcbench.run.runner import Runner, Settings
+    from xmcbench.runs.plan import exit_code
+    from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.resources import Share
 
     settings = Settings(
@@ -130,9 +130,9 @@ def run(
 
 def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """Tune if the suite asks for it, and run the plan; its records."""
-    from xmcbench.cli.progress import display
-    from xmcbench.run.tracked import tracked
-    from xmcbench.run.tuned_trials import note_chosen, tuned_trials
+    from xmcbench.runs.progress import display
+    from xmcbench.runs.tracked import tracked
+    from xmcbench.runs.tuned_trials import note_chosen, tuned_trials
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
@@ -148,12 +148,12 @@ def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tr
 
 def _run_search(runner: Runner, display: Display) -> RunSearch:
     """How the samples of a tuning are run: on Ray Tune where trials run on Ray."""
-    from xmcbench.run.tuned_trials import run_samples
+    from xmcbench.runs.tuned_trials import run_samples
 
     if runner.settings.executor is None:
         return run_samples(runner, display)
-    from xmcbench.run.ray import RayExecutor
-    from xmcbench.run.ray_tune import on_tune
+    from xmcbench.runs.ray import RayExecutor
+    from xmcbench.runs.ray_tune import on_tune
 
     assert isinstance(runner.settings.executor, RayExecutor)
     return on_tune(runner.settings.executor, runner, display)
@@ -173,7 +173,7 @@ def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, s
         return None
     if debug:
         raise XMCBenchError("--debug runs in this process, --executor ray in others: expected one of them")
-    from xmcbench.run.ray import RayExecutor
+    from xmcbench.runs.ray import RayExecutor
 
     return RayExecutor(**given)
 
@@ -210,7 +210,7 @@ def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence
 
 def _note_uncommitted(plan: Sequence[PlannedTrial]) -> None:
     """Say so before trials run that cannot be submitted later."""
-    from xmcbench.run.plan import Action
+    from xmcbench.runs.plan import Action
     from xmcbench.trial.provenance import uncommitted
 
     if any(planned.action in (Action.RUN, Action.RESUME) for planned in plan) and (files := uncommitted()):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import RunName, Seed, StoreDir
-from xmcbench.cli.terminal import echo, escaped
+from xmcbench.runs.terminal import echo, escaped
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Sets, StoreDir, SuitePath, TableFormat
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.suite.suite import Suite
@@ -33,8 +33,8 @@ def tables(
     ] = None,
 ) -> None:
     """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
-    from xmcbench.run.runner import Runner, Settings
-    from xmcbench.run.tuned_trials import stored_samples, tuned_trials
+    from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.tuned_trials import stored_samples, tuned_trials
 
     settings = Settings(
         suite=suite,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import StoreDir
-from xmcbench.cli.terminal import echo
+from xmcbench.runs.terminal import echo
 
 app = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 

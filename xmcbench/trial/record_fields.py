@@ -144,7 +144,7 @@ class SampleFields(TypedDict):
 
 
 class ChosenFields(TypedDict, total=False):
-    """How tuning chose a configuration (`xmcbench.run.tuning.Chosen`)."""
+    """How tuning chose a configuration (`xmcbench.runs.tuning.Chosen`)."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 

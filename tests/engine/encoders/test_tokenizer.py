@@ -16,7 +16,7 @@ from xmcbench.data import PackedTexts
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer as tokenizer_module
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, train_tokenizer, trained_tokenizer
-from xmcbench.run.held_out import hold_out
+from xmcbench.runs.held_out import hold_out
 from xmcbench.trial.trial import Selection
 
 TRAIN = """

@@ -121,7 +121,7 @@ def memory(
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
 IDLE = """
 import psutil, torch
-import xmcbench.run.worker, xmcbench.engine.training.training
+import xmcbench.runs.worker, xmcbench.engine.training.training
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.plugins.registry import registry

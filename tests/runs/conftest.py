@@ -1,0 +1,50 @@
+"""A Ray cluster of two nodes, emulated on this machine: one for all tests of a module, since it starts slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fakes import TRUSTED, install_fakes
+from fakes.bench import Bench
+from processes import command_line, gone, until
+
+from xmcbench.plugins.registry import registry
+from xmcbench.runs.ray import SETTINGS
+
+from .ray_cluster import NODE
+
+# A busy machine answers late; a node that is removed is noticed at once all the same.
+PATIENT = {"RAY_health_check_timeout_ms": "60000", "RAY_health_check_failure_threshold": "20"}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A head and another node, each a raylet of its own; this process is connected to them."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        site = tmp_path_factory.mktemp("site")
+        install_fakes(site, monkeypatch)
+        monkeypatch.setenv("XMCBENCH_PLUGINS", f"{TRUSTED},xmcbench")
+        for name, value in {**SETTINGS, **PATIENT, "OMP_NUM_THREADS": "1"}.items():
+            monkeypatch.setenv(name, value)
+        cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        cluster.add_node(**NODE)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+        started = [child.pid for child in psutil.Process().children(recursive=True) if "ray" in command_line(child.pid)]
+        ray.shutdown()
+        cluster.shutdown()
+    registry.cache_clear()
+    assert until(lambda: all(gone(pid) for pid in started), 60)
+
+
+@pytest.fixture
+def ray_bench(cluster: Any, tmp_path: Path) -> Bench:  # noqa: ARG001  (the cluster is there while the test runs)
+    """A place to run suites in, beside the cluster."""
+    return Bench(tmp_path)

@@ -1,0 +1,43 @@
+"""A Ray cluster that a run starts listens on all interfaces: it asks for a token, unless somebody asks otherwise."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.runs.ray import OPEN, _require_token
+
+NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", OPEN)
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in NAMES:
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+
+
+def test_a_cluster_asks_for_a_token_of_its_own() -> None:
+    _require_token()
+    assert os.environ["RAY_AUTH_MODE"] == "token"
+    first = os.environ.pop("RAY_AUTH_TOKEN")
+    _require_token()
+    assert len(first) == 64
+    assert os.environ["RAY_AUTH_TOKEN"] != first
+
+
+def test_a_token_that_is_given_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "/a/file")
+    _require_token()
+    assert "RAY_AUTH_TOKEN" not in os.environ
+
+
+def test_a_cluster_without_authentication_is_refused_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with pytest.raises(XMCBenchError, match="RAY_AUTH_MODE=disabled: whoever reaches this machine could run code"):
+        _require_token()
+    monkeypatch.setenv(OPEN, "1")
+    _require_token()
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"

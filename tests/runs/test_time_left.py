@@ -1,0 +1,115 @@
+"""The estimate of how long a run still takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from fakes.bench import Bench
+
+from xmcbench.runs.plan import Action, PlannedTrial
+from xmcbench.runs.progress import Lines
+from xmcbench.runs.time_left import TimeLeft
+from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.trial import Trial
+
+
+def trial(label: str, method: str = "dexml", seed: int = 0) -> Trial:
+    return Trial(
+        label=label, method=method, distribution="xmcbench", version="1", config={"label": label}, dataset="d",
+        dataset_hash="h", seed=seed, budget=Budget(steps=1),
+    )  # fmt: skip
+
+
+def record(of: Trial, seconds: float, steps: int = 1, status: Status = Status.OK) -> Record:
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    end = start + timedelta(seconds=seconds)
+    return Record(
+        key=of.key, suite="s", trial=of, status=status, spent={"steps": steps}, started=start.isoformat(),
+        ended=end.isoformat(),
+    )  # fmt: skip
+
+
+def hit(of: Trial, seconds: float, **outcome: int) -> PlannedTrial:
+    return PlannedTrial(of, Action.HIT, "", record(of, seconds, **outcome))
+
+
+def training(fraction: float) -> TrialProgress:
+    return TrialProgress("train", fraction)
+
+
+def left(known: list[PlannedTrial], waiting: list[Trial]) -> float | None:
+    return TimeLeft(known).seconds(waiting)
+
+
+def test_the_most_similar_trial_that_ended_tells() -> None:
+    known = [
+        hit(trial("a"), 10),
+        hit(trial("b"), 30),
+        hit(trial("o", "ova"), 80),
+        hit(trial("p", "popular"), 1, steps=0),
+    ]
+    assert left(known, [trial("a", seed=1)]) == 10  # the same settings
+    assert left(known, [trial("c")]) == 20  # the same method
+    assert left(known, [trial("n", "ngame")]) == 40  # all that trained
+    assert left(known, [trial("q", "popular", seed=1), trial("a", seed=1)]) == 11
+    assert left(known, []) == 0
+
+
+def test_no_estimate_without_anything_alike() -> None:
+    baseline = hit(trial("p", "popular"), 1, steps=0)
+    failed = PlannedTrial(trial("a"), Action.FAILED, "", record(trial("a"), 50, status=Status.ERROR))
+    assert left([baseline, failed], [trial("a", seed=1)]) is None
+
+
+def test_a_trial_that_trains_is_projected_from_its_budget() -> None:
+    clock: Iterator[float] = iter([0.0, 1.0, 1.0, 20.0, 20.0, 30.0])
+    estimate, running = TimeLeft([], clock=lambda: next(clock)), trial("a")
+    estimate.begin(running)  # at 0 s
+    estimate.progress(running, training(0.05))
+    assert estimate.seconds([]) is None
+    estimate.progress(running, TrialProgress("embed labels", 0.9))
+    assert estimate.seconds([]) is None
+    estimate.progress(running, training(0.1))  # at 1 s: 10 s in all
+    assert estimate.seconds([trial("b")]) == pytest.approx(9 + 10)  # at 1 s
+    estimate.progress(running, training(0.5))  # at 20 s: 40 s in all
+    assert estimate.seconds([trial("b")]) == pytest.approx(20 + 40)
+    estimate.end(record(running, 32))
+    assert estimate.seconds([trial("b")]) == 32
+
+
+def test_a_trial_that_takes_longer_than_expected_ends_the_estimate() -> None:
+    clock: Iterator[float] = iter([0.0, 4.0, 10.0])
+    estimate, running = TimeLeft([hit(trial("a"), 5)], clock=lambda: next(clock)), trial("a", seed=1)
+    estimate.begin(running)  # at 0 s
+    assert estimate.seconds([]) == 1
+    assert estimate.seconds([]) is None  # at 10 s
+
+
+def test_trials_side_by_side_share_the_rest() -> None:
+    estimate = TimeLeft([hit(trial("a", seed=9), 10)], clock=lambda: 0.0)
+    for seed in range(2):
+        estimate.begin(trial("a", seed=seed))
+    assert estimate.seconds([trial("a", seed=seed) for seed in range(2, 5)]) == pytest.approx(25)
+    assert estimate.seconds([]) == 10  # both end together
+
+
+def test_a_run_tells_how_long_it_still_takes(bench: Bench) -> None:
+    bench.run(bench.suite(["fake-ok"], seeds=[0, 1, 2]))
+    assert bench.heard.expected  # from the first seed on
+    assert bench.heard.expected[-1] == 0
+
+
+def test_lines_show_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, planned = Lines(), PlannedTrial(trial("a"), Action.RUN)
+    lines.begin(planned, 1, 2)
+    for tenth, seconds in enumerate((29.0, 600.0, 9000.0)):
+        lines.expect(seconds)
+        lines.progress(planned, training(tenth / 10))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[0] == "[1/2] d/a seed 0: run"
+    told = [line.split("run: ")[1] for line in shown[1:]]
+    assert told == ["about 30 s left)", "about 10 min left)", "about 2.5 h left)"]

@@ -1,0 +1,341 @@
+"""One worker's attempt at a trial: prepare, fit, predict, score, save.
+
+The method sees training data and test texts only. Test targets are loaded after it has predicted.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import scipy
+
+from xmcbench.data import Dataset, Texts, TrainingData, load
+from xmcbench.data.prepared import find_source, prepared_directory
+from xmcbench.data.prepared_copy import read_statistics
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import (
+    check_predictions,
+    find_evaluators,
+    truth_hash,
+)
+from xmcbench.evaluation.scoring import score_predictions
+from xmcbench.files import network
+from xmcbench.runs import file_guard, landlock
+from xmcbench.runs.file_guard import (
+    ANNOTATIONS,
+    HOME_FOLDERS,
+    TEST_FILES,
+    BrokenContractError,
+    existing_test_files,
+    forbid_test_files,
+)
+from xmcbench.runs.fresh_process import FreshProcess
+from xmcbench.runs.held_out import hold_out
+from xmcbench.runs.job import Job, WorkerRank, now
+from xmcbench.runs.predicting import predict_test
+from xmcbench.runs.repeated_predictions import Sample
+from xmcbench.runs.saved_model import load_model, save_model, saved_model
+from xmcbench.runs.shared_training import restore_log, same_training
+from xmcbench.teachers import Teacher
+from xmcbench.teachers.judge_factory import JudgeFactory
+from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
+from xmcbench.trial.budget import forget_peak_memory, peak_memory
+from xmcbench.trial.build import build_method
+from xmcbench.trial.meter import metering, uncharged_work
+from xmcbench.trial.method import Method
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
+from xmcbench.trial.record_fields import why_not_recordable
+from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+
+T = TypeVar("T")
+CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
+REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
+
+
+@dataclass
+class Attempt:
+    """One worker's part of a trial. If it fails, the record of the failure is made from the fields here."""
+
+    job: Job
+    watch: Callable[[TrialProgress], None] = lambda _: None  # receives worker 0's progress
+    worker: WorkerRank = field(default_factory=WorkerRank)
+    exchange: CheckpointExchange | None = None
+    started: str = field(default_factory=now)
+    stage: str = "prepare"
+    log: TrainingLog = field(default_factory=TrainingLog)
+    teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
+    predicting: dict[str, float] = field(default_factory=dict)  # what it costs to answer, beside the time, and recall
+    measured: dict[str, float] = field(default_factory=dict)  # what the harness saw of `fit` from outside
+    outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
+    checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
+    fork: bool = False  # load the saved model in a process that is forked before training
+    own_thread: bool = False  # this thread ends with the attempt: Landlock may restrict it
+    _fresh: FreshProcess | None = None
+    _unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this one may not
+    _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
+
+    def perform(self) -> Record | None:
+        """Run the trial and store its predictions, model and record. Raises what the method raises.
+
+        All workers fit; worker 0 does the rest, and the others return None.
+        """
+        trial, store = self.job.trial, Store(self.job.store)
+        directory = store.directory(trial.key)
+        method = build_method(trial)
+        for module in method.late_imports:
+            import_module(module)
+        # Several workers always train: they could not agree on what is in the store.
+        shared = same_training(trial, method, store) if self.worker.size == 1 else None
+        if self.fork and self.worker.rank == 0:
+            self._fresh = FreshProcess(partial(build_method, trial))
+        if shared is None:
+            # The dataset is freed at once and read again for scoring: until then no test target is in the process.
+            self._fit(method, self._dataset().training_data(), directory)
+        else:
+            load_model(method, saved_model(shared, store))
+            restore_log(shared, self.log)
+            self.outcome["trained_by"] = shared.trained_by or shared.key
+        self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
+        if self.worker.rank > 0:
+            return None
+        self.stage = "predict"
+        # Saved first: what a method learns from test queries is not in its model.
+        self.predicting["model_bytes"] = save_model(method, directory / "model")
+        predictions, sample = self._predict(method)
+        if not (parameters := shared.num_parameters if shared else int(method.num_parameters)) >= 0:
+            raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
+        self.outcome["num_parameters"] = parameters
+        self.stage = "check"
+        self._check(method, sample, directory / "model")
+        self.stage = "score"
+        record = self._outside(self._score, predictions)
+        shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+        return record
+
+    def _score(self, predictions: Predictions) -> Record:
+        """Store the predictions, then score them. If an evaluator fails, the predictions remain."""
+        trial, store = self.job.trial, Store(self.job.store)
+        dataset = self._dataset()
+        check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+        self.outcome["truth_hash"] = truth = truth_hash(dataset)
+        prepared = prepared_directory(find_source(trial.dataset, self.job.data), self.job.data, self.job.cache)
+        self.outcome["test_texts_in_train"] = read_statistics(prepared).test_texts_in_train
+        self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
+        scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
+        digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
+        over = self.log.ledger.over(trial.budget)
+        record = self.record(
+            Status.OVER_BUDGET if over else Status.OK,
+            metrics=scores.metrics,
+            intervals=scores.intervals,
+            metric_version=METRIC_VERSION,
+        )
+        store.write_record(record)
+        return record
+
+    def record(self, status: Status, **outcome: Any) -> Record:
+        """The record of this attempt in its present state."""
+        trial = self.job.trial
+        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory(), *self.log.ledger.worker_bytes)
+        selection, spent = trial.selection, self.log.ledger.as_dict()
+        if why_not_recordable(spent, self.log.curve):  # the trial failed for it
+            spent, self.log.curve[:] = {}, []
+        split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
+        return self.job.record(
+            status,
+            started=self.started,
+            spent={**spent, **self.measured, **_device_peak(), **self.predicting},
+            workers=self.worker.size,
+            checks=self.checks,
+            curve=self.log.curve,
+            teacher=", ".join(teacher.title for teacher in self.teachers),
+            simulated_teacher=any(teacher.simulated for teacher in self.teachers),
+            selection_split=split,
+            **self.outcome,
+            **outcome,
+        )
+
+    def failure(self, status: Status, problem: BaseException, log_tail: str = "") -> Record:
+        """The record of this attempt, which failed with `problem`."""
+        message = str(problem) or type(problem).__name__
+        return self.record(
+            status,
+            failure=Failure(type=type(problem).__name__, message=message, stage=self.stage, log_tail=log_tail),
+        )
+
+    def report(self, progress: Progress) -> None:
+        """Pass worker 0's progress on, with the ledger and the new points of the curve; at most every 0.2 s a stage."""
+        stage, clock, points = self._reported
+        if self.worker.rank > 0 or (stage == progress.stage and time.monotonic() - clock < REPORT_SECONDS):
+            return
+        self._reported = progress.stage, time.monotonic(), len(self.log.curve)
+        metrics = {name: float(value) for name, value in progress.metrics.items()}
+        evaluations = tuple(self.log.curve[points:])
+        spent = self.log.ledger.as_dict()
+        self.watch(TrialProgress(progress.stage, float(progress.fraction), metrics, spent, evaluations))
+
+    def _dataset(self) -> Dataset:
+        trial = self.job.trial
+        dataset = load(trial.dataset, self.job.data, self.job.cache)
+        if dataset.card.content_hash != trial.dataset_hash:
+            raise XMCBenchError(f"{trial.dataset} changed on disk since the run was planned; run it again")
+        return dataset
+
+    def _fit(self, method: Method, train: TrainingData, directory: Path) -> None:
+        trial = self.job.trial
+        run = Run(
+            seed=trial.seed,
+            budget=trial.budget,
+            checkpoint=directory / "checkpoint",
+            cache=self.job.cache,
+            log=self.log,
+            report=self.report,
+            exchange=self.exchange,
+        )
+        run.checkpoint.mkdir(parents=True, exist_ok=True)
+        if run.exchange:
+            run.exchange.download()
+        rows = np.arange(len(train.texts))
+        if trial.selection:
+            held_out, train, rows = hold_out(train, trial.selection, trial.seed, self.job.metrics)
+            run = replace(run, held_out=held_out)
+        if trial.track == "zero-shot":
+            train = train.unannotated(method.name)
+        annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
+        popen = partial(self._outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
+        judges = JudgeFactory(
+            run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers, popen
+        )
+        self.stage = "fit"
+        self.report(Progress("fit", 0.0))
+        # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
+        settings = method.config.model_dump(mode="json")
+        _seed_global_generators(trial.seed)
+        charged = self.log.ledger.stage("prepare")
+        with metering() as meter, self._worker_group(), closing(judges), self._guarded("fit"), charged:
+            method.fit(train, replace(run, judge=judges))
+        self.measured = {"fit_seconds": meter.seconds, "fit_cpu_seconds": meter.cpu_seconds}
+        ledger, points = self.log.ledger, len(self.log.curve)
+        problem = why_not_recordable(ledger.as_dict(), self.log.curve)
+        if problem or (problem := uncharged_work(meter, ledger, trial.budget, train.num_labels, points)):
+            raise BrokenContractError(problem)
+        if method.config.model_dump(mode="json") != settings:
+            raise BrokenContractError("fit changed the method's settings: the record would name other settings")
+
+    def _worker_group(self) -> AbstractContextManager[None]:
+        """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
+        if self.worker.meeting is None:
+            return nullcontext()
+        from xmcbench.engine.workers import joined  # imports torch
+
+        return joined(self.worker.rank, self.worker.size, self.worker.meeting)
+
+    def _predict(self, method: Method) -> tuple[Predictions, Sample]:
+        texts, ignore = self._outside(self._test_queries)
+        self.report(Progress("predict", 0.0))
+        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
+        measurable = forget_peak_memory()
+        with metering() as meter, self._guarded("predict"), self.log.ledger.stage("predict"):
+            predictions, sample = predict_test(method, texts, ignore)
+        if meter.updates:
+            raise BrokenContractError("predict trained: only what fit learns is charged to the budget")
+        self.predicting |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
+        if measurable:
+            self.predicting["predict_bytes"] = peak_memory()
+        return predictions, sample
+
+    def _check(self, method: Method, sample: Sample, model: Path) -> None:
+        """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
+        with self._guarded("predict"), self.log.ledger.stage("check"):
+            if (recall := sample.recall(method)) is not None:
+                self.predicting["search_recall"] = recall
+            # On a GPU the model may need the GPU, which a forked process cannot use.
+            fresh = None if _device_peak() else self._fresh
+            self.checks["saved model"] = "forked process" if fresh else "same process"
+            if fresh:
+                with closing(fresh), tempfile.TemporaryDirectory(prefix="xmcbench-") as folder:
+                    moved = shutil.copytree(model, Path(folder) / "moved" / "model")
+                    elsewhere = [model.parent, self.job.cache]
+                    fresh.ask(moved, sample.texts, sample.predictions.k, Path(folder), elsewhere)
+                    sample.check_order(method)  # while the forked process loads the model
+                    sample.check_saved(fresh.answer())
+            else:
+                sample.check_order(method)
+                loaded = build_method(self.job.trial)
+                load_model(loaded, model)
+                sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
+
+    @contextmanager
+    def _guarded(self, stage: str) -> Iterator[None]:
+        """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
+        job = self.job
+        source = find_source(job.trial.dataset, job.data)
+        folders = job.data / job.trial.dataset, prepared_directory(source, job.data, job.cache)
+        names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
+        if self.own_thread and self._unrestricted is None:
+            self._restrict(existing_test_files(*folders, names))
+        self.checks["test files"] = f"{landlock.NAME}, {file_guard.NAME}" if self._unrestricted else file_guard.NAME
+        self.checks["network"] = network.NAME
+        # With --debug the process is the user's.
+        writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self.own_thread else None
+        with forbid_test_files(*folders, stage, names, writable), network.forbid_network():
+            yield
+
+    def _restrict(self, test_files: list[Path]) -> None:
+        """Have the kernel forbid this thread to read test files, where this hinders nothing that a trial needs."""
+        above = landlock.folders_above(test_files)
+        if above & {Path(tempfile.gettempdir()).resolve(), self.job.store.resolve()}:
+            return  # what is created there later could not be read
+        caches = [self.job.cache / name for name in CACHE_FOLDERS]
+        with suppress(RuntimeError):  # a user without a home folder
+            caches += [Path.home() / name for name in HOME_FOLDERS]
+        for folder in caches:
+            if folder.parent.resolve() in above:
+                folder.mkdir(exist_ok=True)
+        unrestricted = ThreadPoolExecutor(1)
+        unrestricted.submit(int).result()  # starts the thread
+        if landlock.forbid_reading(test_files):
+            self._unrestricted = unrestricted
+
+    def _outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call a function of the harness, which may read test files."""
+        if self._unrestricted is None:
+            return function(*arguments, **options)
+        return self._unrestricted.submit(function, *arguments, **options).result()
+
+    def _test_queries(self) -> tuple[Texts, scipy.sparse.csr_array]:
+        """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
+        dataset = self._dataset()
+        return dataset.test.texts, dataset.ignore_test
+
+
+def _seed_global_generators(seed: int) -> None:
+    """Seed the global generators, so that a method that uses them instead of `Run.rng` has one result per key."""
+    short = derive_seed(seed, "global") % (1 << 32)
+    random.seed(short)
+    np.random.seed(short)  # noqa: NPY002
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(short)
+
+
+def _device_peak() -> dict[str, int]:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    return {"peak_device_bytes": int(torch.cuda.max_memory_allocated())}

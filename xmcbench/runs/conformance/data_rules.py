@@ -1,0 +1,170 @@
+"""The rules of datasets and evaluators. Legend: N queries, T test queries, L labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from xmcbench.data import Dataset, DatasetCard
+from xmcbench.data.prepared import content_hash
+from xmcbench.data.source import Source
+from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
+from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet, require
+from xmcbench.trial.predictions import Predictions
+
+
+@dataclass
+class DatasetSubject:
+    """A source, and the folder of datasets that it may read."""
+
+    source: Source
+    data: Path
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        if reason := self.source.missing(self.data):
+            raise NotApplicableError(reason)
+        found = self.source.read(self.data)
+        require(isinstance(found, Dataset), f"read returned {type(found).__name__}, expected xmcbench.Dataset")
+        return found
+
+
+DATASET_RULES: RuleSet[DatasetSubject] = RuleSet("A dataset")
+
+
+@DATASET_RULES.rule("`missing` returns None, or where to get the data.", "return a text with the address and the files")
+def missing_says_where(subject: DatasetSubject) -> None:
+    reason = subject.source.missing(subject.data / "a-folder-that-does-not-exist")
+    require(reason is None or (isinstance(reason, str) and bool(reason)), f"missing returned {reason!r}")
+
+
+@DATASET_RULES.rule(
+    "`fingerprint` changes when the data may have.", "return sizes and times of files, or the parameters"
+)
+def the_fingerprint_is_stable(subject: DatasetSubject) -> None:
+    _ = subject.dataset
+    first, second = (subject.source.fingerprint(subject.data) for _ in range(2))
+    require(isinstance(first, str) and bool(first), f"fingerprint returned {first!r}, expected a text")
+    require(first == second, f"fingerprint returned {first!r}, then {second!r}")
+
+
+@DATASET_RULES.rule(
+    "Targets and ignored pairs are CSR matrices of ones, [queries, labels].",
+    "build sp.csr_array of shape (queries, labels), sum duplicates, and drop zeros",
+)
+def matrices_have_the_right_shape(subject: DatasetSubject) -> None:
+    dataset = subject.dataset
+    labels = len(dataset.label_texts)
+    for name, matrix, texts in (
+        ("train.targets", dataset.train.targets, dataset.train.texts),
+        ("test.targets", dataset.test.targets, dataset.test.texts),
+        ("ignore_train", dataset.ignore_train, dataset.train.texts),
+        ("ignore_test", dataset.ignore_test, dataset.test.texts),
+    ):
+        require(isinstance(matrix, sp.csr_array), f"{name} is a {type(matrix).__name__}, expected csr_array")
+        require(matrix.shape == (len(texts), labels), f"{name} is {matrix.shape}, expected {(len(texts), labels)}")
+        require(bool((matrix.data == 1).all()), f"{name} holds values other than 1")
+
+
+@DATASET_RULES.rule("The card has the sizes and the name of the data.", "make the card with `self.draft.card(...)`")
+def the_card_is_right(subject: DatasetSubject) -> None:
+    dataset = subject.dataset
+    card = dataset.card
+    sizes = len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)
+    found = card.num_train, card.num_test, card.num_labels
+    require(found == sizes, f"the card says {found} training queries, test queries and labels, the data {sizes}")
+    require(card.name == subject.source.name, f"the card's name is {card.name!r}, expected {subject.source.name!r}")
+
+
+@DATASET_RULES.rule("Texts are str.", "decode bytes, and replace a missing text by an empty one")
+def texts_are_texts(subject: DatasetSubject) -> None:
+    dataset = subject.dataset
+    places: Sequence[tuple[str, Sequence[Any]]] = (
+        ("train.texts", dataset.train.texts),
+        ("test.texts", dataset.test.texts),
+        ("label_texts", dataset.label_texts),
+    )
+    for name, texts in places:
+        wrong = next((place for place, text in enumerate(texts) if not isinstance(text, str)), None)
+        require(wrong is None, f"{name}[{wrong}] is not a str")
+
+
+@DATASET_RULES.rule("Reading twice gives the same data.", "draw at random from a fixed seed, and sort what files list")
+def reading_is_repeatable(subject: DatasetSubject) -> None:
+    first, second = content_hash(subject.dataset), content_hash(subject.source.read(subject.data))
+    require(first == second, "the content hash differs between two reads")
+
+
+class EvaluatorSubject:
+    """An evaluator, and the hits of random predictions of 12 queries for 20 labels; two queries have no true label."""
+
+    def __init__(self, evaluator: Any) -> None:
+        self.evaluator = evaluator
+
+    def hits(self, order: np.ndarray | None = None, empty: bool = False) -> Hits:
+        """The hits, with queries in `order` [N]; with `empty` no query has a true label."""
+        rng = np.random.default_rng(0)
+        indices = np.stack([rng.permutation(20)[:10] for _ in range(12)]).astype(np.int32)
+        scores = np.tile(np.linspace(1, 0, 10, dtype=np.float32), (12, 1))
+        truth = (rng.random((12, 20)) < 0.2).astype(np.float32) * (0 if empty else 1)
+        truth[[3, 7]] = 0
+        order = np.arange(12) if order is None else order
+        predictions, targets = Predictions(indices[order], scores[order]), sp.csr_array(truth[order])
+        card = DatasetCard(name="check", num_train=100, num_test=12, num_labels=20)
+        return find_hits(predictions, targets, np.linspace(5, 1, 20), np.arange(20), card)
+
+
+EVALUATOR_RULES: RuleSet[EvaluatorSubject] = RuleSet("An evaluator")
+
+
+@EVALUATOR_RULES.rule("`compute(hits, k)` is a fraction in 0..1.", "divide by what the metric can reach at most")
+def values_are_fractions(subject: EvaluatorSubject) -> None:
+    for k in (1, 3, 10):
+        value = float(subject.evaluator.compute(subject.hits(), k))
+        require(0 <= value <= 1, f"{subject.evaluator.name}@{k} is {value}")
+
+
+@EVALUATOR_RULES.rule("Queries without true labels are allowed.", "return 0 where the denominator is 0")
+def queries_without_labels_are_handled(subject: EvaluatorSubject) -> None:
+    value = float(subject.evaluator.compute(subject.hits(empty=True), 5))
+    require(0 <= value <= 1, f"{subject.evaluator.name}@5 is {value} if no query has a true label")
+
+
+@EVALUATOR_RULES.rule("A metric does not depend on the order of the queries.", "use hits.queries only to group hits")
+def the_order_of_queries_does_not_matter(subject: EvaluatorSubject) -> None:
+    first = float(subject.evaluator.compute(subject.hits(), 5))
+    second = float(subject.evaluator.compute(subject.hits(np.arange(12)[::-1]), 5))
+    require(abs(first - second) < 1e-9, f"{first}, then {second} with the queries in reverse order")
+
+
+@EVALUATOR_RULES.rule("All evaluators share one `Hits`: `compute` does not change it.", "copy what has to be changed")
+def hits_are_not_changed(subject: EvaluatorSubject) -> None:
+    hits = subject.hits()
+    parts = (hits.queries, hits.ranks, hits.labels, hits.predictions.indices, hits.predictions.scores, hits.truth.data)
+    before = [part.copy() for part in parts]
+    subject.evaluator.compute(hits, 5)
+    require(all(np.array_equal(*pair) for pair in zip(parts, before, strict=True)), "compute changed an array of hits")
+
+
+@EVALUATOR_RULES.rule(
+    "`terms(hits, k)` returns `MetricTerms(numerator, denominator)`, float64: a term per query [N], or per label [L].",
+    "return a term for every query or every label, also for one without hits, or leave `terms` out",
+)
+def terms_give_the_value(subject: EvaluatorSubject) -> None:
+    terms = getattr(subject.evaluator, "terms", None)
+    if terms is None:
+        raise NotApplicableError("it has no method `terms`, so its metrics get no intervals")
+    hits = subject.hits()
+    found = terms(hits, 5)
+    require(isinstance(found, MetricTerms), f"terms returned {type(found).__name__}")
+    shapes = np.shape(found.numerator), np.shape(found.denominator)
+    expected = (((12,), (12,)), ((20,), (20,)))
+    require(shapes in expected, f"terms of the shapes {shapes}, expected (12,) for 12 queries or (20,) for 20 labels")
+    value = float(subject.evaluator.compute(hits, 5))
+    require(abs(found.value - value) < 1e-9, f"the terms give {found.value}, compute gives {value}")

@@ -1,0 +1,372 @@
+"""The rules of every method. Legend: N queries, k predicted labels."""
+
+from __future__ import annotations
+
+import ast
+import os
+import random
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import BaseModel
+
+from xmcbench.data.prepared import find_source, prepared_directory
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import check_predictions
+from xmcbench.plugins.registry import Registered
+from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
+from xmcbench.runs.conformance.second_process import Task, run_tasks
+from xmcbench.runs.conformance.tiny_data import NUM_LABELS, ODD, ONE_LABEL, ORDINARY
+from xmcbench.runs.conformance.tiny_trial import BUDGET, TinyTrial
+from xmcbench.runs.file_guard import forbid_test_files
+from xmcbench.runs.repeated_predictions import Sample, differs
+from xmcbench.trial.meter import metering, uncharged_work
+from xmcbench.trial.method import Method
+from xmcbench.trial.plugin_code import code_files
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record_fields import why_not_recordable
+from xmcbench.trial.run import Progress, TrainingLog
+
+K = 5
+
+
+class Interrupted(Exception):
+    """Ends a training, as a kill would."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method that was fitted on a tiny dataset, and what it charged."""
+
+    trial: TinyTrial
+    method: Method
+    log: TrainingLog
+
+    def predict(self, k: int = K) -> Predictions:
+        """Predictions for the test queries [N, k]. Raises if they break the contract of `Predictions`."""
+        texts, num_labels = list(self.trial.dataset.test.texts), len(self.trial.dataset.label_texts)
+        k = min(k, num_labels)
+        found = self.method.predict(texts, k)
+        require(isinstance(found, Predictions), f"predict returned {type(found).__name__}")
+        require(
+            found.indices.shape == (len(texts), k),
+            f"predictions of shape {found.indices.shape}, expected (queries, k) = {(len(texts), k)}",
+        )
+        check_predictions(found, len(texts), num_labels)
+        return found
+
+
+class MethodSubject:
+    """A registered method with settings, and a folder to train it in."""
+
+    def __init__(self, registered: Registered, settings: Mapping[str, Any], folder: Path) -> None:
+        self.registered = registered
+        self.trial = TinyTrial(registered.name, dict(settings), folder, ORDINARY)
+        self.folder = folder
+        method = self.trial.build()  # wrong settings are an error before any check
+        if reason := method.skip(self.trial.dataset.card):
+            raise XMCBenchError(f"method {registered.name!r} cannot be checked here: {reason}")
+
+    @cached_property
+    def fitted(self) -> Fitted:
+        return self.fit(self.trial)
+
+    def fit(self, trial: TinyTrial) -> Fitted:
+        method = trial.build()
+        return Fitted(trial, method, trial.fit(method))
+
+    def fit_on(self, dataset: str) -> Fitted:
+        """The method fitted on another tiny dataset."""
+        trial = replace(self.trial, dataset_name=dataset)
+        if reason := trial.build().skip(trial.dataset.card):
+            raise NotApplicableError(reason)
+        return self.fit(trial)
+
+    @cached_property
+    def saved(self) -> Path:
+        """The folder of the saved model."""
+        folder = self.folder / "model"
+        folder.mkdir()
+        self.fitted.method.save(folder)
+        return folder
+
+    @cached_property
+    def second_process(self) -> Mapping[str, Predictions]:
+        """Predictions made in another process, with another hash seed: "fitted" there, and of the "loaded" model."""
+        elsewhere = self.folder / "second"
+        trial = replace(self.trial, name="second process", folder=elsewhere)
+        environment = {**os.environ, "PYTHONHASHSEED": "12345", "HOME": str(elsewhere / "home")}
+        moved = shutil.copytree(self.saved, elsewhere / "model")
+        with _away(self.saved), _away(self.folder / "checkpoints"):
+            return run_tasks([Task(trial, K, self.folder / "second.npz", moved)], environment)
+
+
+@contextmanager
+def _away(folder: Path) -> Iterator[None]:
+    """The folder under another name in the block: a model is all in the folder that it was saved in."""
+    away = folder.rename(folder.with_name(f"{folder.name}-away"))
+    try:
+        yield
+    finally:
+        away.rename(folder)
+
+
+RULES: RuleSet[MethodSubject] = RuleSet("A method")
+
+
+@RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
+def settings_are_immutable(subject: MethodSubject) -> None:
+    config = subject.trial.build().config
+    require(bool(config.model_config.get("frozen")), f"{type(config).__name__} is not frozen")
+    require(config.model_config.get("extra") == "forbid", f"{type(config).__name__} accepts unknown keys")
+    for place, kind in _mutable_parts(config, ""):
+        raise BrokenRuleError(f"the setting {place} is a {kind}, which can be changed")
+
+
+def _mutable_parts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Place and type of each list, set or model that is not frozen; free-form mappings are left out."""
+    if isinstance(value, list | set):
+        yield place, type(value).__name__
+    elif isinstance(value, BaseModel):
+        if not value.model_config.get("frozen"):
+            yield place, f"{type(value).__name__} that is not frozen"
+        for name in type(value).model_fields:
+            yield from _mutable_parts(getattr(value, name), f"{place}.{name}".lstrip("."))
+    elif isinstance(value, tuple):
+        for number, part in enumerate(value):
+            yield from _mutable_parts(part, f"{place}[{number}]")
+
+
+@RULES.rule(
+    "`Config` is a pydantic model: frozen, unknown keys refused.",
+    "give every setting a type that pydantic writes as JSON and reads again",
+)
+def settings_survive_json(subject: MethodSubject) -> None:
+    config = subject.trial.build().config
+    again = type(config).model_validate_json(config.model_dump_json(), strict=True)
+    require(again == config, f"{config!r} becomes {again!r}")
+
+
+@RULES.rule(
+    "`predict(texts, k)` returns `[N, k]` label ids and scores, best first, equal scores by ascending label, no label "
+    "twice; -1 and -inf pad a row that has fewer.",
+    "rank the scores with xmcbench.rank",
+)
+def predictions_are_ranked(subject: MethodSubject) -> None:
+    for k in (1, K, NUM_LABELS):
+        subject.fitted.predict(k)
+
+
+@RULES.rule("`fit` leaves `self.config` as it is.", "copy what fit has to change")
+def fit_leaves_the_settings(subject: MethodSubject) -> None:
+    before, after = subject.trial.build().config, subject.fitted.method.config
+    require(before == after, f"{before!r} before, {after!r} after")
+
+
+@RULES.rule(
+    "It keeps to `run.budget`, charging `run.ledger` as it goes.",
+    "stop when run.ledger.fraction(run.budget) reaches 1; charge steps and encoder_tokens to run.ledger",
+)
+def the_budget_is_kept(subject: MethodSubject) -> None:
+    ledger = subject.fitted.log.ledger
+    over = ledger.over(BUDGET)
+    require(not over, f"charged {over}, allowed {BUDGET.limits()} and one step more")
+    charged = ledger.steps or ledger.encoder_tokens or ledger.flops or ledger.stage_seconds
+    parameters = subject.fitted.method.num_parameters
+    require(bool(charged) or not parameters, f"{parameters} parameters were trained, and nothing was charged")
+
+
+@RULES.rule(
+    "What it charges is what the harness counts: tokens through the encoder, steps of optimisers, seconds.",
+    "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
+)
+def all_work_is_charged(subject: MethodSubject) -> None:
+    trial, log = replace(subject.trial, name="metered"), TrainingLog()
+    method = trial.build()
+    with metering() as meter, log.ledger.stage("prepare"):
+        trial.fit(method, log=log)
+    problem = why_not_recordable(log.ledger.as_dict(), log.curve)
+    problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
+    require(not problem, problem)
+    with metering() as meter:
+        method.predict(list(trial.dataset.test.texts), K)
+    require(not meter.updates, "predict trained")
+
+
+@RULES.rule(
+    "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
+)
+def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
+    for path in code_files(subject.registered.thing):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
+
+
+def _reads_environment(node: ast.AST) -> bool:
+    """Whether a node of Python code is `os.getenv`, `os.environ.get` or a value of `os.environ`."""
+    if isinstance(node, ast.Subscript):
+        return isinstance(node.ctx, ast.Load) and ast.unparse(node.value) == "os.environ"
+    return isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.getenv", "os.environ.get", "os.environ.items")
+
+
+@RULES.rule("`predict` returns the same whenever it is asked.", "draw nothing at random in predict, change no state")
+def predictions_repeat(subject: MethodSubject) -> None:
+    require_same(subject.fitted.predict(), subject.fitted.predict(), "the first call", "the second")
+
+
+@RULES.rule(
+    "Queries arrive shuffled: an answer must not depend on its neighbours.",
+    "compute each row from its own text alone: no statistics over the batch in predict",
+)
+def predictions_do_not_depend_on_other_queries(subject: MethodSubject) -> None:
+    fitted = subject.fitted
+    texts = list(fitted.trial.dataset.test.texts)
+    found = fitted.predict()
+    Sample(texts, found).check_order(fitted.method)
+    for row in (0, len(texts) - 1):
+        Sample(texts[row : row + 1], Predictions(found.indices[[row]], found.scores[[row]])).check_order(fitted.method)
+
+
+@RULES.rule('Randomness comes from `run.rng("purpose")` or `run.seed`. Nothing global.', "use run.rng in place of it")
+def no_global_generator_is_used(subject: MethodSubject) -> None:
+    np.random.seed(1)  # noqa: NPY002
+    random.seed(1)
+    before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
+    again = subject.fit(replace(subject.trial, name="again"))
+    after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
+    require(before[0] == after[0], "fit draws from the module random")
+    require(before[1] == after[1], "fit draws from numpy.random")
+    require_same(subject.fitted.predict(), again.predict(), "the first training", "the second with the same seed")
+
+
+@RULES.rule(
+    "One seed gives one result, also in another process.",
+    "iterate over sorted(...) in place of a set, and use no time, address or hash()",
+)
+def another_process_trains_the_same(subject: MethodSubject) -> None:
+    require_same(subject.fitted.predict(), subject.second_process["fitted"], "this process", "another process")
+
+
+@RULES.rule(
+    "One seed gives one result, also in another process.",
+    "keep in run.cache, and nowhere else, only what does not depend on the seed",
+)
+def seeds_share_nothing(subject: MethodSubject) -> None:
+    other = replace(subject.trial, name="other seed", seed=1)
+    elsewhere = replace(other, folder=subject.folder / "elsewhere")
+    after, home = subject.fit(other), os.environ.get("HOME", "")
+    os.environ["HOME"] = str(elsewhere.folder)
+    try:
+        alone = subject.fit(elsewhere)
+    finally:
+        os.environ["HOME"] = home
+    require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
+
+
+@RULES.rule(
+    "`save` and `load` use JSON, npz or safetensors, never pickle.", "write arrays with numpy.savez or safetensors"
+)
+def the_model_is_saved_without_pickle(subject: MethodSubject) -> None:
+    for path in sorted(subject.saved.rglob("*")):
+        if path.is_file():
+            with path.open("rb") as file:
+                start = file.read(4096)
+            pickled = (start[:1] == b"\x80" and start[1:2] in b"\x02\x03\x04\x05") or b"data.pkl" in start
+            require(not pickled, f"{path.name} holds a pickle")
+
+
+@RULES.rule("`load` restores what `save` wrote.", "save everything that predict reads, and read it all in load")
+def the_loaded_model_predicts_the_same(subject: MethodSubject) -> None:
+    require_same(
+        subject.fitted.predict(),
+        subject.second_process["loaded"],
+        "the fitted model",
+        "the loaded one in a new process",
+    )
+
+
+@RULES.rule(
+    "What it writes to `run.checkpoint` is there again when a killed trial is resumed.",
+    "write whole files with xmcbench.atomic_write, restore all state from them, or start again from nothing",
+)
+def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
+    trial = replace(subject.trial, name="resumed")
+    reports = 0
+
+    def interrupt(_: Progress) -> None:
+        nonlocal reports
+        reports += 1
+        if reports == 2:
+            raise Interrupted
+
+    with _checkpoint_every_step():
+        try:
+            trial.fit(trial.build(), interrupt)
+        except Interrupted:
+            resumed = subject.fit(trial)
+            require_same(subject.fitted.predict(), resumed.predict(), "the unbroken training", "the resumed one")
+            steps = subject.fitted.log.ledger.steps, resumed.log.ledger.steps
+            require(steps[0] == steps[1], f"{steps[0]} steps charged by the unbroken training, {steps[1]} by the other")
+            return
+    raise NotApplicableError("fit reports progress at most once")
+
+
+@contextmanager
+def _checkpoint_every_step() -> Iterator[None]:
+    """Have embedding methods write a checkpoint after each step."""
+    resume: Any = sys.modules.get("xmcbench.engine.training.resume")
+    if resume is None:
+        yield
+        return
+    seconds, resume.SECONDS = resume.SECONDS, -1.0
+    try:
+        yield
+    finally:
+        resume.SECONDS = seconds
+
+
+@RULES.rule(
+    "`fit(train, run)` sees `TrainingData`. The method does not read the dataset's files.",
+    "take texts, targets and label texts from `train`",
+)
+def no_test_file_is_read(subject: MethodSubject) -> None:
+    trial = replace(subject.trial, name="guarded")
+    trial.dataset.training_data()
+    prepared = prepared_directory(find_source(trial.dataset_name, trial.data), trial.data, trial.cache)
+    with forbid_test_files(trial.data / trial.dataset_name, prepared, "fit or predict"):
+        subject.fit(trial).method.predict(["a query"], 1)
+
+
+ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
+
+
+@RULES.rule("Queries and labels may lack pairs; texts may be empty, equal, long, or of any script.", ODD_REMEDY)
+def odd_texts_are_handled(subject: MethodSubject) -> None:
+    subject.fit_on(ODD).predict()
+
+
+@RULES.rule("A dataset may have a single label.", ODD_REMEDY)
+def a_single_label_is_handled(subject: MethodSubject) -> None:
+    subject.fit_on(ONE_LABEL).predict()
+
+
+def require_same(first: Predictions, second: Predictions, one: str, other: str) -> None:
+    """Raise `BrokenRuleError` if predictions [N, k] differ by more than rounding; `one` and `other` name them."""
+    require(
+        first.indices.shape == second.indices.shape,
+        f"{one} gives the shape {first.indices.shape}, {other} {second.indices.shape}",
+    )
+    wrong_N = differs(first, second)
+    if wrong_N.any():
+        row = int(np.argmax(wrong_N))
+        raise BrokenRuleError(
+            f"{int(wrong_N.sum())} of {len(wrong_N)} queries differ between {one} and {other}; query {row} gets "
+            f"{first.indices[row, :3].tolist()}, then {second.indices[row, :3].tolist()}"
+        )

@@ -1,0 +1,119 @@
+"""Progress of a run: bars on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from xmcbench.runs.terminal import echo, escaped
+
+if TYPE_CHECKING:
+    from xmcbench.runs.plan import Display, PlannedTrial
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.run import TrialProgress
+
+TENTHS = 10  # a plain line for every tenth of a stage
+
+
+@contextmanager
+def display() -> Iterator[Display]:
+    """A display on standard output: bars on a terminal, else lines."""
+    if not sys.stdout.isatty():
+        yield Lines()
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console()) as bars:
+        yield Bars(bars)
+
+
+class Lines:
+    """Prints a line when a trial starts, at each tenth of a stage, and when it ends."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, int]] = {}  # stage and tenth printed last, by key of running trial
+        self._left = ""
+
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self._last[planned.trial.key] = ("", -1)
+        echo(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}")
+
+    def wait(self, planned: PlannedTrial) -> None:
+        echo(f"  {_name(planned)}: waiting for another run that holds it")
+
+    def expect(self, seconds: float) -> None:
+        self._left = f" (run: {_about(seconds)} left)"
+
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        now = (progress.stage, int(progress.fraction * TENTHS))
+        if now != self._last[planned.trial.key]:
+            self._last[planned.trial.key] = now
+            line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
+            echo(f"  {self._which(planned)}{line}{self._left}")
+
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        echo(f"  {self._which(planned)}{_outcome(record)}")
+        del self._last[planned.trial.key]
+
+    def _which(self, planned: PlannedTrial) -> str:
+        """The name of the trial, if several run."""
+        return f"{_name(planned)}: " if len(self._last) > 1 else ""
+
+
+class Bars:
+    """One bar per running trial; a finished trial becomes a line above the bars."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+        self._tasks: dict[str, tuple[TaskID, str]] = {}  # of running trials, by key
+        self._run = bars.add_task("run", total=None, visible=False, note="")
+
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        name = f"[{number}/{total}] {_name(planned)}"
+        self._bars.update(self._run, completed=number - 1, total=total)
+        task = self._bars.add_task(name, total=1.0, note=str(planned.action))
+        self._tasks[planned.trial.key] = task, name
+
+    def wait(self, planned: PlannedTrial) -> None:
+        self._bars.console.print(Text(f"{_name(planned)}: waiting for another run that holds it"))
+
+    def expect(self, seconds: float) -> None:
+        self._bars.update(self._run, visible=True, note=f"{_about(seconds)} left")
+
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        task, _ = self._tasks[planned.trial.key]
+        note = f"{escaped(progress.stage)} {_figures(progress)}"
+        self._bars.update(task, completed=progress.fraction, note=note)
+
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        task, name = self._tasks.pop(planned.trial.key)
+        self._bars.remove_task(task)
+        self._bars.console.print(Text(f"{name}: {_outcome(record)}"))
+
+
+def _name(planned: PlannedTrial) -> str:
+    return escaped(f"{planned.trial.dataset}/{planned.trial.label} seed {planned.trial.seed}")
+
+
+def _about(seconds: float) -> str:
+    """A duration that is an estimate, in words."""
+    if seconds < 90:
+        return f"about {max(10, round(seconds, -1)):.0f} s"
+    minutes = round(seconds / 60)
+    return f"about {minutes} min" if minutes < 90 else f"about {seconds / 3600:.1f} h"
+
+
+def _figures(progress: TrialProgress) -> str:
+    return escaped(" ".join(f"{name}={value:.4g}" for name, value in progress.metrics.items()))
+
+
+def _outcome(record: Record) -> str:
+    """The status of the trial and, for a failure, the path of its log."""
+    from xmcbench.runs.plan import explain
+
+    return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

@@ -1,0 +1,215 @@
+"""Plans the trials of a suite and runs those that the store does not hold yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from xmcbench.data.dataset import DatasetCard
+from xmcbench.data.prepared import default_cache_dir, load_card
+from xmcbench.errors import XMCBenchError
+from xmcbench.files.secrets import redacted
+from xmcbench.runs.executor import Executor, InProcess
+from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
+from xmcbench.suite.resources import Needs, Share
+from xmcbench.suite.suite import Suite, load_suite
+from xmcbench.trial.build import build_method
+from xmcbench.trial.plugin_code import CHANGED, plugin_code, plugin_digest
+from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
+
+if TYPE_CHECKING:
+    from xmcbench.runs.job import Job
+    from xmcbench.runs.running_trial import Task
+
+LARGE_DATASET = 100_000  # queries or labels
+# The records of trials that are not run: status, and type of the failure.
+OUTCOMES = {Action.SKIP: (Status.SKIPPED, "Skipped"), Action.TOO_LARGE: (Status.TOO_LARGE, "TooLarge")}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a run: the options of `xmcbench run`."""
+
+    suite: Path
+    data: Path
+    store: Path
+    cache: Path = field(default_factory=default_cache_dir)  # of prepared datasets
+    sets: Sequence[str] = ()
+    datasets: Sequence[str] = ()
+    only: str = "*"
+    retry: bool = False
+    changed: bool = False  # train again where the plugin's code changed and its version did not
+    debug: bool = False
+    encoder: str | None = None  # in place of the suite's
+    executor: Executor | None = None  # None: subprocesses of this machine
+    parallel: int = 1  # trials at once in subprocesses of this machine
+    share: Share = field(default_factory=Share)  # resources of each trial; overrides the suite's
+    command: Sequence[str] = ()
+
+
+class Runner:
+    """Runs one suite on one store."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.store = Store(settings.store.absolute())
+        self.suite: Suite = load_suite(
+            settings.suite,
+            settings.data,
+            sets=settings.sets,
+            datasets=settings.datasets,
+            encoder=settings.encoder,
+        )
+        self.chosen: dict[str, dict[str, Any]] = {}  # how tuning chose the configurations of trials, by key
+
+    def plan(self) -> list[PlannedTrial]:
+        """The plan of the suite's trials. Runs nothing, and writes nothing but prepared datasets."""
+        trials = self.suite.trials({name: card.content_hash for name, card in self.cards.items()})
+        return self.plan_trials(select(trials, self.settings.only))
+
+    @cached_property
+    def cards(self) -> dict[str, DatasetCard]:
+        """The cards of the suite's datasets, by name."""
+        settings = self.settings
+        return {name: load_card(name, settings.data, settings.cache) for name in self.suite.datasets}
+
+    def plan_trials(self, trials: Sequence[Trial]) -> list[PlannedTrial]:
+        """The plan of `trials`, which are on datasets of the suite."""
+        clocked = [trial.label for trial in trials if trial.budget.device_seconds is not None]
+        if self.settings.parallel > 1 and clocked:
+            raise XMCBenchError(
+                f"--parallel {self.settings.parallel}: the budget of {clocked[0]} limits device_seconds, and trials "
+                "side by side slow each other down; expected another limit"
+            )
+        first = {trial.key: trial for trial in reversed(trials)}
+        return [self._plan_trial(trial, first[trial.key], self.cards) for trial in trials]
+
+    def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
+        """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
+        from xmcbench.runs.local import LocalExecutor
+        from xmcbench.runs.schedule import Schedule
+        from xmcbench.runs.time_left import TimeLeft
+
+        todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+        local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
+        executor = self.settings.executor or local
+        schedule = Schedule(self.store, executor, display, self.needs, self._task, TimeLeft(plan))
+        finished = schedule.run(todo)
+        records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
+        return [
+            record.model_copy(update={"trial": planned.trial}) for planned, record in zip(plan, records, strict=True)
+        ]
+
+    def _plan_trial(self, trial: Trial, first: Trial, cards: Mapping[str, DatasetCard]) -> PlannedTrial:
+        record = self.store.record(trial.key)
+        if trial is not first:
+            return PlannedTrial(trial, Action.HIT, f"the same trial as {first.label}", record)
+        if reason := build_method(trial).skip(cards[trial.dataset]):
+            return PlannedTrial(trial, Action.SKIP, reason, record)
+        ended = record if record is not None and record.status is not Status.SKIPPED else None
+        if ended and ended.status is Status.OK:
+            changed = plugin_digest(trial) != ended.code_digest if ended.code_digest else False
+            if changed and self.settings.changed:
+                return PlannedTrial(trial, Action.RUN, f"again: {CHANGED}", record)
+            remark = f"; {CHANGED}: --changed trains it again" if changed else ""
+            return PlannedTrial(trial, Action.HIT, f"run {ended.ended[:10]}{remark}", record)
+        if ended and not self.settings.retry:
+            if ended.status is Status.TOO_LARGE and ended.failure:
+                return PlannedTrial(trial, Action.TOO_LARGE, ended.failure.message, record)
+            return PlannedTrial(trial, Action.FAILED, f"{explain(ended)}; --retry runs it again", record)
+        if reason := self._too_large(trial):
+            return PlannedTrial(trial, Action.TOO_LARGE, reason, record)
+        if ended:
+            return PlannedTrial(trial, Action.RUN, f"again after {ended.status}", record)
+        if self.store.in_flight(trial.key):
+            return PlannedTrial(trial, Action.RESUME, "started before", record)
+        older = self._records_of_any_version.get(trial.key_of_any_version)
+        reason = older.older_than(trial.versions) if older else ""
+        return PlannedTrial(trial, Action.RUN, f"again: {reason}" if reason else "", record)
+
+    def too_long(self, plan: Sequence[PlannedTrial]) -> list[str]:
+        """A line for each trial to run that this machine is predicted not to end within the suite's time limit.
+
+        Predicted are trials of large datasets and those whose memory is limited: planning the others would take as
+        long as running many of them. On Ray nothing is predicted, since this machine trains nothing.
+        """
+        todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+        first = {(trial.dataset, trial.label): trial for trial in reversed(todo) if self._worth_planning(trial)}
+        if self.settings.executor is not None or not first:
+            return []
+        from xmcbench.engine.planning.trials import predicted_too_long  # imports torch
+
+        settings, limit = self.settings, self.suite.timeout
+        reasons = (
+            predicted_too_long(trial, settings.data, settings.cache, self.needs(trial).workers, limit)
+            for trial in reversed(first.values())
+        )
+        return [reason for reason in reasons if reason]
+
+    def _worth_planning(self, trial: Trial) -> bool:
+        card = self.cards[trial.dataset]
+        return trial.budget.peak_bytes is not None or max(card.num_train, card.num_labels) > LARGE_DATASET
+
+    @cached_property
+    def _records_of_any_version(self) -> dict[str, Record]:
+        """The newest record of each trial in the store, of any version of the code."""
+        records = sorted(self.store.records(), key=lambda record: record.ended)
+        return {record.trial.key_of_any_version: record for record in records}
+
+    def _too_large(self, trial: Trial) -> str | None:
+        """Why a worker of this trial would need more memory than its budget allows, or None."""
+        if trial.budget.peak_bytes is None:
+            return None
+        from xmcbench.engine.planning.trials import predicted_too_large  # imports torch
+
+        settings, workers = self.settings, self.needs(trial).workers
+        return predicted_too_large(trial, settings.data, settings.cache, workers)
+
+    def outcome(self, planned: PlannedTrial) -> Record:
+        """The record of a trial that is not run."""
+        status, kind = OUTCOMES.get(planned.action, (None, ""))
+        if status and (planned.record is None or planned.record.status is not status):
+            from xmcbench.runs.attempt import Attempt
+
+            failure = Failure(type=kind, message=planned.reason)
+            record = Attempt(self.job(planned.trial)).record(status, failure=failure)
+            self.store.write_record(record)
+            return record
+        known = planned.record or self.store.record(planned.trial.key)
+        assert known is not None, "a trial that is not run has a record by now"
+        return known
+
+    def needs(self, trial: Trial) -> Needs:
+        """The resources of a trial on this run."""
+        return self.suite.needs(trial, self.settings.share)
+
+    def _task(self, planned: PlannedTrial, report: Callable[[TrialProgress], None]) -> Task:
+        """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
+        from xmcbench.runs.running_trial import Task
+
+        job = self.job(planned.trial)
+        self.store.drop_record(planned.trial.key)
+        self.store.write_json(planned.trial.key, "trial.json", job)
+        return Task(job, self.needs(planned.trial), self.suite.timeout, report)
+
+    def job(self, trial: Trial) -> Job:
+        from xmcbench.runs.job import Job
+
+        return Job(
+            trial=trial,
+            suite=self.suite.name,
+            metrics=self.suite.metrics,
+            data=self.settings.data.absolute(),
+            cache=self.settings.cache.absolute(),
+            store=self.store.root,
+            chosen=self.chosen.get(trial.key, {}),
+            command=redacted(self.settings.command),
+            plugin=plugin_code(trial),
+            side_by_side=self.settings.parallel,
+        )

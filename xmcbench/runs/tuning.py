@@ -1,0 +1,221 @@
+"""Chooses the settings of a method by short trials. Optuna proposes samples, and its pruner or Ray Tune's scheduler
+decides which of them continue.
+
+A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
+quality is that of its best evaluation on held-out training queries. With successive halving (Li et al., 2020) a sample
+starts with a part of the budget; while it is among the best, it is trained again with `reduction` times as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.plugins.extras import import_extra
+from xmcbench.runs.tuning_journal import Noted, read_journal
+from xmcbench.suite.tuning import Range, Tune
+from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.run import derive_seed
+from xmcbench.trial.trial import Trial
+
+COSTS = ("encoder_tokens", "flops", "device_seconds", "steps", "teacher_calls")
+ATTEMPTS = 100  # at a sample that differs from all before it; a small space may hold no other
+Resolve = Callable[[dict[str, Any]], dict[str, Any]]  # a configuration with its defaults filled in
+RunSearch = Callable[["Search"], None]  # runs all samples of a search
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A configuration that was tried, with the record of its largest budget."""
+
+    number: int
+    settings: dict[str, Any]
+    record: Record
+    quality: float  # nan if it has none
+
+    def as_dict(self) -> dict[str, Any]:
+        """The sample as a record keeps it."""
+        quality = self.quality if math.isfinite(self.quality) else None
+        budget = self.record.trial.budget.limits()
+        return {"settings": self.settings, "quality": quality, "trial": self.record.key, "budget": budget}
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best sample of a method, and the trials that it took to find it."""
+
+    best: Sample
+    samples: tuple[Sample, ...]
+    records: tuple[Record, ...]
+    tune: Tune
+    metric: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of a record: how the configuration was chosen, and what all samples spent."""
+        spent = {name: sum(float(record.spent.get(name, 0)) for record in self.records) for name in COSTS}
+        return {
+            "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",
+            "metric": self.metric,
+            "on": self.best.record.selection_split,
+            "settings": self.best.settings,
+            "quality": self.best.quality,
+            "samples": [sample.as_dict() for sample in self.samples],
+            "spent": {name: cost for name, cost in spent.items() if cost},
+        }
+
+
+def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch, journal: Path) -> Chosen:
+    """Tune the trial `base` of the method that the suite calls `entry`; `run` runs the samples.
+
+    Raises XMCBenchError if no sample has a metric to choose by.
+    """
+    search = Search(base, tune, entry, resolve, journal)
+    run(search)
+    samples = search.samples()
+    scored = [sample for sample in samples if math.isfinite(sample.quality)]
+    if not scored:
+        raise XMCBenchError(
+            f"tune: no sample of {base.label} on {base.dataset} has {search.metric} on held-out queries"
+        )
+    # Qualities are compared among the samples with the largest budget.
+    best = max(scored, key=lambda sample: (_size(sample), sample.quality, -sample.number))
+    return Chosen(best, tuple(samples), tuple(search.records.values()), tune, search.metric)
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A sample that Optuna proposed."""
+
+    number: int
+    settings: dict[str, Any]
+    asked: Any  # Optuna's trial
+
+
+class Search:
+    """The samples of one method on one dataset: Optuna proposes them, and is told how they ended."""
+
+    def __init__(self, base: Trial, tune: Tune, entry: str, resolve: Resolve, journal: Path) -> None:
+        assert base.selection is not None
+        self.base, self.tune = base, tune
+        self.metric = tune.metric or base.selection.metric
+        self.records: dict[str, Record] = {}  # of the trials of all samples that ended, by key
+        self._resolve, self._path, self.journal = resolve, journal, read_journal(journal)
+        self._budget = tune.budget or base.budget  # the largest that a sample gets
+        self._space = tune.space[entry]
+        self._optuna = import_extra("optuna", "tune", "the key 'tune' of a suite")
+        self._study = _study(self._optuna, tune, derive_seed(tune.seed, entry, base.dataset) % 2**32)
+        self._proposed: list[dict[str, Any]] = []
+
+    @property
+    def rungs(self) -> int:
+        """The number of budgets that a sample gets, one after another, while it is among the best."""
+        most = int(math.log(self.tune.num_samples, self.tune.reduction) + 1e-9)
+        return most + 1 if self.tune.scheduler == "halving" else 1
+
+    def propose(self) -> Proposal:
+        """The next sample. It differs from those before as long as the space has others."""
+        number = len(self._proposed)
+        asked, settings = self._ask()
+        if number < len(self.journal.samples):  # of a tuning that was killed
+            if settings != (noted := self.journal.samples[number].settings):
+                self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+                self._study.enqueue_trial({name: _drawn(self._space[name], value) for name, value in noted.items()})
+                asked, settings = self._study.ask(self._distributions), noted
+        else:
+            self.journal.samples.append(Noted(settings=settings))
+            self.journal.write(self._path)
+        self._proposed.append(settings)
+        return Proposal(number, settings, asked)
+
+    def trial(self, sample: Proposal, rung: int) -> Trial:
+        """A sample's trial with the budget of a rung; the last rung has the whole budget."""
+        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
+        limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
+        return self.base.changed(
+            label=f"{self.base.label}/sample-{sample.number}",
+            config=self._resolve({**self.base.config, **sample.settings}),
+            budget=self._budget.model_copy(update=limits),
+        )
+
+    def report(self, sample: Proposal, rung: int, value: float) -> bool:
+        """Tell Optuna the quality of a sample after a rung; whether its pruner lets the sample go on."""
+        sample.asked.report(value, self.tune.reduction**rung)
+        return math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune()
+
+    def end(self, sample: Proposal, records: Sequence[Record]) -> None:
+        """Tell Optuna and the journal how a sample ended: the records of its rungs."""
+        state, value = self._optuna.trial.TrialState, quality(records[-1], self.metric)
+        if not math.isfinite(value):
+            self._study.tell(sample.asked, state=state.FAIL)
+        elif len(records) < self.rungs:
+            self._study.tell(sample.asked, state=state.PRUNED)
+        else:
+            self._study.tell(sample.asked, value)
+        self.records |= {record.key: record for record in records}
+        self.journal.samples[sample.number].trials = [record.key for record in records]
+        self.journal.write(self._path)
+
+    def samples(self) -> list[Sample]:
+        """The samples that ended, each with the record of its largest budget."""
+        last = [(number, noted, self.records[noted.trials[-1]]) for number, noted in enumerate(self.journal.samples)]
+        return [Sample(number, noted.settings, record, quality(record, self.metric)) for number, noted, record in last]
+
+    def _ask(self) -> tuple[Any, dict[str, Any]]:
+        for attempt in range(1, ATTEMPTS + 1):
+            asked = self._study.ask(self._distributions)
+            settings = {name: _setting(values, asked.params[name]) for name, values in self._space.items()}
+            if settings not in self._proposed or attempt == ATTEMPTS:
+                break
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+        return asked, settings
+
+    @property
+    def _distributions(self) -> dict[str, Any]:
+        return {name: _distribution(self._optuna, values) for name, values in self._space.items()}
+
+
+def quality(record: Record, metric: str) -> float:
+    """The best value of `metric` in the trial's curve, that of the chosen checkpoint; NaN if the curve is empty."""
+    values = [point[metric] for point in record.curve if metric in point]
+    return max(values) if values and record.status in SCORED else math.nan
+
+
+def _study(optuna: Any, tune: Tune, seed: int) -> Any:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    samplers, pruners = optuna.samplers, optuna.pruners
+    sampler = (samplers.TPESampler if tune.searcher == "optuna" else samplers.RandomSampler)(seed=seed)
+    halving = pruners.SuccessiveHalvingPruner(min_resource=1, reduction_factor=tune.reduction)
+    pruner = halving if tune.scheduler == "halving" else pruners.NopPruner()
+    return optuna.create_study(direction="maximize", sampler=sampler, pruner=pruner)
+
+
+def _distribution(optuna: Any, values: Range | list[Any]) -> Any:
+    """The distribution of a setting for Optuna. For a list it is over positions: values may be lists or mappings."""
+    if isinstance(values, list):
+        return optuna.distributions.CategoricalDistribution(range(len(values)))
+    kind = optuna.distributions.IntDistribution if values.whole else optuna.distributions.FloatDistribution
+    return kind(values.low, values.high, log=values.log)
+
+
+def _setting(values: Range | list[Any], drawn: Any) -> Any:
+    """The setting that Optuna drew; fractions are rounded to three digits, which people can read."""
+    if isinstance(values, list):
+        return values[drawn]
+    return drawn if values.whole else min(max(float(f"{drawn:.3g}"), values.low), values.high)
+
+
+def _drawn(values: Range | list[Any], setting: Any) -> Any:
+    """What Optuna draws for a setting: the reverse of `_setting`."""
+    return values.index(setting) if isinstance(values, list) else setting
+
+
+def _size(sample: Sample) -> float:
+    return max(sample.record.trial.budget.spending().values())
+
+
+def _part(limit: float, share: float) -> float:
+    return max(1, round(limit * share)) if isinstance(limit, int) else limit * share

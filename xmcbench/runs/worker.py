@@ -1,0 +1,132 @@
+"""A worker process of a trial, started by `xmcbench.runs.start_worker`: it runs the trial and writes its record."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import InvalidPredictions
+from xmcbench.files.faults import MachineFault, machine_fault
+from xmcbench.files.secrets import redact_output
+from xmcbench.runs.attempt import Attempt
+from xmcbench.runs.job import Job, WorkerRank
+from xmcbench.trial.budget import TooLargeError
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.store import Store, StoreError
+
+FAILED_EXIT = 1  # the trial failed, and its record says why
+DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
+MEETING = "meeting"  # file in a trial's directory over which its workers find each other
+LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
+
+
+class PeerLostError(XMCBenchError):
+    """Raised in a worker whose peer died; only the peer's failure is recorded."""
+
+
+def main(directory: Path, events: int, rank: int, size: int) -> int:
+    """Run the trial in `directory` as worker `rank` of `size`, and write its record there; return the exit code.
+
+    `events` is the file descriptor of a pipe for JSON lines: progress and disk faults.
+    """
+    redact_output()
+    with os.fdopen(events, "w", buffering=1) as pipe:
+        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
+        job = Job.model_validate_json((directory / "trial.json").read_bytes())
+        attempt = Attempt(job, worker=worker, fork=True, own_thread=True)
+        attempt.watch = lambda progress: _send(pipe, as_event(progress))
+        try:
+            record = run_and_record(attempt)
+        except (OSError, StoreError, MachineFault) as problem:
+            _send(pipe, {"disk": str(problem)})
+            return DISK_FAULT_EXIT
+    return FAILED_EXIT if record is not None and record.failure else 0
+
+
+def run_and_record(attempt: Attempt) -> Record | None:
+    """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
+
+    Raises what is not an outcome of the trial: `StoreError` and `MachineFault`, and `PeerLostError`.
+    """
+    directory = Store(attempt.job.store).directory(attempt.job.trial.key)
+    # A worker whose parent was killed may still be ending: two must not write to one directory.
+    with FileLock(directory / f".worker-{attempt.worker.rank}.lock"):
+        return _run(attempt)
+
+
+def _run(attempt: Attempt) -> Record | None:
+    store = Store(attempt.job.store)
+    try:
+        return attempt.perform()
+    except (StoreError, MachineFault):
+        raise
+    except BaseException as problem:
+        if fault := machine_fault(problem):
+            raise StoreError(f"{getattr(problem, 'filename', None) or store.root}: {fault}") from problem
+        if isinstance(problem, KeyboardInterrupt):
+            raise
+        traceback.print_exc()
+        sys.stderr.flush()
+        if attempt.worker.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
+            raise PeerLostError("another worker died") from problem
+        key = attempt.job.trial.key
+        record = attempt.failure(_status(problem), problem, log_tail(store.directory(key)))
+        if first := store.record(key):  # another worker failed before this one
+            return first
+        store.write_record(record)
+        if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
+            shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
+        return record
+
+
+def log_tail(directory: Path) -> str:
+    """The last 2 kB of a trial's log."""
+    try:
+        with (directory / "log.txt").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _in_collective(problem: BaseException) -> bool:
+    """Whether `problem` was raised in a collective of torch: the usual cause is that another worker died."""
+    frames = traceback.extract_tb(problem.__traceback__)
+    return any("torch/distributed/" in frame.filename for frame in frames)
+
+
+def _status(problem: BaseException) -> Status:
+    """The status of a trial that ended with `problem`. Torch's exceptions are known by name: no import of torch."""
+    if isinstance(problem, TooLargeError):
+        return Status.TOO_LARGE
+    names = {kind.__name__ for kind in type(problem).__mro__}
+    if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in str(problem):
+        return Status.OOM
+    return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
+
+
+def as_event(progress: TrialProgress) -> dict[str, Any]:
+    """Progress as JSON types; `TrialProgress(**event)` on the other side."""
+    return {
+        "stage": progress.stage,
+        "fraction": progress.fraction,
+        "metrics": dict(progress.metrics),
+        "spent": progress.spent,
+        "evaluations": progress.evaluations,
+    }
+
+
+def _send(pipe: Any, event: dict[str, Any]) -> None:
+    with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to close
+        pipe.write(json.dumps(event) + "\n")
