@@ -12,7 +12,6 @@ of one run would be taken for the time of a step. Let nothing run beside them.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import subprocess
@@ -24,7 +23,7 @@ from pathlib import Path
 
 import yaml
 from parity import LENGTH, export, make_encoder, their_command
-from report import report
+from report import options, report
 
 from xmcbench.data import load
 from xmcbench.trial.store import Store
@@ -66,10 +65,11 @@ def ours(name: str, steps: int, batch: int, limit: float, precision: str, data: 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(
+        __doc__, dataset=("catalog-16k", "made data"), batch=512, repeats=3,
+        out=Path("benchmarks/results/all_labels"),
+    )  # fmt: skip
     parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
-    parser.add_argument("--dataset", default="catalog-16k", help="made data")
-    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--steps", nargs=2, type=int, default=[2, 4], help="of the two runs of each side")
     parser.add_argument(
         "--limits",
@@ -80,8 +80,6 @@ def main() -> None:
         help="activations that ours keeps",
     )
     parser.add_argument("--precision", choices=["float32", "bf16"], default="float32", help="of ours")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/all_labels"))
     asked = parser.parse_args()
     out, data = asked.out.absolute(), asked.code.absolute() / "Datasets"
     dataset, names = load(asked.dataset, data, out / "cache"), [f"all-labels-{steps}" for steps in asked.steps]

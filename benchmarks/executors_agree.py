@@ -13,27 +13,21 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from report import report
+from report import options, report
 
 from xmcbench.runs.executor import Executor
 from xmcbench.runs.local import LocalExecutor
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
-from xmcbench.trial.run import Progress
 
 COUNTED = ("steps", "queries", "encoder_tokens")
 
 
-class Told:
+class Told(Display):
     """A display of a line a trial."""
-
-    def begin(self, planned: PlannedTrial, number: int, total: int) -> None: ...
-    def wait(self, planned: PlannedTrial) -> None: ...
-    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
-    def expect(self, seconds: float) -> None: ...
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         print(f"{planned.trial.label}: {record.status}, workers: {record.workers}", flush=True)
@@ -70,14 +64,9 @@ def compare(label: str, alone: Record, together: Record) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, steps=16, workers=2, dataset="catalog-300", only="*")
     parser.add_argument("suite", type=Path)
-    parser.add_argument("--steps", type=int, default=16)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--dataset", default="catalog-300")
-    parser.add_argument("--only", default="*")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         alone = run(asked, Path(directory) / "local", LocalExecutor(), 1)

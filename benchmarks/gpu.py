@@ -12,7 +12,6 @@ PRIME's Table 10: LF-AmazonTitles-1.3M takes 60 h on one A100.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from report import report
+from report import options, report, seconds_of, synchronise
 from torch.nn.functional import dropout, normalize
 from transformers import DistilBertConfig, DistilBertModel
 
@@ -67,19 +66,6 @@ class Sizes:
 
 
 QUICK = Sizes(queries=600, labels=300, many_labels=900, batch=64, searched=200, layers=2, hidden=64, free_vectors=64)
-
-
-def synchronise() -> None:
-    if default_device().type == "cuda":
-        torch.cuda.synchronize()
-
-
-def seconds(work: Callable[[], object]) -> float:
-    synchronise()
-    start = time.perf_counter()
-    work()
-    synchronise()
-    return time.perf_counter() - start
 
 
 def peak(precision: str) -> float:
@@ -198,7 +184,7 @@ def search(sizes: Sizes) -> list[Row]:
     for precision in ("float32", "bf16"):
         index = ExactIndex(labels, precision)  # type: ignore[arg-type]
         index.top_k(queries[:64], 100)
-        taken = seconds(partial(index.top_k, queries, 100))
+        taken = seconds_of(partial(index.top_k, queries, 100))
         products = 2 * queries.numel() * len(labels)
         name = f"search, {len(queries):,} queries, {len(labels):,} labels, {precision}"
         rows.append({"what": name, "s": taken, "queries per s": len(queries) / taken})
@@ -221,8 +207,8 @@ def sentence_transformers(sizes: Sizes, root: Path) -> list[Row]:
     theirs = SentenceTransformer(modules=[word, models.Pooling(sizes.hidden)], device=str(device)).to(torch.bfloat16)
     tokens = ours.tokenizer.tokens(train.texts, 32)
     budget = 65_536 if device.type == "cuda" else 2048
-    mine = seconds(lambda: embed_all(ours, tokens, precision="bf16", micro_batch_tokens=budget))
-    its = seconds(lambda: theirs.encode(list(train.texts), batch_size=1024, show_progress_bar=False))
+    mine = seconds_of(lambda: embed_all(ours, tokens, precision="bf16", micro_batch_tokens=budget))
+    its = seconds_of(lambda: theirs.encode(list(train.texts), batch_size=1024, show_progress_bar=False))
     count = len(train.texts)
     return [{"what": "embedding", "texts per s": count / mine, "theirs": count / its, "ratio": its / mine}]
 
@@ -240,11 +226,9 @@ def stages(sizes: Sizes, root: Path, limit: float) -> dict[str, Callable[[], lis
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=8.0, help="stages that start later are left out")
+    parser = options(__doc__, minutes=(8.0, "stages that start later are left out"))
     parser.add_argument("--only", nargs="+", metavar="STAGE", help="words in the names of stages")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the script itself")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     sizes, end = QUICK if asked.quick else Sizes(), time.monotonic() + 60 * asked.minutes
     device = torch.cuda.get_device_name() if default_device().type == "cuda" else "CPU"

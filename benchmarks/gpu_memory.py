@@ -12,7 +12,6 @@ because autocast needs a real device. The sampler's state is left out of both si
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
-from report import report, write_table
+from report import options, report, write_table
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -242,11 +241,9 @@ def compare(name: str, case: Case, work: Workload, largest: int) -> Row:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, largest=(8, "tensors that are printed"))
     parser.add_argument("--only", nargs="+", metavar="WORD", help="words in the names of steps")
-    parser.add_argument("--largest", type=int, default=8, help="tensors that are printed")
     parser.add_argument("--write", action="store_true", help="write the table into docs/plan.md")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     card = DatasetCard(
         name="LF-AmazonTitles-1.3M", num_train=2_248_619, num_test=970_237, num_labels=1_305_265, max_length=32,

@@ -10,7 +10,6 @@ dictionary of pairs in memory takes for the same look-ups.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-from report import report
+from report import options, report
 
 from xmcbench.teachers import Answers, Pairs, Teacher
 from xmcbench.teachers.account import Account, ChargedPairs
@@ -92,13 +91,9 @@ def measure(root: Path, documents: int, labels: int, each: int, words: int) -> l
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--documents", type=int, default=30_000)
-    parser.add_argument("--labels", type=int, default=30_000)
-    parser.add_argument("--each", type=int, default=35, help="labels a document")
-    parser.add_argument("--words", type=int, default=60, help="words a document")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results")
-    arguments = parser.parse_args()
+    arguments = options(
+        __doc__, documents=30_000, labels=30_000, each=(35, "labels a document"), words=(60, "words a document"),
+    ).parse_args()  # fmt: skip
     with TemporaryDirectory() as root:
         sizes = arguments.documents, arguments.labels, arguments.each, arguments.words
         report("judging", measure(Path(root), *sizes), arguments.out)

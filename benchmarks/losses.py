@@ -17,12 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
-from report import report
+from report import options, report
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize, softplus
 
@@ -201,16 +200,13 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(
+        __doc__, queries=1024, labels=[4096, 16384, 65536, 131072], dimensions=[384, 768],
+        threads=torch.get_num_threads(), repeats=(3, "timed runs of a case; the quickest counts"),
+    )  # fmt: skip
     parser.add_argument("--losses", choices=sorted(LOSSES), nargs="+", default=list(LOSSES))
-    parser.add_argument("--queries", type=int, default=1024)
-    parser.add_argument("--labels", type=int, nargs="+", default=[4096, 16384, 65536, 131072])
-    parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 768])
     parser.add_argument("--dtypes", choices=["float32", "bfloat16"], nargs="+", default=["float32"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=3, help="timed runs of a case; the quickest counts")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     report("losses", list(measure(asked)), asked.out)
 

@@ -11,7 +11,6 @@ The environments: `pip install 'numpy<2' libpecos`; `pip install napkinxc`; pyxc
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import tempfile
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from report import report
+from report import options, report
 
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.evaluator import score
@@ -115,14 +114,11 @@ def theirs(python: Path, program: str, data: dict[str, sp.csr_matrix]) -> dict[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, queries=500, labels=200)
     for name in PROGRAMS:
         parser.add_argument(f"--{name}", type=Path, help="Python of an environment that has it")
-    parser.add_argument("--queries", type=int, default=500)
-    parser.add_argument("--labels", type=int, default=200)
     parser.add_argument("--ties", action="store_true", help="scores with ties")
     parser.add_argument("--empty", action="store_true", help="queries without true labels")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     data = make(args.queries, args.labels, args.ties, args.empty)
     columns = {"xmcbench": own(data)}

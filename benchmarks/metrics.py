@@ -10,9 +10,7 @@ figures that its `Metrics` class computes are a case of their own, on both sides
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from report import report
+from report import least_seconds, options, report
 
 from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.entry_check import check_predictions
@@ -80,24 +78,8 @@ def pyxclib(predictions: Predictions, truth: sp.csr_array, weights: np.ndarray) 
     return dict(zip(FIVE, np.concatenate(found), strict=True))
 
 
-def timed(run: Callable[[], Any], repeats: int) -> tuple[float, Any]:
-    """The least seconds of `repeats` runs, and what the last one gave."""
-    seconds = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        result = run()
-        seconds.append(time.perf_counter() - start)
-    return min(seconds), result
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queries", type=int, default=135_000)
-    parser.add_argument("--labels", type=int, default=131_073)
-    parser.add_argument("--k", type=int, default=100)
-    parser.add_argument("--true", type=int, default=5, help="true labels a query")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser = options(__doc__, queries=135_000, labels=131_073, k=100, true=(5, "true labels a query"), repeats=3)
     args = parser.parse_args()
     predictions, truth = make(args.queries, args.labels, args.k, args.true)
     weights = inverse_propensity(truth, 0.55, 1.5)
@@ -119,15 +101,16 @@ def main() -> None:
         if find_spec("xclib"):
             cases[UP_TO_FIVE] = lambda: score(find_hits(predictions, truth, weights), FIVE, BY_NAME)
             cases[f"{UP_TO_FIVE}, pyxclib"] = lambda: pyxclib(predictions, truth, weights)
-        results = {name: timed(case, args.repeats) for name, case in cases.items()}
+        found = {name: case() for name, case in cases.items()}
+        least = least_seconds(cases, args.repeats)
     for case, other, tolerance in (("all figures", "plain numpy", 1e-9), (UP_TO_FIVE, "pyxclib", 1e-6)):
-        if case in results:
-            ours, theirs = results[case][1], results[f"{case}, {other}"][1]
+        if case in found:
+            ours, theirs = found[case], found[f"{case}, {other}"]
             np.testing.assert_allclose([theirs[name] for name in ours], list(ours.values()), rtol=tolerance)
-    peer_seconds = results["all figures, plain numpy"][0]
+    peer_seconds = least["all figures, plain numpy"]
     rows = [
         {"case": name, "seconds": seconds, "queries/s": args.queries / seconds, "to peer": seconds / peer_seconds}
-        for name, (seconds, _) in results.items()
+        for name, seconds in least.items()
     ]
     report("metrics", rows, args.out)
 

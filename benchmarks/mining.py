@@ -12,18 +12,16 @@ around random centres.
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 import torch
-from report import report
-from search import least_seconds, products, vectors
+from report import least_seconds, options, report
+from search import products, vectors
 from sklearn.cluster import BisectingKMeans, MiniBatchKMeans
 from torch import Tensor
 from torch.nn.functional import normalize
@@ -85,18 +83,12 @@ def mining_rows(queries_ND: Tensor, labels_LD: Tensor, k: int, repeats: int) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queries", type=int, default=57_000)
-    parser.add_argument("--labels", type=int, default=16_384)
-    parser.add_argument("--dimension", type=int, default=384)
-    parser.add_argument("--size", type=int, default=4, help="most queries of a cluster")
-    parser.add_argument("--peer-clusters", type=int, default=1_024, help="a power of two; 0 leaves the peers out")
-    parser.add_argument("--k", type=int, default=100, help="labels of a shortlist")
-    parser.add_argument("--repeats", type=int, default=3, help="of mining")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    args = parser.parse_args()
+    args = options(
+        __doc__, queries=57_000, labels=16_384, dimension=384, size=(4, "most queries of a cluster"),
+        peer_clusters=(1_024, "a power of two; 0 leaves the peers out"), k=(100, "labels of a shortlist"),
+        repeats=(3, "of mining"), threads=torch.get_num_threads(),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    ).parse_args()  # fmt: skip
     torch.set_num_threads(args.threads)
     centres_CD = torch.randn(2_000, args.dimension, generator=torch.Generator().manual_seed(0))
     queries_ND = vectors(args.queries, args.dimension, centres_CD, 1).to(args.device)

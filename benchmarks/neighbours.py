@@ -9,7 +9,6 @@ of the titles, as in real text. Each training title has three random labels; lab
 
 from __future__ import annotations
 
-import argparse
 import resource
 import tempfile
 import time
@@ -19,7 +18,7 @@ import numpy as np
 import scipy
 import sklearn.feature_extraction.text  # noqa: F401 (imports are no part of the time)
 import sparse_dot_topn  # noqa: F401
-from report import report
+from report import options, report
 
 from xmcbench.data import DatasetCard, TrainingData
 from xmcbench.data.pairs import binary
@@ -55,12 +54,7 @@ def training_data(num_texts: int, num_labels: int, rng: np.random.Generator) -> 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--queries", type=int, default=55_000)
-    parser.add_argument("--texts", type=int, default=275_000, help="training queries")
-    parser.add_argument("--labels", type=int, default=130_000)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
+    asked = options(__doc__, queries=55_000, texts=(275_000, "training queries"), labels=130_000).parse_args()
     rng = np.random.default_rng(0)
     train, queries = training_data(asked.texts, asked.labels, rng), titles(asked.queries, rng)
     method = NearestNeighbours(NearestNeighbours.Config())

@@ -13,7 +13,6 @@ on.
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import yaml
-from report import report, write_table
+from report import options, report, write_table
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
@@ -35,7 +34,7 @@ from xmcbench.evaluation.imported.record import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.evaluation.stored import stored_samples
-from xmcbench.runs.display import Display
+from xmcbench.runs.plan import Display
 from xmcbench.runs.progress import display
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.store import Store
@@ -161,12 +160,10 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"))
     parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--only", nargs="+", default=list(OURS), choices=list(OURS))
-    parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results/parity"))
     asked = parser.parse_args()
     out = asked.out.absolute()
     data = asked.code / "Datasets"

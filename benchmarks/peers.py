@@ -11,7 +11,6 @@ A row whose peer is not installed is left out, and the last lines say so. Run it
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -26,7 +25,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from report import read_table, report, write_table
+from report import options, read_table, report, write_table
 
 HERE = Path(__file__).parent
 QUICKSTART = HERE.parent / "suites" / "quickstart.yaml"
@@ -271,12 +270,10 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(__doc__, only=(["*"], "rows, as patterns; others stay in the file"))
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
-    parser.add_argument("--only", nargs="+", default=["*"], help="rows, as patterns; others stay in the file")
     parser.add_argument("--dexml", type=Path, metavar="DIR", help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     rows = [row for row in ROWS if any(fnmatch(row.what, pattern) for pattern in asked.only)]
     with tempfile.TemporaryDirectory() as scratch:

@@ -15,16 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from report import report
+from report import options, report
 
 from xmcbench.data.prepared import default_cache_dir
 from xmcbench.engine.planning.accelerators import HERE, accelerator
 from xmcbench.engine.planning.trials import Machine, Planner, TrialPlan
 from xmcbench.engine.planning.workload import Lengths
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
-from xmcbench.trial.run import Progress
 
 METHODS: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},
@@ -37,16 +36,11 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-class Silent:
+class Silent(Display):
     """A display that says which trial begins."""
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         print(f"[{number}/{total}] {planned.trial.label}", flush=True)
-
-    def wait(self, planned: PlannedTrial) -> None: ...
-    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
-    def end(self, planned: PlannedTrial, record: Record) -> None: ...
-    def expect(self, seconds: float) -> None: ...
 
 
 def suite(asked: argparse.Namespace, path: Path) -> Path:
@@ -74,16 +68,12 @@ def compare(plan: TrialPlan, record: Record) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="catalog-1k")
-    parser.add_argument("--encoder", default="tiny")
+    parser = options(
+        __doc__, dataset="catalog-1k", encoder="tiny", batch=[64, 256], precision=["float32"],
+        tokens=(60_000, "budget of each trial"), data=Path("data"),
+    )  # fmt: skip
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--precision", nargs="+", default=["float32"])
-    parser.add_argument("--tokens", type=int, default=60_000, help="budget of each trial")
-    parser.add_argument("--data", type=Path, default=Path("data"))
     parser.add_argument("--store", type=Path, help="keeps the trials, so that a second time runs none")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = suite(asked, Path(directory) / "suite.yaml")

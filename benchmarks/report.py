@@ -1,8 +1,12 @@
-"""The output of a benchmark: a table to read, JSON with hardware and versions, and a table in a document."""
+"""What benchmarks share: options, clocks, and their output: a table, JSON with hardware and versions, documents."""
 
 from __future__ import annotations
 
+import argparse
 import json
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,49 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.trial.provenance import provenance
 
 END = "<!-- end of the table -->"
+
+
+def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
+    """A parser with `--out` and an option for each of `known`: its default, or its default and what it means.
+
+    Values have the type of the default; several are expected where it is a list.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, value in ({"out": Path("benchmarks/results")} | known).items():
+        default, meaning = value if isinstance(value, tuple) else (value, None)
+        several = isinstance(default, list)
+        kind = type(default[0] if several else default)
+        kind = Path if issubclass(kind, Path) else kind
+        more: dict[str, Any] = {"nargs": "+"} if several else {}
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=meaning, **more)
+    return parser
+
+
+def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Seconds that `work` takes, what a GPU has to do for it included."""
+    synchronise()
+    start = clock()
+    work()
+    synchronise()
+    return clock() - start
+
+
+def least_seconds(
+    cases: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, float]:
+    """The least seconds of each case; they take turns, so that what else the machine does falls on all of them."""
+    least = dict.fromkeys(cases, float("inf"))
+    for _ in range(repeats):
+        for name, case in cases.items():
+            least[name] = min(least[name], seconds_of(case, clock))
+    return least
+
+
+def synchronise() -> None:
+    """Wait for the GPU, if torch is there and has one."""
+    torch = sys.modules.get("torch")  # benchmarks that do not use it need not import it
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def report(name: str, rows: list[dict[str, Any]], out: Path) -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import report
+from report import options, report
 
 SCORED = 100  # labels per query
 BATCH = {"batch_size": 8192, "negatives_per_query": 10}
@@ -222,11 +222,9 @@ def draw(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labels", nargs="+", default=["13k", "130k"])
+    parser = options(__doc__, labels=["13k", "130k"])
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--cache", type=Path, help="keep prepared data here [default: a folder that is removed]")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--figure", type=Path, help="draw <out>/scale.json into this file, and measure nothing")
     parser.add_argument("--run", choices=list(STAGES), help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -8,18 +8,17 @@ Each case runs in processes of its own, so that its peak memory is its own.
 
 from __future__ import annotations
 
-import argparse
 import json
 import multiprocessing
 import resource
 import tempfile
-import time
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from report import report
+from report import options, report, seconds_of
 from step_profile import take_step
 
 VOCABULARY_TEXTS = ["alpha beta gamma delta", "epsilon zeta eta theta"]
@@ -50,11 +49,7 @@ def train(case: Case, rank: int, meeting: str, results: Any) -> None:
         steps = make_steps(case, Path(directory))
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         take_step(steps, 0)  # the first step allocates
-        seconds = []
-        for number in range(case.steps):
-            start = time.perf_counter()
-            take_step(steps, number + 1)
-            seconds.append(time.perf_counter() - start)
+        seconds = [seconds_of(partial(take_step, steps, number + 1)) for number in range(case.steps)]
     if rank == 0:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         results.put((float(np.median(seconds)), (peak - before) / 1024))
@@ -124,20 +119,12 @@ def exponent(sizes: list[float], costs: list[float]) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labels", type=int, nargs="+", default=[4096, 16384, 65536, 131072])
-    parser.add_argument("--batch", type=int, nargs="+", default=[256], help="queries a step")
-    parser.add_argument("--workers", type=int, nargs="+", default=[1])
-    parser.add_argument("--threads", type=int, default=1, help="of each worker")
-    parser.add_argument("--steps", type=int, default=2, help="timed steps of a case")
-    parser.add_argument(
-        "--activation-gib",
-        type=float,
-        default=0.0,
-        help="activations kept; what fits is embedded once, the rest twice, so that a limit between bends the line",
-    )
+    parser = options(
+        __doc__, labels=[4096, 16384, 65536, 131072], batch=([256], "queries a step"), workers=[1],
+        threads=(1, "of each worker"), steps=(2, "timed steps of a case"),
+        activation_gib=(0.0, "activations kept; what fits is embedded once, the rest twice: a limit bends the line"),
+    )  # fmt: skip
     parser.add_argument("--precision", choices=["float32", "bf16"], default="bf16")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     rows = []
     for workers in asked.workers:

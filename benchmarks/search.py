@@ -11,15 +11,13 @@ faiss bring a thread pool each: let neither spin long while it waits, as the har
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from report import report
+from report import least_seconds, options, report
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -59,19 +57,6 @@ def plain(queries_ND: Tensor, labels_LD: Tensor, k: int) -> None:
         if len(found) == len(whole):
             torch.cat(found, dim=1).topk(k, dim=1)
             found = []
-
-
-def least_seconds(cases: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
-    """The least time of each case; they take turns, so that what else the machine does falls on all of them."""
-    least = dict.fromkeys(cases, float("inf"))
-    for _ in range(repeats):
-        for name, case in cases.items():
-            start = time.perf_counter()
-            case()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
-            least[name] = min(least[name], time.perf_counter() - start)
-    return least
 
 
 def recall(found: Predictions, best: Predictions) -> float:
@@ -131,17 +116,12 @@ def what(name: str, queries_ND: Tensor, labels_LD: Tensor) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labels", type=int, default=131_072)
-    parser.add_argument("--queries", type=int, default=2_048)
-    parser.add_argument("--dimensions", type=int, nargs="+", default=[384, 768])
-    parser.add_argument("--k", type=int, default=100)
-    parser.add_argument("--graph-labels", type=int, default=16_384, help="0 leaves the graph out")
+    parser = options(
+        __doc__, labels=131_072, queries=2_048, dimensions=[384, 768], k=100,
+        graph_labels=(16_384, "0 leaves the graph out"), repeats=3, threads=torch.get_num_threads(),
+        device="cuda" if torch.cuda.is_available() else "cpu",
+    )  # fmt: skip
     parser.add_argument("--graph", type=int, nargs=3, default=[32, 200, 200], metavar=("M", "EF_BUILD", "EF_SEARCH"))
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     threadpool_limits(args.threads)  # of numpy and faiss

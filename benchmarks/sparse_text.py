@@ -9,16 +9,16 @@ matrices have to be equal. Without pyxclib ours is measured alone.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
-from report import report
+from report import least_seconds, options, report
 
 from xmcbench.data.exporting import write_targets
 from xmcbench.data.pairs import binary
@@ -42,26 +42,19 @@ def pyxclib(path: Path) -> sp.csr_array:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_150_000)
-    parser.add_argument("--labels", type=int, default=1_300_000)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
+    asked = options(__doc__, rows=2_150_000, labels=1_300_000, repeats=3).parse_args()
     sides: dict[str, Callable[[Path], sp.csr_array]] = {"xmcbench": read_targets}
     if find_spec("xclib"):
         sides["pyxclib"] = pyxclib
-    written, seconds = targets(asked.rows, asked.labels), {name: float("inf") for name in sides}
+    written = targets(asked.rows, asked.labels)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "targets.txt"
         write_targets(written, path)
         megabytes = path.stat().st_size / 1e6
-        for _ in range(asked.repeats):
-            for name, read in sides.items():
-                start = time.process_time()
-                found = read(path)
-                seconds[name] = min(seconds[name], time.process_time() - start)
-                assert (sp.csr_array(found) != written).nnz == 0, f"{name} read another matrix"
+        for name, read in sides.items():
+            assert (sp.csr_array(read(path)) != written).nnz == 0, f"{name} read another matrix"
+        cases = {name: partial(read, path) for name, read in sides.items()}
+        seconds = least_seconds(cases, asked.repeats, time.process_time)
     rows = [
         {"side": name, "MB": megabytes, "CPU s": least, "MB/s": megabytes / least} for name, least in seconds.items()
     ]

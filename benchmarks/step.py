@@ -17,10 +17,8 @@ medians over the turns. The peak is that of square matrix products, measured onc
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,7 +28,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from report import report
+from report import options, report, seconds_of
 from step_dropout import dropout_costs
 from step_profile import profile
 from step_static import static_steps
@@ -170,15 +168,6 @@ def within(context: Callable[[], AbstractContextManager[object]], function: Call
     return run
 
 
-def seconds(step: Callable[[], object]) -> float:
-    synchronize = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
-    synchronize()
-    start = time.perf_counter()
-    step()
-    synchronize()
-    return time.perf_counter() - start
-
-
 def best_opponent(encoder: TransformerEncoder, precision: str, workload: Workload, sizes: list[int]) -> tuple[int, str]:
     """The mini-batch size and kind of attention with which sentence-transformers is quickest here."""
     kinds = sorted({"sdpa", attention() or "sdpa"})
@@ -186,7 +175,7 @@ def best_opponent(encoder: TransformerEncoder, precision: str, workload: Workloa
     for kind in kinds:
         for size in sizes:
             step, _ = sentence_transformers(encoder, precision, size, kind)
-            timed[size, kind] = min(seconds(lambda s=step, t=turn: s(workload, t)) for turn in range(2))
+            timed[size, kind] = min(seconds_of(lambda s=step, t=turn: s(workload, t)) for turn in range(2))
     return min(timed, key=timed.__getitem__)
 
 
@@ -211,7 +200,7 @@ def compare(
     times: dict[tuple[str, str], list[float]] = {who: [] for who in steps}
     for turn in range(asked.turns):
         for who, step in steps.items():
-            times[who].append(seconds(lambda s=step, t=turn: s(workload, t)))
+            times[who].append(seconds_of(lambda s=step, t=turn: s(workload, t)))
     median = {who: float(np.median(found)) for who, found in times.items()}
     flops = np.median([3 * encoder.flops(workload.lengths(turn)) for turn in range(asked.turns)])
     texts, rows = 2 * asked.batch, []
@@ -237,17 +226,17 @@ def of_dropout(name: str, parts: Parts, asked: Any) -> list[dict[str, Any]]:
             )
             workload = make(encoder, asked.batch, 3)
             step, _ = engine(encoder, precision)
-            costs = dropout_costs(partial(step, workload), asked.turns, seconds)
+            costs = dropout_costs(partial(step, workload), asked.turns)
             rows.append({"encoder": name, "texts": workload.name, "precision": precision, **costs})
     return rows
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = options(
+        __doc__, encoder=["tiny", "minilm"], batch=(1024, "queries a step, and as many labels"),
+        turns=(5, "timed steps of each contestant"), cache=Path(tempfile.gettempdir()) / "xmcbench-bench-cache",
+    )  # fmt: skip
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
-    parser.add_argument("--encoder", nargs="+", default=["tiny", "minilm"])
-    parser.add_argument("--batch", type=int, default=1024, help="queries a step, and as many labels")
-    parser.add_argument("--turns", type=int, default=5, help="timed steps of each contestant")
     parser.add_argument("--mini-batch", type=int, nargs="+", default=MINI_BATCHES, help="tried for the other side")
     parser.add_argument(
         "--precision", nargs="+", choices=PRECISIONS, default=PRECISIONS,
@@ -258,8 +247,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--quick", action="store_true", help="tiny, 128 queries, 3 turns, two mini-batch sizes")
     parser.add_argument("--profile", action="store_true", help="only where the time of a training step goes")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "xmcbench-bench-cache")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     if asked.quick:
         asked.encoder, asked.batch, asked.turns, asked.mini_batch = ["tiny"], 128, 3, [32, 64]
@@ -274,7 +261,7 @@ def main() -> None:
         return
     if asked.static is not None:
         words = asked.static or ["minilm"]
-        rows = [row for name in words for row in static_steps(name, parts, asked, titles, seconds)]
+        rows = [row for name in words for row in static_steps(name, parts, asked, titles)]
         report("step_static", rows, asked.out)
         return
     asked.peak = {precision: measured_peak(precision, default_device().type, 2048) for precision in asked.precision}

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from report import seconds_of
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -29,13 +30,13 @@ KINDS: dict[str, Callable[[Any], AbstractContextManager[object]]] = {
 }
 
 
-def dropout_costs(step: Callable[[int], object], turns: int, seconds: Callable[..., float]) -> dict[str, float]:
+def dropout_costs(step: Callable[[int], object], turns: int) -> dict[str, float]:
     """Milliseconds of a step with each kind of dropout, and medians over turns of ratios within a turn."""
     times: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for turn in range(turns + 1):
         for kind, context in KINDS.items():
             gradient_cache.SeededDropout = context  # type: ignore[misc, assignment]
-            times[kind].append(seconds(partial(step, turn)))
+            times[kind].append(seconds_of(partial(step, turn)))
     gradient_cache.SeededDropout = SeededDropout  # type: ignore[misc]
     clocked = {kind: np.array(values[1:]) for kind, values in times.items()}
     costs = {f"{kind}, ms": 1000 * float(np.median(values)) for kind, values in clocked.items()}

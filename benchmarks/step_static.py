@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from report import seconds_of
 
 from xmcbench.data.formats import Parts
 from xmcbench.data.tokens import Tokens
@@ -85,9 +86,7 @@ def sentence_transformers(encoder: StaticEncoder, queries: Tokens, labels: Token
     return step
 
 
-def static_steps(
-    words: str, parts: Parts, asked: Any, titles: Callable[..., Any], seconds: Any
-) -> list[dict[str, Any]]:
+def static_steps(words: str, parts: Parts, asked: Any, titles: Callable[..., Any]) -> list[dict[str, Any]]:
     """The rows of one table of words: short titles against the other side, and all labels as negatives."""
     encoder = built(words, parts, asked)
     workload = titles(encoder, parts, asked.batch, min(asked.turns, 3))
@@ -102,15 +101,15 @@ def static_steps(
     times = np.empty((asked.turns, 2))
     for turn in range(asked.turns):
         rows = workload.batches[turn % len(workload.batches)]
-        times[turn] = [seconds(lambda s=step, r=rows: s(r, pairs)) for step in (ours, theirs)]
+        times[turn] = [seconds_of(lambda s=step, r=rows: s(r, pairs)) for step in (ours, theirs)]
     mine, its = np.median(times, axis=0)
     texts = 2 * asked.batch
     against = {"words": words, "case": f"{asked.batch} titles in the batch", "xmcbench s/step": mine}
     against |= {"xmcbench texts/s": texts / mine, "s-t texts/s": texts / its, "xmcbench / s-t": its / mine}
-    return [against, _all_labels(words, parts, asked, seconds)]
+    return [against, _all_labels(words, parts, asked)]
 
 
-def _all_labels(words: str, parts: Parts, asked: Any, seconds: Any) -> dict[str, Any]:
+def _all_labels(words: str, parts: Parts, asked: Any) -> dict[str, Any]:
     """Steps of 512 queries with every label of the dataset as a negative."""
     encoder, targets = built(words, parts, asked), parts.train.targets.tocsr()
     queries = encoder.tokenizer.tokens(parts.train.texts, 32, asked.cache)
@@ -123,7 +122,7 @@ def _all_labels(words: str, parts: Parts, asked: Any, seconds: Any) -> dict[str,
         rows, columns = (torch.from_numpy(a.astype(np.int64)).to(default_device()) for a in (pairs.row, pairs.col))
         sampled_B = torch.searchsorted(rows, torch.arange(len(some), device=rows.device))
         positives = Positives(rows, columns, sampled_B, len(labels))
-        times.append(seconds(lambda s=some, p=positives: step((s, np.arange(len(labels))), p)))
+        times.append(seconds_of(lambda s=some, p=positives: step((s, np.arange(len(labels))), p)))
     median = float(np.median(times[1:]))
     name = f"512 titles, all {len(labels):,} labels"
     return {"words": words, "case": name, "xmcbench s/step": median, "xmcbench texts/s": (512 + len(labels)) / median}

@@ -10,11 +10,10 @@ import argparse
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from report import report
+from report import options, report
 from torch import Tensor, nn
 
 from xmcbench.engine.tables.label_table import LabelTable
@@ -109,15 +108,12 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=131_072, help="of the table")
-    parser.add_argument("--touched", type=int, default=4096, help="rows a step uses")
-    parser.add_argument("--dimension", type=int, default=384)
-    parser.add_argument("--seconds", type=float, default=1.0, help="for each way and round; the quickest step counts")
-    parser.add_argument("--rounds", type=int, default=3, help="in which all ways take turns")
+    parser = options(
+        __doc__, rows=(131_072, "of the table"), touched=(4096, "rows a step uses"), dimension=384,
+        seconds=(1.0, "for each way and round; the quickest step counts"), rounds=(3, "in which all ways take turns"),
+        threads=torch.get_num_threads(),
+    )  # fmt: skip
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     asked = parser.parse_args()
     report("tables", list(measure(asked)), asked.out)
 

@@ -9,7 +9,6 @@ of a trial is the wall clock of the run, divided by the number of trials, less w
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
@@ -18,10 +17,9 @@ from statistics import fmean, median
 import numpy as np
 import psutil
 import yaml
-from report import report
+from report import options, report
 
-from xmcbench.runs.display import Display
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
@@ -73,12 +71,10 @@ def differs_alone(record: Record, root: Path, display: Display) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--methods", nargs="+", default=["popular", "tfidf-nn", "dexml", "ova"])
-    parser.add_argument("--again", type=int, default=4, help="trials that are run again in a process of their own")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
+    asked = options(
+        __doc__, trials=200, methods=["popular", "tfidf-nn", "dexml", "ova"],
+        again=(4, "trials that are run again in a process of their own"),
+    ).parse_args()  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         root, memory = Path(folder), ServerMemory()
         seeds = -(-asked.trials // len(asked.methods))

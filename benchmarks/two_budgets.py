@@ -9,14 +9,13 @@ both budgets. Trains nothing.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from report import report, write_table
+from report import options, report, write_table
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.numbers import short_number
@@ -106,24 +105,22 @@ def draw(cells: dict[str, dict[str, Cell]], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, default=Path("leaderboard/measured"))
+    parser = options(__doc__, store=Path("leaderboard/measured"))
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw a figure: svg, pdf or png")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    options = parser.parse_args()
+    asked = parser.parse_args()
     try:
-        cells = read_cells(Store(options.store))
+        cells = read_cells(Store(asked.store))
     except XMCBenchError as problem:
         sys.exit(str(problem))
     if not cells["tokens"]:
-        parser.error(f"{options.store}: no trials of {SUITE}, expected those of suites/real/{SUITE}.yaml")
+        parser.error(f"{asked.store}: no trials of {SUITE}, expected those of suites/real/{SUITE}.yaml")
     table = rows(cells)
-    if options.markdown:
-        write_table("two_budgets", table, options.markdown)
-    if options.figure:
-        draw(cells, options.figure)
-    report("two_budgets", table, options.out)
+    if asked.markdown:
+        write_table("two_budgets", table, asked.markdown)
+    if asked.figure:
+        draw(cells, asked.figure)
+    report("two_budgets", table, asked.out)
 
 
 if __name__ == "__main__":

@@ -17,21 +17,20 @@ from typing import Any
 
 import numpy as np
 import yaml
-from report import report
+from report import options, report
 
 from xmcbench.runs.executor import Executor
 from xmcbench.runs.local import LocalExecutor
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
-from xmcbench.trial.run import Progress
 
 os.environ["OMP_NUM_THREADS"] = "1"  # of each worker: a core each
 
 
-class Clock:
+class Clock(Display):
     """A display that takes the time of each trial, and of what comes before the first."""
 
     def __init__(self) -> None:
@@ -43,10 +42,6 @@ class Clock:
         self.begun = time.perf_counter()
         if self.before is None:
             self.before = self.begun - self.start
-
-    def wait(self, planned: PlannedTrial) -> None: ...
-    def progress(self, planned: PlannedTrial, progress: Progress) -> None: ...
-    def expect(self, seconds: float) -> None: ...
 
     def end(self, planned: PlannedTrial, record: Record) -> None:  # noqa: ARG002
         self.seconds.append(time.perf_counter() - self.begun)
@@ -106,13 +101,10 @@ def overhead(asked: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="catalog-4k")
-    parser.add_argument("--batch", type=int, default=512, help="queries a step")
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--trials", type=int, default=3, help="whose median is the overhead")
-    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
-    asked = parser.parse_args()
+    asked = options(
+        __doc__, dataset="catalog-4k", batch=(512, "queries a step"), steps=12,
+        trials=(3, "whose median is the overhead"),
+    ).parse_args()  # fmt: skip
     report("workers", throughput(asked), asked.out)
     report("executors", overhead(asked), asked.out)
 

@@ -13,7 +13,7 @@ from xmcbench.reporting import (
     smaller_budget_tables,
 )
 from xmcbench.reporting.describe import describe
-from xmcbench.reporting.marks import BELOW_POPULAR
+from xmcbench.reporting.notes import BELOW_POPULAR
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+import zlib
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +15,7 @@ from xmcbench.data import find_source
 from xmcbench.data.catalog import WITHHELD
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.published import (
+    ACCEPTED,
     SHIPPED,
     PublishedRow,
     published_rows,
@@ -303,6 +305,9 @@ def test_what_ships_is_installed_with_the_package() -> None:
     kept = {path.name for path in (ROOT / "leaderboard" / "published").iterdir()}
     assert kept == {path.name for path in installed if path.parent == SHIPPED}
     assert kept == {f"{paper}.yaml" for paper in ROWS}
+    accepted = {path for path in installed if ACCEPTED in path.parents}
+    assert accepted == {*ACCEPTED.glob("*/*.jsonl"), *ACCEPTED.glob("*.safetensors")}
+    assert sum(len(zlib.compress(path.read_bytes())) for path in accepted) < 1_000_000
 
 
 def test_the_documented_file_is_read(tmp_path: Path) -> None:

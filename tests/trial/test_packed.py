@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from xmcbench.evaluation.compact import compact_resamples
+from xmcbench.evaluation.bootstrap import compact_resamples
 from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.rows import Row
@@ -64,7 +64,8 @@ def test_a_trial_takes_the_place_of_the_same_key_in_any_file(tmp_path: Path) -> 
     more=st.integers(1, 4),
 )
 def test_compact_resamples_have_the_covariances(values: np.ndarray, more: int) -> None:
-    made = compact_resamples(values, len(values) + more).astype(np.float64)
+    half = compact_resamples(values, len(values) + more).astype(np.float64)
+    made = np.concatenate([half, -half], axis=1)
     np.testing.assert_allclose(made.mean(axis=1), 0, atol=1e-6)
     np.testing.assert_allclose(np.cov(made), np.cov(values), atol=1e-6)
 

@@ -36,7 +36,7 @@ def find_seeds(store: Store, name: str) -> list[Record]:
     from xmcbench.trial.record import SCORED
 
     matches = [record for record in _candidates(_records(store), name) if record.status in SCORED]
-    if len({record.trial.model_dump_json(exclude={"seed", "version"}) for record in matches}) != 1:
+    if len({record.trial.but_seed for record in matches}) != 1:
         return [find_trial(store, name)]
     return sorted(matches, key=lambda record: record.trial.seed)
 

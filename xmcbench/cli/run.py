@@ -14,9 +14,8 @@ from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets,
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from xmcbench.runs.display import Display
     from xmcbench.runs.executor import Executor
-    from xmcbench.runs.plan import PlannedTrial
+    from xmcbench.runs.plan import Display, PlannedTrial
     from xmcbench.runs.runner import Runner
     from xmcbench.runs.tuning import RunSearch
     from xmcbench.suite.tuning import Tune
@@ -95,7 +94,7 @@ def run(
     from xmcbench.api import board_of
     from xmcbench.cli.tables import of_suite
     from xmcbench.plugins.registry import registry
-    from xmcbench.runs.outcome import exit_code
+    from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.suite.resources import Share
 

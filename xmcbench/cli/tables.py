@@ -70,7 +70,7 @@ def of_suite(
 ) -> str:
     """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
     from xmcbench import reporting
-    from xmcbench.reporting.equal_budgets import check_equal_budgets
+    from xmcbench.reporting.budgets import check_equal_budgets
     from xmcbench.trial.build import build_method
 
     def idle(trial: Trial) -> frozenset[str]:

@@ -13,8 +13,7 @@ from .fusion import Fusion, fit_fusion, restore_fusion
 from .metrics import Hits, MetricTerms, find_hits
 from .propensity import inverse_propensity
 from .ranking import rank, rank_sparse
-from .scoring import resampled_metrics
-from .truth import truth_hash
+from .scoring import resampled_metrics, truth_hash
 
 __all__ = [
     "DEFAULT_METRICS",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
+from xmcbench.data.pairs import binary
 from xmcbench.evaluation.bootstrap import intervals, resample
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, metric_terms, score
 from xmcbench.evaluation.metrics import Hits
@@ -38,3 +40,13 @@ def score_predictions(
 def resampled_metrics(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, np.ndarray]:
     """The replicates of `metrics`, float32 [B] each. Metrics whose evaluator has no `terms` are left out."""
     return resample(metric_terms(hits, metrics, evaluators))
+
+
+def truth_hash(dataset: Dataset) -> str:
+    """SHA-256 of the test targets and the ignored test pairs, as sets: entry order and integer width do not matter."""
+    digest = sha256()
+    for matrix in (dataset.test.targets, dataset.ignore_test):
+        pairs = binary(matrix)
+        for part in (pairs.shape, pairs.indptr, pairs.indices):
+            digest.update(np.asarray(part, dtype="<i8").tobytes())
+    return digest.hexdigest()

@@ -8,8 +8,8 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import ComparedMetric, compare_rows
 from xmcbench.evaluation.entry_check import check_predictions
+from xmcbench.evaluation.scoring import truth_hash
 from xmcbench.evaluation.significance import Sample, samples
-from xmcbench.evaluation.truth import truth_hash
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.evaluation.scoring import Scores
-from xmcbench.evaluation.truth import truth_hash
+from xmcbench.evaluation.scoring import Scores, truth_hash
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.provenance import provenance

@@ -17,6 +17,7 @@ from typing import Any
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
+from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, UnknownBudget, allowed
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -25,7 +26,6 @@ from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION
 
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 KEY, COMMIT = r"[0-9a-f]{16}", r"[0-9a-f]{40}"
-CURVE_COSTS = ("steps", "encoder_tokens", "flops", "device_seconds")
 LONGEST = 200  # characters of a name
 ROUNDING = 1e-6  # of sums and of values kept as float32
 

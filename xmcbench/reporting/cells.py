@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from xmcbench.reporting.columns import cell, heading
-from xmcbench.reporting.marks import BELOW_POPULAR
-from xmcbench.reporting.measured import encoder_text, measured_rows, newest_versions
+from xmcbench.reporting.measured_rows import encoder_text, measured_rows, newest_versions
+from xmcbench.reporting.notes import BELOW_POPULAR, POPULAR
+from xmcbench.reporting.printed_rows import printed_row
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.results import printed_row
-from xmcbench.reporting.rows import Row
+from xmcbench.reporting.rows import Row, cell, heading
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.reporting.time_to_quality import time_to_quality
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
@@ -21,9 +19,8 @@ from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
 POOL = "negative_pool"
-COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
+SHOWN_COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
 OUTSIDE = ("overrun", "unspent")  # how a trial missed its budget
-POPULAR = "popular"  # the method that ranks labels by frequency
 
 
 @dataclass(frozen=True)
@@ -54,7 +51,7 @@ def cells(
     """
     seeds: dict[str, list[tuple[Trial, Record | None]]] = defaultdict(list)
     for trial, record in outcomes:
-        seeds[json.dumps(trial.model_dump(mode="json", exclude={"seed"}), sort_keys=True)].append((trial, record))
+        seeds[trial.but_seed].append((trial, record))
     return [_cell(outcomes, entries, idle) for outcomes in seeds.values()]
 
 
@@ -105,8 +102,8 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         of_method = _undominated(candidate, rivals, metric)
         mark = "all" if _undominated(candidate, scored, metric) else "method" if of_method else ""
         label = candidate.label + BELOW_POPULAR * _below_popular(candidate, scored, metric)
-        rows.append((label, *(_text(candidate, name) for name in (metric, *COSTS, *OUTSIDE)), mark))
-    headings = ("method", metric, *(_heading(name) for name in (*COSTS, *OUTSIDE)), "best of")
+        rows.append((label, *(_text(candidate, name) for name in (metric, *SHOWN_COSTS, *OUTSIDE)), mark))
+    headings = ("method", metric, *(_heading(name) for name in (*SHOWN_COSTS, *OUTSIDE)), "best of")
     notes = [f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"]
     if any(row[0].endswith(BELOW_POPULAR) for row in rows):
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than the most frequent labels (`popular`)")

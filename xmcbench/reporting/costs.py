@@ -8,7 +8,7 @@ from xmcbench.reporting.published import count_devices
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.record import Record
 
-COSTS = {
+CHART_COSTS = {
     "negative_pool": "negatives per query",  # as in PRIME, Figure 1: the labels that a query is scored against
     "encoder_tokens": "encoder tokens",
     "device_hours": "device hours",
@@ -16,7 +16,7 @@ COSTS = {
     "batch_size": "batch size",
     "num_parameters": "parameters",
 }
-SPENT = {
+CURVE_COSTS = {
     "encoder_tokens": "encoder tokens",
     "steps": "optimiser steps",
     "device_seconds": "device seconds",
@@ -25,8 +25,8 @@ SPENT = {
 
 
 def costs(row: Row) -> dict[str, float]:
-    """The costs of a row that are known, by name of `COSTS`; a cost of 0 is left out, since charts are logarithmic."""
-    known = {name: row.facts[name] for name in COSTS if name in row.facts}
+    """The known costs of a row, by name of `CHART_COSTS`; a cost of 0 is left out, since charts are logarithmic."""
+    known = {name: row.facts[name] for name in CHART_COSTS if name in row.facts}
     if (hours := _device_hours(row)) is not None:
         known["device_hours"] = hours
     return {name: float(cost) for name, cost in known.items() if isinstance(cost, int | float) and cost > 0}

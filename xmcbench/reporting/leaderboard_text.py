@@ -11,11 +11,9 @@ from typing import Any
 from xmcbench.errors import UnknownNameError
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.columns import cell, heading
-from xmcbench.reporting.marks import of_claims, of_interval, of_name, of_value
-from xmcbench.reporting.notes import notes_of
+from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.numbers import printable
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading
 from xmcbench.reporting.text_table import (
     REQUIRED,
     TABLE_FORMATS,

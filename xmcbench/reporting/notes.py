@@ -1,14 +1,48 @@
-"""The notes below a leaderboard: units, ranks, marks, misprints, disagreements."""
+"""The marks after a name or a value, and the notes below a leaderboard that explain them, units and ranks."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from textwrap import shorten
 
-from xmcbench.reporting.marks import BELOW_POPULAR, CLAIM, IDLE, OLDER, ONE_SEED, STATED, UNLIMITED, of_interval
+from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
+
+TIE = "≈"  # after a value: not significantly different from the best of its column
+ONE_SEED = "¹"  # after an interval: it is over test queries alone
+SLIP = "†"  # after a value: the paper misprints it
+OLDER = "‡"  # after a name: a result of older code
+BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
+POPULAR = "popular"  # the method that predicts those: a trained method should be better
+UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
+STATED = "□"  # after a name: its metrics cannot be recomputed here
+IDLE = "∅"  # after a name: a part of the method never ran
+CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
+
+
+def of_name(row: Row) -> str:
+    """The marks after the row's name."""
+    marks = (
+        OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited + STATED * row.stated
+    )
+    return marks + IDLE * bool(row.idle) + of_claims(row.claims)
+
+
+def of_interval(row: Row) -> str:
+    """The mark after the row's intervals."""
+    return ONE_SEED if len(row.keys) == 1 else ""
+
+
+def of_value(row: Row, metric: str) -> str:
+    """The marks after the row's value of a metric."""
+    return SLIP * (metric in row.slips) + TIE * (metric in row.tied)
+
+
+def of_claims(claims: Iterable[Claim]) -> str:
+    """A mark that says nothing of what was found: that is no verdict on the paper's figures."""
+    return CLAIM * any(True for _ in claims)
 
 
 def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:

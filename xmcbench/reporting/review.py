@@ -20,7 +20,9 @@ from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
 REFERENCES = 3  # trials that a submission is compared with, the best ones
-COSTS = "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
+_COSTS = (
+    "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
+)
 State = Literal["verified", "retrained", "recomputed", "imported", "rejected"]
 
 
@@ -66,7 +68,7 @@ def comment(store: Store, checked: Sequence[Checked], base: Store | None = None)
     records = [one.record for one in checked]
     new = [one.record for one in checked if not one.problems and not _is_in(base, one.record)]
     compared = [_references(store, record, records) for record in new]
-    tables = [TextTable("Submissions", tuple(headings), rows, (COSTS,)), *(table for table in compared if table)]
+    tables = [TextTable("Submissions", tuple(headings), rows, (_COSTS,)), *(table for table in compared if table)]
     return render_tables(tables, "markdown") + "\n"
 
 

@@ -23,8 +23,7 @@ from xmcbench.evaluation import (
     score,
     truth_hash,
 )
-from xmcbench.evaluation.bootstrap import RESAMPLES, intervals
-from xmcbench.evaluation.compact import compact_resamples
+from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
@@ -122,10 +121,10 @@ def write_compact(store: Store, dataset: str) -> None:
     arrays: dict[str, np.ndarray] = {}
     for records in tables.values():
         resampled = [store.resampled(record, list(record.metrics)) for record in records]
-        made = {record.key: np.full((len(record.metrics), len(records) + 1), np.nan, np.float32) for record in records}
+        made = {record.key: np.full((len(record.metrics), len(records)), np.nan, np.float32) for record in records}
         for metric in dict.fromkeys(name for own in resampled for name in own):
             having = [(record, own[metric]) for record, own in zip(records, resampled, strict=True) if metric in own]
-            rows = compact_resamples(np.stack([values for _, values in having]), len(records) + 1)
+            rows = compact_resamples(np.stack([values for _, values in having]), len(records))
             for (record, _), row in zip(having, rows, strict=True):
                 made[record.key][list(record.metrics).index(metric)] = row
         arrays |= made

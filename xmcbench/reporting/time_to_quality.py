@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from math import sqrt
 from statistics import fmean, stdev
 
-from xmcbench.reporting.costs import SPENT
+from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.reporting.numbers import format_value
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.suite.tables import COLUMNS, Target
@@ -63,5 +63,5 @@ def time_to_quality_table(groups: Iterable[tuple[str, Sequence[Record]]], target
         f"spent at the first evaluation with {target.metric} of {100 * target.value:g} or more on held-out training "
         "queries; means over seeds with 95 % intervals; -: without evaluations along the budget"
     )
-    headings = ("method", *(SPENT[unit] for unit in UNITS))
+    headings = ("method", *(CURVE_COSTS[unit] for unit in UNITS))
     return TextTable(f"spent to {target.metric}={100 * target.value:g}", headings, rows, (note,))

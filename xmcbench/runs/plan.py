@@ -1,13 +1,15 @@
-"""The plan of a run: the action for each trial, and its reason."""
+"""The plan of a run: the action for each trial and its reason; what a display hears of the run, and how it ended."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.record import Record
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
 
 
@@ -39,3 +41,41 @@ def select(trials: Sequence[Trial], only: str) -> list[Trial]:
         labels = ", ".join(dict.fromkeys(trial.label for trial in trials))
         raise XMCBenchError(f"--only {only}: no trial matches (labels: {labels})")
     return matches
+
+
+PASSED = frozenset({Status.OK, Status.SKIPPED, Status.TOO_LARGE})
+
+
+def exit_code(records: Sequence[Record]) -> int:
+    """0 if every trial is ok, skipped or too large for its budget, else 1."""
+    return 0 if all(record.status in PASSED for record in records) else 1
+
+
+def explain(record: Record) -> str:
+    """The status of a trial, and the reason if it is not ok, on one line."""
+    if record.failure:
+        return f"{record.status}: {record.failure.message.splitlines()[0]}"
+    if record.status is not Status.OVER_BUDGET:
+        return str(record.status)
+    limits = record.trial.budget.limits().items()
+    over = [f"{name} {record.spent[name]:g} of {limit:g}" for name, limit in limits if record.spent[name] > limit]
+    return f"{record.status}: {', '.join(over)}"
+
+
+class Display(Protocol):
+    """Receives the events of a run. Trials may run side by side: every call names its trial."""
+
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        """A trial starts, the `number`th of `total`."""
+
+    def wait(self, planned: PlannedTrial) -> None:
+        """This run waits, because another run on the same store runs the trial."""
+
+    def expect(self, seconds: float) -> None:
+        """The run is expected to take that many more seconds. Called after each progress and end that tells."""
+
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        """A trial advanced."""
+
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        """A trial ended, well or badly."""

@@ -14,8 +14,7 @@ from rich.text import Text
 from xmcbench.runs.terminal import echo, escaped
 
 if TYPE_CHECKING:
-    from xmcbench.runs.display import Display
-    from xmcbench.runs.plan import PlannedTrial
+    from xmcbench.runs.plan import Display, PlannedTrial
     from xmcbench.trial.record import Record
     from xmcbench.trial.run import TrialProgress
 
@@ -115,6 +114,6 @@ def _figures(progress: TrialProgress) -> str:
 
 def _outcome(record: Record) -> str:
     """The status of the trial and, for a failure, the path of its log."""
-    from xmcbench.runs.outcome import explain
+    from xmcbench.runs.plan import explain
 
     return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")

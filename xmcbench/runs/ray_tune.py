@@ -14,8 +14,7 @@ from functools import partial
 from typing import Any
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.runs.display import Display
-from xmcbench.runs.plan import Action, PlannedTrial
+from xmcbench.runs.plan import Action, Display, PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.runs.runner import Runner

@@ -13,10 +13,8 @@ from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.runs.display import Display
 from xmcbench.runs.executor import Executor, InProcess
-from xmcbench.runs.outcome import explain
-from xmcbench.runs.plan import Action, PlannedTrial, select
+from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.build import build_method

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from xmcbench.runs.display import Display
 from xmcbench.runs.executor import Executor
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.running_trial import Task
 from xmcbench.runs.time_left import TimeLeft
 from xmcbench.suite.resources import Needs

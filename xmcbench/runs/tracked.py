@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from xmcbench.runs.display import Display
-from xmcbench.runs.plan import PlannedTrial
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.tracking.listener import Listener
 from xmcbench.tracking.tracker import Tracker
 from xmcbench.trial.record import Record

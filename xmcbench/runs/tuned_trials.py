@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.display import Display
+from xmcbench.runs.plan import Display
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import Resolve, RunSearch, Search, choose, quality
 from xmcbench.runs.tuning_journal import journal_path

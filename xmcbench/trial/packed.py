@@ -101,11 +101,12 @@ class Packed:
         return None if array is None else array.tobytes()
 
     def compact(self, key: str) -> np.ndarray | None:
-        """The compact resamples of a trial, float32 [metrics, M] in the order of its metrics, where they are all
+        """The compact resamples of a trial, float32 [metrics, 2 M] in the order of its metrics, where they are all
         that is kept: as in an installed xmcbench. Raises XMCBenchError and OSError."""
         if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
             return None
-        return _array(compact_path(self.root, place.parent.name), key)
+        half = _array(compact_path(self.root, place.parent.name), key)
+        return None if half is None else np.concatenate([half, -half], axis=1)
 
 
 def packed_path(root: Path, record: Record) -> Path:

@@ -81,6 +81,11 @@ class Trial(BaseModel):
         """Like `key`, but the same for all versions of the code."""
         return self._hash(NOT_IN_KEY | {"versions"})
 
+    @cached_property
+    def but_seed(self) -> str:
+        """Equal for trials that differ in their seed, or in the release that ran them, alone."""
+        return self.model_dump_json(exclude={"seed", "version"})
+
     def _hash(self, without: frozenset[str]) -> str:
         content = self.model_dump(mode="json", exclude=set(without))
         text = json.dumps([SCHEMA_VERSION, content], sort_keys=True, separators=(",", ":"))

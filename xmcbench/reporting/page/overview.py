@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from xmcbench.reporting.columns import cell
-from xmcbench.reporting.rows import Group, Row
+from xmcbench.reporting.rows import Group, Row, cell
 
 METHODS = 60  # of an overview, the best ones
 

@@ -8,12 +8,10 @@ from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.columns import cell, heading
-from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
-from xmcbench.reporting.marks import CLAIM
-from xmcbench.reporting.notes import notes_of
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
-from xmcbench.reporting.standings import every_printed
+from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, curves
+from xmcbench.reporting.notes import CLAIM, notes_of
+from xmcbench.reporting.ranked_groups import every_printed
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
@@ -44,8 +42,8 @@ def payload(
             AGAINST: _column("against", "the ranking metric minus that of the published row", number=True),
             **{name: _described(name, name in metrics) for name in used if name != AGAINST},
         },
-        "costs": COSTS,
-        "spent": {**SPENT, "fraction": "share of the budget"},
+        "costs": CHART_COSTS,
+        "spent": {**CURVE_COSTS, "fraction": "share of the budget"},
         "groups": groups,
         "curves": [
             {"key": key, "method": name, "budget": budgets[key], "points": points}

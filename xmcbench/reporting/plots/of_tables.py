@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.plugins.extras import import_extra
-from xmcbench.reporting.costs import COSTS, SPENT, costs, curves
+from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, curves
 from xmcbench.reporting.numbers import short_number
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
 from xmcbench.reporting.plots.of_analyses import deciles
@@ -106,7 +106,7 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
                 axes.scatter(x, y, areas, facecolors=fill, edgecolors=COLOURS[at], linewidths=0.9, label=source)
         if max(point.x for point in points) > LOG_RATIO * min(point.x for point in points):
             axes.set_xscale("log")
-        axes.set(xlabel=COSTS[cost], ylabel=f"{metric} (%)")
+        axes.set(xlabel=CHART_COSTS[cost], ylabel=f"{metric} (%)")
         axes.margins(0.1)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
         axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, markerscale=0.6)
@@ -128,7 +128,7 @@ def _curves(lines: Sequence[tuple[str, list[dict[str, float]]]], metric: str, pa
     """Quality on held-out training queries against the amount spent of the budget."""
     with drawing(path, PAGE, 2.8) as axes:
         spent = next(
-            name for name in (*SPENT, "fraction") if any(name in point for _, points in lines for point in points)
+            name for name in (*CURVE_COSTS, "fraction") if any(name in point for _, points in lines for point in points)
         )
         for at, (name, points) in enumerate(lines):
             known = [point for point in points if metric in point and spent in point]
@@ -136,5 +136,5 @@ def _curves(lines: Sequence[tuple[str, list[dict[str, float]]]], metric: str, pa
             x, y = [point[spent] for point in known], [100 * point[metric] for point in known]
             axes.plot(x, y, label=plain(name), **style)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-        axes.set(xlabel=SPENT.get(spent, "fraction of the budget"), ylabel=f"{metric} on held-out queries (%)")
+        axes.set(xlabel=CURVE_COSTS.get(spent, "fraction of the budget"), ylabel=f"{metric} on held-out queries (%)")
         legend_below(axes, 3)

@@ -11,15 +11,18 @@ from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.columns import cell, column_name
-from xmcbench.reporting.differences import with_difference
-from xmcbench.reporting.intervals import Resampled, with_uncertainty
-from xmcbench.reporting.measured import measured_rows, newest_versions
-from xmcbench.reporting.notes import notes_of
+from xmcbench.reporting.measured_rows import (
+    Resampled,
+    measured_rows,
+    newest_versions,
+    with_difference,
+    with_uncertainty,
+)
+from xmcbench.reporting.notes import POPULAR, notes_of
 from xmcbench.reporting.numbers import folded
+from xmcbench.reporting.printed_rows import results
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.results import results
-from xmcbench.reporting.rows import Group, Leaderboard, Row, View
+from xmcbench.reporting.rows import Group, Leaderboard, Row, View, cell, column_name
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -35,7 +38,6 @@ USUAL_COLUMNS = {
 }
 PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
-POPULAR = "popular"  # the method that predicts the most frequent labels: a trained method should be better
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
 
 

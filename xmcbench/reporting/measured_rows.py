@@ -1,20 +1,32 @@
-"""Records to rows: seeds that ended alike are averaged, configurations that share a label get distinct variants."""
+"""Records to rows: seeds that ended alike are averaged, configurations that share a label get distinct variants.
+
+A row is compared with the published row of its setting, and with the best row of its group: every trial stores its
+metrics on the same resamples of the test queries, so neither predictions nor the dataset are needed. The rule is that
+of `xmcbench/evaluation/significance.py`. B resamples.
+"""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean, stdev
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.costs import share_spent
-from xmcbench.reporting.numbers import Value
+from xmcbench.reporting.numbers import Value, folded
+from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.remarks import few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, Versions, newest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from xmcbench.evaluation.significance import Sample
 
 FACTS = (str, int, float)  # types that a column can hold; bool is an int
 CONFIG_FACTS = ("batch_size", "negatives", "loss", "dimension")
@@ -42,8 +54,7 @@ def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -
     """
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
-        settings = record.trial.model_dump_json(exclude={"seed", "version"})
-        seeds[f"{settings} {record.status} {record.metric_version}"].append(record)
+        seeds[f"{record.trial.but_seed} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
     older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
     variants = _variants([group[0] for group in groups], older)
@@ -199,3 +210,95 @@ def _settings(record: Record) -> dict[str, str]:
         "selection": trial.selection.model_dump() if trial.selection else {},
     }
     return {name: str(value) for name, value in flatten(tree) if value != {}}
+
+
+# Two settings are the same where both rows state these facts and agree, and no other stated fact differs.
+MUST_AGREE = ("encoder", "batch_size")
+MAY_NOT_DIFFER = ("negatives", "loss", "dimension")
+
+
+def with_difference(row: Row, record: Record, published: Iterable[PublishedRow]) -> Row:
+    """The measured row with its difference from the published row of the same method and setting, if there is one."""
+    match = _same_setting(row, record, list(published))
+    if match is None:
+        return row
+    against = {name: row.metrics[name] - value for name, value in match.metrics.items() if name in row.metrics}
+    return replace(row, against=against, against_source=match.source)
+
+
+def _same_setting(row: Row, record: Record, published: Sequence[PublishedRow]) -> PublishedRow | None:
+    """The published row that agrees in most facts; of several the one with the shortest variant."""
+    trial = record.trial
+    near = [other for other in published if other.dataset == trial.dataset and other.track == trial.track]
+    near = [other for other in near if not other.protocol and other.metrics]
+    names = {folded(other.method) for other in near}
+    name = folded(trial.label) if folded(trial.label) in names else folded(trial.method)
+    agreeing = [
+        (agreements, other)
+        for other in near
+        if folded(other.method) == name and (agreements := _agreements(row, other))
+    ]
+    return min(agreeing, key=lambda pair: (-pair[0], len(pair[1].variant)))[1] if agreeing else None
+
+
+def _agreements(row: Row, other: PublishedRow) -> int:
+    """The number of facts on which both rows agree; 0 where the settings are not the same."""
+    count = 0
+    for name in (*MUST_AGREE, *MAY_NOT_DIFFER):
+        ours, theirs = row.facts.get(name), getattr(other, name)
+        if ours is None or theirs is None:
+            if name in MUST_AGREE:
+                return 0
+        elif _alike(name, ours, theirs):
+            count += 1
+        else:
+            return 0
+    return count
+
+
+def _alike(name: str, ours: Value, theirs: Value) -> bool:
+    first, second = folded(str(ours)), folded(str(theirs))
+    if name == "encoder":  # distilbert-base, DistilBERT and distilbert-base-uncased
+        return first.startswith(second) or second.startswith(first)
+    return first.removesuffix("labels") == second.removesuffix("labels")
+
+
+# (key of a trial, names of metrics) -> the stored replicates [B] of each metric; empty where none are stored
+Resampled = Callable[[str, Sequence[str]], Mapping[str, "np.ndarray"]]
+
+
+def with_uncertainty(
+    rows: Sequence[Row], metrics: Sequence[str], records: Mapping[str, Record], resampled: Resampled
+) -> list[Row]:
+    """The `rows` of a group, with intervals of means over seeds and the `metrics` in which each ties with the best.
+
+    Rows without rank, and rows of which a trial has no replicates, are not compared. Nor are rows with fewer replicates
+    than others: an installed xmcbench has those of accepted trials in fewer numbers. `records` are by key.
+    """
+    ranked = [row for row in rows if row.rank is not None]
+    if len(ranked) < 2 and not any(row.std for row in ranked):
+        return list(rows)
+    from xmcbench.evaluation.significance import estimate, samples, tied_with_best
+
+    of_row: dict[tuple[str, ...], Mapping[str, Sample]] = {
+        row.keys: samples([records[key] for key in row.keys], [resampled(key, metrics) for key in row.keys])
+        for row in ranked
+    }
+    tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
+    for metric in metrics:
+        found = {row.keys: of_row[row.keys].get(metric) for row in ranked if metric in row.metrics}
+        sizes = {keys: sample.replicates_SB.shape[1] for keys, sample in found.items() if sample}
+        compared = [keys for keys, size in sizes.items() if size == max(sizes.values())]
+        if len(compared) > 1:
+            marks = tied_with_best([of_row[keys][metric] for keys in compared])
+            for keys, same in zip(compared, marks, strict=True):
+                tied[keys] |= {metric} if same else set()
+
+    def known(row: Row) -> Row:
+        if row.rank is None:
+            return row
+        own = of_row[row.keys].items() if row.std else ()
+        intervals = {metric: estimate(sample).interval for metric, sample in own if metric in row.metrics}
+        return replace(row, tied=frozenset(tied[row.keys]), intervals=row.intervals | intervals)
+
+    return [known(row) for row in rows]
