@@ -14,6 +14,7 @@ import pytest
 from fakes import install
 from fakes.bench import Bench, Heard
 
+import xmcbench
 from xmcbench import DualEncoder, EmbeddingMethod, Method, teachers
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
@@ -55,10 +56,16 @@ def rows(table: str) -> dict[str, list[str]]:
 
 # Examples ---------------------------------------------------------------------------------------------------------
 
+
+def plugins(page: str) -> list[str]:
+    """The plugins of a page, each a whole module."""
+    return [block for block in blocks(page, "python") if "@hookimpl" in block]
+
+
 PLUGINS = [
     (page, number)
     for page in ("README.md", "docs/tutorial-method.md", "docs/writing-a-plugin.md")
-    for number in range(len(re.findall("@hookimpl", "".join(blocks(page, "python")))))
+    for number in range(len(plugins(page)))
 ]
 
 
@@ -67,7 +74,7 @@ def example(request: pytest.FixtureRequest, bench: Bench, monkeypatch: pytest.Mo
     """What one plugin of the documentation registers, installed as its author would."""
     page, number = request.param
     site = bench.root / "site"
-    (site / "documented.py").write_text(blocks(page, "python")[number])
+    (site / "documented.py").write_text(plugins(page)[number])
     install(site, "documented", {"documented": "documented"})
     monkeypatch.setenv(ONLY, "xmcbench-fakes,documented")
     registry.cache_clear()
@@ -150,6 +157,14 @@ def test_every_plugin_in_the_documentation_works(example: Registry, bench: Bench
                 checks[kind](registered.thing, bench)
                 checked += 1
     assert checked == 1
+
+
+def test_the_python_of_the_readme_calls_public_names() -> None:
+    (block,) = [block for block in blocks("README.md", "python") if "@hookimpl" not in block]
+    compile(block, "README.md", "exec")
+    called = set(re.findall(r"xb\.(\w+)", block))
+    assert called == {"run", "leaderboard", "score", "load"}
+    assert called <= set(xmcbench.__all__)
 
 
 def test_there_is_an_example_of_every_hook() -> None:
