@@ -73,6 +73,15 @@ def main() -> None:
         tokens=(60_000, "budget of each trial"), data=Path("data"),
     )  # fmt: skip
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+<<<<<<< HEAD
+=======
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--precision", nargs="+", default=["float32"])
+    parser.add_argument(
+        "--tokens", type=int, default=120_000, help="budget of each trial: PRIME encodes all texts first"
+    )
+    parser.add_argument("--data", type=Path, default=Path("data"))
+>>>>>>> fast
     parser.add_argument("--store", type=Path, help="keeps the trials, so that a second time runs none")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
@@ -86,6 +95,8 @@ def main() -> None:
         if record.spent.get("worker_bytes"):
             rows.append(compare(planner.plan(record.trial), record))
             print(json.dumps(rows[-1]), flush=True)
+        else:
+            print(f"{record.trial.label}: {record.failure.message if record.failure else record.status}", flush=True)
     for name, bound in (("flops ratio", 0.05), ("memory ratio", 0.15)):
         worst = max((abs(row[name] - 1) for row in rows), default=0.0)
         print(f"{name}: at most {worst:.1%} off (aim: {bound:.0%})")

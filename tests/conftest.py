@@ -34,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with long tests come first: begun last, one of them would keep one core busy and leave the other idle."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in long)
+
+
 @pytest.fixture
 def shared() -> Path:
     """The folder of real datasets and golden values; the project works without it, its tests then say so."""

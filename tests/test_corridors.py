@@ -41,6 +41,7 @@ def test_every_built_in_method_has_a_corridor_of_its_current_versions() -> None:
     assert {name: stored[name]["versions"] for name in METHODS} == {name: corridors.versions(name) for name in METHODS}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", METHODS)
 def test_a_training_ends_in_its_corridor(name: str, cache: Path) -> None:
     assert not corridors.outside(corridors.train(name, 0, cache), corridors.stored()[name])

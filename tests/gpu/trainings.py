@@ -37,6 +37,10 @@ MINED = {"shortlist": 8, "refresh_start": 1, "refresh_every": 1}
 CLUSTERED = {"cluster_size": 4, "cluster_start": 1, "cluster_every": 1}
 TAUGHT = {"teacher": "annotated", "cycles": 1, "epochs": 2, "shortlist": 12, "development": 10}
 FIRST = {"method": "dexml", "encoder": {"name": "small"}, "batch_size": 20, "negatives": "in-batch"}
+STATIC = {"name": "static", "words": "random", "dimension": 24}
+# The update reads and writes the rows of the words that occur: how many, a count of the pieces tells.
+OCCURRING = {"_Means.backward, aten::unique_consecutive": 1}
+FOLDED = {"_Means.forward, aten::_unique2": 1}  # weights and vectors are multiplied for those words alone
 # The CPU has to know which labels it embeds next.
 CHOSEN = {"Cached._gradient_norms, to the CPU": 1}
 # Newton's method ends when all queries have converged, which the CPU asks every eighth iteration.
@@ -49,6 +53,10 @@ TRAININGS: dict[str, Training] = {
     "dexml, hard": Training("dexml", {"negatives": "hard", **MINED}),
     "dexml, embedding-cache": Training("dexml", {"negatives": "embedding-cache", "cached_negatives": 5}, CHOSEN),
     "dexml, all": Training("dexml", {"negatives": "all", "clip_norm": 0.01}),
+    "dexml, static": Training("dexml", {"negatives": "in-batch", "encoder": STATIC}, OCCURRING),
+    "dexml, weighted words": Training(
+        "dexml", {"negatives": "in-batch", "encoder": STATIC | {"word_weights": True, "linear": 16}}, OCCURRING | FOLDED
+    ),
     "dexml, soft top-k": Training("dexml", {"negatives": "all", "loss": "soft-top-k", "k": 2}, CONVERGED),
     "ngame": Training("ngame", {**CLUSTERED, "first_hardest": 20, "hardest": 3}),
     "prime": Training("prime", {**CLUSTERED, "free_vectors": 16, "queries_per_centroid": 2}),

@@ -99,6 +99,7 @@ def by_hand(folder: Path) -> list[str]:
     return [tokenizer.decode([token]) for token in best]
 
 
+@pytest.mark.long
 def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     served: tuple[str, subprocess.Popen[bytes]],
     opinionated: Path,

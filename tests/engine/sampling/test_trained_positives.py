@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from functools import cache
 from itertools import combinations, permutations
 from typing import Any
 
@@ -83,6 +84,7 @@ def drawn_sets(query: int, by: str, count: int) -> dict[Chosen, float]:
     return chances
 
 
+@cache
 def batches(size: int, by: Any = "uniform", count: int = 1, *, everything: bool = False) -> list[Batch]:
     negatives = [Everything()] if everything else []
     sampler = Sampler(DATA, batch_size=size, seed=2, positives=Draw(count, by), negatives=negatives)

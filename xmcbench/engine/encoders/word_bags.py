@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, pad
 
 from xmcbench.engine.tables.touched_rows import TouchedRows
 
@@ -55,12 +55,12 @@ class _Means(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None]:
         bags, (ids_T, starts_M) = ctx.bags, ctx.saved_tensors
-        lengths_M = starts_M.diff(append=starts_M.new_tensor([len(ids_T)]))
+        lengths_M = pad(starts_M, (0, 1), value=len(ids_T)).diff()
         sorted_T, order_T = ids_T.sort(stable=True)
         words_U, counts_U = torch.unique_consecutive(sorted_T, return_counts=True)
-        texts_T = torch.arange(len(starts_M), device=ids_T.device).repeat_interleave(lengths_M, output_size=len(ids_T))
+        texts_T = torch.searchsorted(starts_M, order_T, right=True) - 1  # of the sorted pieces
         shares_MH = grads[0] / lengths_M.clamp(min=1)[:, None]
-        rows_UH = embedding_bag(texts_T[order_T], shares_MH, counts_U.cumsum(0) - counts_U, mode="sum")
+        rows_UH = embedding_bag(texts_T, shares_MH, counts_U.cumsum(0) - counts_U, mode="sum")
         words_U = words_U.long()
         if bags.weights is not None:
             weights_U1 = bags.weights.weight.detach()[words_U, None]
