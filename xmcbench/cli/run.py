@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
-from xmcbench.cli.terminal import echo
+from xmcbench.cli.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.run.executor import Executor
@@ -187,8 +187,6 @@ def _tuning(tune: Tune) -> str:
 
 
 def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence[str]) -> None:
-    from tabulate import tabulate
-
     if tune:
         echo(_tuning(tune))
     rows = [
@@ -203,7 +201,7 @@ def _print_plan(plan: Sequence[PlannedTrial], tune: Tune | None, notes: Sequence
         for planned in plan
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
-    echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+    echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
     for note in notes:
         echo(f"note: {note}", err=True)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir
-from xmcbench.cli.terminal import echo
+from xmcbench.cli.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.scoring import Scores
@@ -69,14 +69,10 @@ def _repeated(names: list[str]) -> list[str]:
 
 
 def _table(scores: Scores) -> str:
-    from tabulate import tabulate
-
     intervals = scores.intervals
     rows = []
     for metric, value in scores.metrics.items():
         low, high = intervals.get(metric, (None, None))
         interval = "" if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}"
         rows.append((metric, f"{100 * value:.4f}", interval))
-    return tabulate(
-        rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
-    )
+    return listing(rows, ("metric", "value", "95 % interval"), colalign=("left", "right", "left"))
