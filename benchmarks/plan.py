@@ -70,18 +70,9 @@ def compare(plan: TrialPlan, record: Record) -> dict[str, Any]:
 def main() -> None:
     parser = options(
         __doc__, dataset="catalog-1k", encoder="tiny", batch=[64, 256], precision=["float32"],
-        tokens=(60_000, "budget of each trial"), data=Path("data"),
+        tokens=(120_000, "budget of each trial: PRIME encodes all texts first"), data=Path("data"),
     )  # fmt: skip
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
-<<<<<<< HEAD
-=======
-    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
-    parser.add_argument("--precision", nargs="+", default=["float32"])
-    parser.add_argument(
-        "--tokens", type=int, default=120_000, help="budget of each trial: PRIME encodes all texts first"
-    )
-    parser.add_argument("--data", type=Path, default=Path("data"))
->>>>>>> fast
     parser.add_argument("--store", type=Path, help="keeps the trials, so that a second time runs none")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:

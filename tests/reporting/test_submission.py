@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.bench import Bench
+from safetensors.numpy import load as load_arrays
+from safetensors.numpy import save
 from scipy import stats
 from scipy.sparse import csr_matrix, save_npz
 
@@ -178,6 +180,11 @@ def test_a_trial_stands_in_the_file_of_its_suite_in_order(
     assert told == sorted(told)
     assert {json.loads(line)["key"] for line in lines} == keys
     assert submit(bench, capsys, "--check")[0] == 0
+    compact = root / "fake-20.safetensors"
+    content = compact.read_bytes()
+    compact.write_bytes(save({name: 2 * values for name, values in load_arrays(content).items()}))
+    assert f"{compact}: not of the resamples beside it" in submit(bench, capsys, "--check")[2]
+    compact.write_bytes(content)
     path.write_text("\n".join(reversed(lines)) + "\n")
     assert "its lines are not sorted" in submit(bench, capsys, "--check")[2]
     path.write_text("\n".join(lines) + "\n")

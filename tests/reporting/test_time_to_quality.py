@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reporting.made import record
-from xmcbench.reporting.time_to_quality import time_to_quality, time_to_quality_table
+from xmcbench.reporting.cells import time_to_quality, time_to_quality_table
 from xmcbench.suite.tables import Target
 from xmcbench.trial.record import Record
 

@@ -43,8 +43,7 @@ def analyse(
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
     from xmcbench.reporting.across_datasets import across_datasets_table
-    from xmcbench.reporting.analyses import analyse_together
-    from xmcbench.reporting.analysis_tables import analysis_tables, write_analyses
+    from xmcbench.reporting.analyses import analyse_together, analysis_tables, write_analyses
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 

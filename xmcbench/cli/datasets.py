@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
@@ -42,8 +42,6 @@ def main(context: typer.Context, data: DataDir = None) -> None:
 @app.command("list")
 def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     """List every dataset: whether its files are on disk, sizes, A and B, licence and source."""
-    from tabulate import tabulate
-
     from xmcbench.data.folder import own_names, own_source
     from xmcbench.data.prepared import default_data_dir
     from xmcbench.data.source import Family
@@ -57,9 +55,9 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     sources += [own_source(data_dir / name) for name in own_names(data_dir) if name not in known]
     header = ["dataset", "here", "train", "test", "labels", "A", "B", "licence", "source"]
     rows = [_row(source, data_dir) for source in sources]
-    echo(tabulate(rows, header, disable_numparse=True, maxcolwidths=[None] * 7 + [20, 60]))
+    echo(listing(rows, header, maxcolwidths=[None] * 7 + [20, 60]))
     echo()
-    echo(tabulate([[family.name, family.summary] for family in families], ["any size", "what it is"]))
+    echo(listing([[family.name, family.summary] for family in families], ["any size", "what it is"]))
     echo(f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files.")
 
 
@@ -115,8 +113,6 @@ def show(
     figures: Annotated[Path | None, typer.Option(help="Folder for a figure of the label distribution.")] = None,
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
-    from tabulate import tabulate
-
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
     from xmcbench.data.prepared_copy import read_statistics
@@ -128,7 +124,7 @@ def show(
     assert limits is not None  # it is on disk
     rows = [*_statistics(dataset.card, read_statistics(directory), limits), *_tokens(directory)]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
-    echo(tabulate(rows, [dataset.card.name, ""], disable_numparse=True))
+    echo(listing(rows, [dataset.card.name, ""]))
     for query in range(min(samples, dataset.card.num_train)):
         echo(f"\ntraining query {query}: {_short(dataset.train.texts[query])}")
         targets = dataset.train.targets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, listing
 
 HEADERS = ("method", "summary", "distribution", "version", "needs")
 BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
@@ -10,8 +10,6 @@ BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
 
 def methods() -> None:
     """List installed methods, and plugins that could not be loaded."""
-    from tabulate import tabulate
-
     from xmcbench.plugins.registry import registry
 
     plugins = registry()
@@ -25,11 +23,11 @@ def methods() -> None:
         )
         for method in plugins.all("method")
     ]
-    echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    echo(listing(rows, HEADERS))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):
             echo(f"\n{remark}")
     if plugins.broken:
         echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
         broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]
-        echo(tabulate(broken, headers=BROKEN_HEADERS, disable_numparse=True))
+        echo(listing(broken, BROKEN_HEADERS))

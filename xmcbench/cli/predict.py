@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.data import Texts
@@ -101,11 +101,9 @@ def _json(answers: Sequence[dict[str, Any]]) -> str:
 
 
 def _table(answer: dict[str, Any]) -> str:
-    from tabulate import tabulate
-
     rows = [
         (rank, f"{label['score']:.4f}", " ".join(label["label"].split()))
         for rank, label in enumerate(answer["labels"], start=1)
     ]
-    table = tabulate(rows, tablefmt="plain", disable_numparse=True, colalign=("right", "right", "left")) if rows else ""
+    table = listing(rows, tablefmt="plain", colalign=("right", "right", "left")) if rows else ""
     return f"{answer['text']}\n{table or '  no label found'}"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
     from xmcbench.runs.executor import Executor
@@ -188,8 +188,6 @@ def _tuning(tune: Tune) -> str:
 
 def _print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
-    from tabulate import tabulate
-
     from xmcbench.runs.foresight import remarks
 
     trials, suite = [planned.trial for planned in plan], runner.suite
@@ -207,7 +205,7 @@ def _print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
         for planned in plan
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
-    echo(tabulate(rows, headers=headers, disable_numparse=True, colalign=("left",) * 6) + "\n")
+    echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
     if followed := suite.followed(trials):
         echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
     for note in (*remarks(trials, runner.extents), *runner.too_long(plan)):

@@ -178,6 +178,7 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     store, verifications = Store(folder), verification.read_verifications(verified)
     before = {record.key: record for record in Store(base).records()} if base else {}
     unread, records, trials = [*store.packed.problems, *submission.stray_files(store)], [], store.trials()
+    unread += [] if unread else submission.wrong_compact(store)
     for key in trials:
         try:
             records += [record] if (record := store.record(key)) else []

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from xmcbench.cli.options import StoreDir
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, listing
 
 app = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 
@@ -25,8 +25,6 @@ def main(context: typer.Context) -> None:
 @app.command("list")
 def list_teachers() -> None:
     """List installed teachers."""
-    from tabulate import tabulate
-
     from xmcbench.plugins.registry import registry
 
     rows = [
@@ -39,7 +37,7 @@ def list_teachers() -> None:
         )
         for plugin in registry().all("teacher")
     ]
-    echo(tabulate(rows, headers=HEADERS, disable_numparse=True))
+    echo(listing(rows, HEADERS))
 
 
 @app.command()

@@ -2,17 +2,15 @@
 
 from xmcbench.reporting.bibliography import bibliography, bibtex_entry
 from xmcbench.reporting.budgets import smaller_budget_tables
-from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
+from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table, rank_tables, time_to_quality_table
 from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.measured_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
-from xmcbench.reporting.rank_table import rank_tables
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View, budget_text
 from xmcbench.reporting.scores_text import scores_table
 from xmcbench.reporting.text_table import TABLE_FORMATS, TextTable, render_tables
-from xmcbench.reporting.time_to_quality import time_to_quality_table
 
 __all__ = [
     "FORMATS",

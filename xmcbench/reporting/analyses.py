@@ -1,17 +1,23 @@
-"""Analyses of stored predictions. Each dataset is read and its labels are binned once."""
+"""Analyses of predictions as tables, and as files: a CSV of metrics, a CSV of curves, and a JSON file of everything."""
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.analysis import Analysis, analyse, partitions
+from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
 from xmcbench.evaluation.stored import stored_predictions
+from xmcbench.files.atomic import atomic_write
+from xmcbench.files.csv_text import csv_text
+from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
 
@@ -69,3 +75,159 @@ def names(records: Iterable[Record]) -> dict[str, Record]:
         if len(by_name) == len(named):
             break
     return by_name
+
+
+METRICS = {
+    "contribution": "contribution of the labels of a bin to P@{k}",
+    "recall": "true pairs of a bin among the top {k} of their query",
+    "coverage": "true labels of a bin among the top {k} of at least one query",
+}
+
+
+def analysis_tables(analyses: Mapping[str, Analysis]) -> list[TextTable]:
+    """Tables of the analyses of trials on one dataset, by name of the trial. The first trial is the reference."""
+    first = next(iter(analyses.values()))
+    tables = [_summary(analyses)]
+    for partition in first.breakdowns:
+        metrics = METRICS if partition == REGIMES else ("contribution",)
+        tables += [_bins(analyses, partition, metric) for metric in metrics]
+    return tables
+
+
+def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
+    first = next(iter(analyses.values()))
+    ks = tuple(first.trade_off)
+    headings = (
+        "trial",
+        *(f"P@{k}" for k in ks),
+        *(f"PSP@{k}" for k in ks),
+        *(f"coverage@{k}" for k in ks),
+        f"distinct@{first.k}",
+        "area",
+        "separation",
+    )
+    rows = []
+    for name, analysis in analyses.items():
+        precision, propensity = zip(*analysis.trade_off.values(), strict=True)
+        values = [*precision, *propensity, *analysis.coverage.values(), analysis.distinct[analysis.k]]
+        values += [analysis.precision_recall.area, analysis.scores.separation]
+        rows.append((name, *map(_per_cent, values)))
+    notes = (
+        "coverage: share of the true labels that are predicted for at least one of their queries; distinct: share of "
+        "all labels that are predicted for any query. area: under the precision-recall curve of all queries together; "
+        "separation: probability that a true pair scores above a false one. Both cover only the stored predictions.",
+    )
+    return TextTable("precision, propensity, coverage, scores (per cent)", headings, tuple(rows), notes)
+
+
+def _bins(analyses: Mapping[str, Analysis], partition: str, metric: str) -> TextTable:
+    """One row per bin and one column per trial. Contributions also have a sum and gains over the first trial."""
+    (reference, first), *others = analyses.items()
+    bins = first.breakdowns[partition]
+    columns = [getattr(analysis.breakdowns[partition], metric) for analysis in analyses.values()]
+    gains = [(name, relative_gain(columns[0], column)) for (name, _), column in zip(others, columns[1:], strict=True)]
+    gains = gains if metric == "contribution" else []
+    rows = [
+        (
+            name,
+            f"{bins.num_labels[i]:,}",
+            f"{bins.num_pairs[i]:,}",
+            *(_per_cent(column[i]) for column in columns),
+            *(_signed(gain[i]) for _, gain in gains),
+        )
+        for i, name in enumerate(bins.bins)
+    ]
+    if metric == "contribution":
+        rows.append(
+            (
+                "all",
+                f"{bins.num_labels.sum():,}",
+                f"{bins.num_pairs.sum():,}",
+                *(_per_cent(c.sum()) for c in columns),
+                *(_signed(relative_gain(columns[0].sum(), c.sum())) for c in columns[1:]),
+            )
+        )
+    headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name, _ in gains))
+    title = f"{partition}: {METRICS[metric].format(k=first.k)} (per cent)"
+    notes = [f"Δ: relative to {reference}."] if gains else []
+    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if metric == "contribution" else ())
+
+
+def _notes(partition: str) -> tuple[str, ...]:
+    if partition == DECILES:
+        return ("Decile 1 contains the labels with the most training queries, decile 10 those with the fewest.",)
+    if partition.startswith(SIMILARITY):
+        return ("Three bins of equal size, by the mean cosine similarity of a label to its 10 nearest labels.",)
+    return ()
+
+
+def relative_gain(reference: Any, value: Any) -> Any:
+    """The relative gain of `value` over `reference`; NaN if `reference` is 0."""
+    reference, value = np.asarray(reference, float), np.asarray(value, float)
+    return np.divide(value - reference, reference, out=np.full(reference.shape, np.nan), where=reference > 0)
+
+
+def _per_cent(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:.2f}"
+
+
+def _signed(value: float) -> str:
+    return "-" if np.isnan(value) else f"{100 * value:+.1f} %"
+
+
+def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> list[Path]:
+    """Write `metrics.csv`, `curves.csv` and `analysis.json` to the folder `out`, as fractions at full precision."""
+    contents = {
+        "metrics.csv": csv_text([("trial", "partition", "bin", "k", "metric", "value"), *_metric_rows(analyses)]),
+        "curves.csv": csv_text([("trial", "curve", "x", "y", "threshold"), *_points(analyses)]),
+        "analysis.json": json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1)
+        + "\n",
+    }
+    for name, content in contents.items():
+        with atomic_write(out / name) as file:
+            file.write(content.encode())
+    return [out / name for name in contents]
+
+
+def _metric_rows(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
+    for name, analysis in analyses.items():
+        for k, (precision, propensity) in analysis.trade_off.items():
+            yield name, "", "", k, "P", precision
+            yield name, "", "", k, "PSP", propensity
+            yield name, "", "", k, "coverage", analysis.coverage[k]
+            yield name, "", "", k, "distinct", analysis.distinct[k]
+        yield name, "", "", "", "area", analysis.precision_recall.area
+        yield name, "", "", "", "separation", _known(analysis.scores.separation)
+        for partition, bins in analysis.breakdowns.items():
+            for i, bin in enumerate(bins.bins):
+                yield name, partition, bin, "", "labels", int(bins.num_labels[i])
+                yield name, partition, bin, "", "test pairs", int(bins.num_pairs[i])
+                for metric in METRICS:
+                    yield name, partition, bin, analysis.k, metric, _known(getattr(bins, metric)[i])
+
+
+def _points(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
+    """The points of the precision-recall curve, with thresholds, and of the score densities, at the centres of bins."""
+    for name, analysis in analyses.items():
+        curve, scores = analysis.precision_recall, analysis.scores
+        for recall, precision, threshold in zip(curve.recall, curve.precision, curve.thresholds, strict=True):
+            yield name, "recall, precision", recall, precision, threshold
+        centres = (scores.edges[:-1] + scores.edges[1:]) / 2
+        for of, density in (("true", scores.true), ("false", scores.false)):
+            for centre, value in zip(centres, density, strict=True):
+                yield name, f"score, density of {of} pairs", centre, value, ""
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON types: lists for arrays, null for NaN and infinity."""
+    if isinstance(value, dict):
+        return {str(name): _plain(inner) for name, inner in value.items()}
+    if isinstance(value, np.ndarray | list | tuple):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, float | np.floating):
+        return _known(float(value))
+    return value.item() if isinstance(value, np.generic) else value

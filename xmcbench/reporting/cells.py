@@ -1,22 +1,84 @@
-"""The cells of a sweep as tables: batch, pool, what was spent, how good it got. A suite says in which columns."""
+"""The cells of a sweep as tables: batch, pool, what was spent, how good it got. A suite says in which columns.
+
+Time to quality (AlgoPerf's measure): what trials had spent when they first reached a metric on held-out queries. The
+curve of a record has a point for each evaluation; the first at or above the target counts. Seeds are averaged, with
+Student's 95 % interval. Where a seed did not reach the target there is no mean: the number of seeds that did is shown.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from math import sqrt
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Any
 
+from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.reporting.measured_rows import encoder_text, measured_rows, newest_versions
 from xmcbench.reporting.notes import BELOW_POPULAR, POPULAR
+from xmcbench.reporting.numbers import format_value
 from xmcbench.reporting.printed_rows import printed_row
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Row, cell, heading
 from xmcbench.reporting.text_table import TextTable
-from xmcbench.reporting.time_to_quality import time_to_quality
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
+
+if TYPE_CHECKING:
+    import numpy as np
+
+UNITS = ("encoder_tokens", "device_seconds", "flops")
+NOT_REACHED = "not reached"
+
+
+def spent_until(curve: Sequence[dict[str, float]], target: Target) -> float | None:
+    """What was spent, in the target's unit, at the first evaluation that reached it; None where none did.
+
+    >>> curve = [{"encoder_tokens": 10.0, "P@1": 0.3}, {"encoder_tokens": 20.0, "P@1": 0.5}]
+    >>> spent_until(curve, Target("P@1", 0.4)), spent_until(curve, Target("P@1", 0.6))
+    (20.0, None)
+    """
+    reached = (point for point in curve if point.get(target.metric, -1.0) >= target.value)
+    point = next(reached, None)
+    return None if point is None else point[target.unit]
+
+
+def time_to_quality(records: Sequence[Record], target: Target) -> str:
+    """The cell of trials that differ in their seed alone: "12.1M (11.0M to 13.2M)", "2 of 3 seeds", "not reached".
+
+    "-" where no curve has the metric: without a `selection` nothing is evaluated along the budget.
+    """
+    evaluated = [record for record in records if any(target.metric in point for point in record.curve)]
+    if not evaluated:
+        return "-"
+    costs = [spent for record in evaluated if (spent := spent_until(record.curve, target)) is not None]
+    if not costs:
+        return NOT_REACHED
+    if len(costs) < len(records):
+        return f"{len(costs)} of {len(records)} seeds"
+    kind = COLUMNS[target.unit].kind
+    text = format_value(fmean(costs), kind)
+    if len(costs) == 1:
+        return text
+    from scipy.stats import t
+
+    half = float(t.ppf(0.975, len(costs) - 1)) * stdev(costs) / sqrt(len(costs))
+    return f"{text} ({format_value(max(0.0, fmean(costs) - half), kind)} to {format_value(fmean(costs) + half, kind)})"
+
+
+def time_to_quality_table(groups: Iterable[tuple[str, Sequence[Record]]], target: Target) -> TextTable:
+    """What the trials of each label had spent when they first reached the target: tokens, seconds, operations."""
+    units = [Target(target.metric, target.value, unit) for unit in UNITS]
+    rows = tuple((label, *(time_to_quality(records, unit) for unit in units)) for label, records in groups)
+    note = (
+        f"spent at the first evaluation with {target.metric} of {100 * target.value:g} or more on held-out training "
+        "queries; means over seeds with 95 % intervals; -: without evaluations along the budget"
+    )
+    headings = ("method", *(CURVE_COSTS[unit] for unit in UNITS))
+    return TextTable(f"spent to {target.metric}={100 * target.value:g}", headings, rows, (note,))
+
 
 POOL = "negative_pool"
 SHOWN_COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
@@ -152,3 +214,37 @@ def _printed(row: PublishedRow, name: str) -> str:
 
 def _heading(name: str) -> str:
     return "negatives" if name == "negatives_per_query" else heading(name)
+
+
+# (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
+Resampled = Callable[[Record, Sequence[str]], Mapping[str, "np.ndarray"]]
+
+
+def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> list[TextTable]:
+    """A table for each dataset and budget on which two or more cells have the metric and its values on resamples."""
+    groups: dict[tuple[str, str], list[SweepCell]] = defaultdict(list)
+    for own in cells:
+        if metric in own.row.metrics:
+            groups[own.trial.dataset, str(own.trial.budget.limits())].append(own)
+    tables = [_rank_table(dataset, some, metric, resampled) for (dataset, _), some in groups.items()]
+    return [table for table in tables if table is not None]
+
+
+def _rank_table(dataset: str, cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> TextTable | None:
+    from xmcbench.evaluation.significance import rank_intervals, samples
+
+    stored = [(cell, samples(cell.records, [resampled(record, [metric]) for record in cell.records])) for cell in cells]
+    known = [(cell, own[metric]) for cell, own in stored if metric in own]
+    if len(known) < 2:
+        return None
+    intervals = rank_intervals([own for _, own in known])
+    ranked = sorted(
+        zip((cell for cell, _ in known), intervals, strict=True), key=lambda pair: -pair[0].row.metrics[metric]
+    )
+    means = [cell.row.metrics[metric] for cell, _ in ranked]
+    rows = tuple(
+        (cell.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
+        for (cell, (low, high)), mean in zip(ranked, means, strict=True)
+    )
+    note = "95 %: the ranks that no pair of rows speaks against, all together (test queries and seeds, Holm)"
+    return TextTable(f"ranks: {dataset}, {metric}", ("method", metric, "rank", "95 %"), rows, (note,))

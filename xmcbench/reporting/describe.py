@@ -19,7 +19,6 @@ from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
-from xmcbench.trial.trial import SCHEMA_VERSION
 
 KINDS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
@@ -98,9 +97,6 @@ def _trial(record: Record) -> Iterable[tuple[str, str]]:
             + (f", training ends after {held.patience} without a rise" if held.patience else ""),
         )
     yield "suite", record.suite
-    if record.key_version != SCHEMA_VERSION:
-        digest = ", which had no digest: edits cannot be detected" if record.key_version == 1 else ""
-        yield "schema", f"written by version {record.key_version}{digest}"
 
 
 def _outcome(record: Record) -> Iterable[tuple[str, str]]:

@@ -108,12 +108,13 @@ def accept(store: Store, record: Record, folder: Path) -> str:
     content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
     with Store(folder).lock(LOCK):
         add_packed(folder, shared, content, files)
-        write_compact(Store(folder), record.trial.dataset)
+        dataset = record.trial.dataset
+        write_arrays(compact_path(folder, dataset), compacted(Store(folder), dataset))
     return Store(folder).place(record.key)
 
 
-def write_compact(store: Store, dataset: str) -> None:
-    """Write the compact resamples of the accepted trials on a dataset: of those that one table ranks together."""
+def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
+    """The compact resamples of the accepted trials on a dataset: of those that one table ranks together."""
     tables: dict[tuple[str, str, Budget], list[Record]] = defaultdict(list)
     for record in store.records():
         if record.trial.dataset == dataset:
@@ -128,7 +129,24 @@ def write_compact(store: Store, dataset: str) -> None:
             for (record, _), row in zip(having, rows, strict=True):
                 made[record.key][list(record.metrics).index(metric)] = row
         arrays |= made
-    write_arrays(compact_path(store.root, dataset), arrays)
+    return arrays
+
+
+def wrong_compact(store: Store) -> Iterator[str]:
+    """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
+    for dataset in sorted({record.trial.dataset for record in store.records()}):
+        path, expected = compact_path(store.root, dataset), compacted(store, dataset)
+        try:
+            found = store.packed.arrays(path)
+        except (XMCBenchError, OSError) as problem:
+            yield str(problem)
+            continue
+        same = found.keys() == expected.keys() and all(
+            found[key].shape == own.shape and np.allclose(found[key], own, atol=_FLOAT32, equal_nan=True)
+            for key, own in expected.items()
+        )
+        if not same:
+            yield f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"
 
 
 def stray_files(store: Store) -> Iterator[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import typer
 
@@ -27,6 +29,13 @@ def escaped(text: str) -> str:
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
     """Print `text` on standard output, or with `err` on standard error."""
     typer.echo(escaped(str(text)), err=err, nl=nl)
+
+
+def listing(rows: Sequence[Sequence[object]], headings: Sequence[str] = (), **layout: Any) -> str:
+    """Rows as columns of text, as they are; `layout` is that of tabulate."""
+    from tabulate import tabulate
+
+    return tabulate(rows, headings, disable_numparse=True, **layout)
 
 
 class EscapingFormatter(logging.Formatter):

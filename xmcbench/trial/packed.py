@@ -84,6 +84,13 @@ class Packed:
         with _opened(path) as file:
             return {name: math.prod(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
 
+    def arrays(self, path: Path) -> dict[str, np.ndarray]:
+        """All arrays of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
+        if not path.exists():
+            return {}
+        with _opened(path) as file:
+            return {name: file.get_tensor(name) for name in sorted(file.keys())}
+
     def has(self, key: str, name: str) -> bool:
         """Whether a result file of a trial is kept. Raises XMCBenchError and OSError."""
         return key in self.records and f"{key}/{name}" in self.sizes(self.records[key].path.with_suffix(PACK))
@@ -128,11 +135,8 @@ def add_packed(root: Path, record: Record, content: bytes, files: Mapping[str, b
     before = known.records.get(record.key)
     for place in {path} | ({before.path} if before else set()):
         lines = {key: own.line for key, own in known.records.items() if own.path == place and key != record.key}
-        arrays = {}
-        for name in known.sizes(place.with_suffix(PACK)):
-            array = _array(place.with_suffix(PACK), name)
-            if name.partition("/")[0] in lines and array is not None:
-                arrays[name] = array
+        stored = known.arrays(place.with_suffix(PACK))
+        arrays = {name: array for name, array in stored.items() if name.partition("/")[0] in lines}
         if place == path:
             lines[record.key] = line_of(content)
             arrays |= {f"{record.key}/{name}": np.frombuffer(own, np.uint8) for name, own in files.items()}

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from xmcbench.files.secrets import redacted
 from xmcbench.trial.record_fields import Chosen, Count, Fraction, Point, Provenance, Spent
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
-from xmcbench.trial.versions import FIRST_SCHEMA, Versions, raised
+from xmcbench.trial.versions import Versions, raised
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
@@ -50,7 +50,7 @@ class Record(BaseModel):
 
     schema_version: Count = SCHEMA_VERSION
     key: str
-    key_version: Count = SCHEMA_VERSION  # schema that defined the key; a migrated record keeps its key
+    key_version: Count = SCHEMA_VERSION  # schema that defined the key
     suite: str  # name of the suite that ran it
     trial: Trial
     status: Status
@@ -89,8 +89,6 @@ class Record(BaseModel):
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
-        if self.key_version < FIRST_SCHEMA:
-            return "from before versions were recorded"
         first = {"selection": 1} if self.trial.selection else {}  # until version 2 it was not recorded
         return raised({**first, **self.trial.versions}, newest)
 

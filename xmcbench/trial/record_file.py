@@ -1,13 +1,12 @@
 """A record as a file: JSON that ends with a digest of the content before it.
 
-A record that was edited, truncated or damaged after it was written is refused, as is one of a newer schema. A record of
-an older schema is migrated. So a metric is shown as it was computed, or not at all.
+A record that was edited, truncated or damaged after it was written is refused, as is one of another schema. So a metric
+is shown as it was computed, or not at all.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from hashlib import sha256
 from typing import Any
 
@@ -33,12 +32,12 @@ def encode(record: Record) -> bytes:
 
 
 def decode(content: bytes) -> Record:
-    """The record in a file's content. Raises `RecordError` for other content, a newer schema, or a wrong digest."""
+    """The record in a file's content. Raises `RecordError` for other content, another schema, or a wrong digest."""
     body, _, end = content.rpartition(_DIGEST)
     try:
         if body.startswith(_START) and end == _digest(body) + _END:
             return Record.model_validate_json(body + b"\n}")  # unchanged and of this schema
-        return Record.model_validate(_migrated(content))
+        return Record.model_validate(_read(content))
     except ValidationError as problem:
         first = problem.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"]))
@@ -47,23 +46,18 @@ def decode(content: bytes) -> Record:
         ) from None
 
 
-def _migrated(content: bytes) -> dict[str, Any]:
-    """A record of any schema version as one of the current schema."""
+def _read(content: bytes) -> dict[str, Any]:
+    """A record that was not laid out as `encode` does. Raises `RecordError`."""
     try:
         data: dict[str, Any] = json.loads(content)
     except (ValueError, RecursionError) as problem:
         raise RecordError(f"not a record: not JSON: {problem}") from None
     version = data.get("schema_version") if isinstance(data, dict) else None
-    if type(version) is not int or version < 1:
-        raise RecordError(f"not a record: found schema version {version!r}, expected 1 to {SCHEMA_VERSION}")
-    if version > SCHEMA_VERSION:
+    if type(version) is not int or version != SCHEMA_VERSION:
         raise RecordError(
-            f"found schema version {version}, expected at most {SCHEMA_VERSION}: a newer xmcbench wrote it"
+            f"not a record: found schema version {version!r}, expected {SCHEMA_VERSION}: another xmcbench wrote it"
         )
-    if version > 1:
-        _check_digest(content, data)
-    for step in range(version, SCHEMA_VERSION):
-        data = _MIGRATIONS[step](data)
+    _check_digest(content, data)
     return data
 
 
@@ -78,25 +72,3 @@ def _check_digest(content: bytes, data: dict[str, Any]) -> None:
     body, _, end = content.rpartition(_DIGEST)
     if end != _digest(body) + _END:
         raise RecordError("its digest does not match its content: edited after it was written")
-
-
-def _from_1(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 1 had no digest, no intervals and no track; its keys were hashes of fewer fields."""
-    trial = data.get("trial")
-    if not isinstance(trial, dict):
-        raise RecordError("not a record: trial: expected a mapping")
-    hashed = {name: value for name, value in trial.items() if name not in ("label", "dataset")}
-    text = json.dumps([1, hashed], sort_keys=True, separators=(",", ":"))
-    key = sha256(text.encode()).hexdigest()[:16]
-    if data.get("key") != key:
-        raise RecordError(f"its trial has the key {key}, expected {data.get('key')}: moved or edited")
-    return {**data, "schema_version": 2, "key_version": 1}
-
-
-def _from_2(data: dict[str, Any]) -> dict[str, Any]:
-    """Schema 2 had no versions of the code in its trials; its keys contained the distribution's release."""
-    return {**data, "schema_version": 3}
-
-
-# From a schema version to the next.
-_MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _from_1, 2: _from_2}

@@ -37,7 +37,6 @@ from xmcbench.trial.packed import Packed, PackedRecord
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record
 from xmcbench.trial.record_file import RecordError, decode, encode
-from xmcbench.trial.versions import FIRST_SCHEMA
 
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
 RECORD_BYTES = 50_000_000
@@ -281,12 +280,10 @@ def digest_of(path: Path) -> str:
 def check_result(record: Record, path: Path) -> None:
     """Raise XMCBenchError unless `path` is a file that belongs to `record`. OSError where it cannot be read.
 
-    A record without digests has them in a manifest beside the file, since keys have versions; before, nowhere.
+    A record without digests has them in a manifest beside the file.
     """
     if not record.digests:
-        if record.key_version >= FIRST_SCHEMA or (path.parent / MANIFEST).exists():
-            check_manifest(path.parent, [path.name])
-        return
+        return check_manifest(path.parent, [path.name])
     _compare(path, record.digests.get(path.name, "none"), digest_of(path))
 
 

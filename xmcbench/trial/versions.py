@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 ENGINE_VERSION = 2  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
 SELECTION_VERSION = 2  # of results with held-out queries: how they are set aside and what the others share with them
-FIRST_SCHEMA = 3  # of records that hold versions
 
 Versions = Mapping[str, int]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
-from xmcbench.reporting.analysis_tables import relative_gain
+from xmcbench.reporting.analyses import relative_gain
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
-from xmcbench.reporting.analyses import names
-from xmcbench.reporting.analysis_tables import analysis_tables, write_analyses
+from xmcbench.reporting.analyses import analysis_tables, names, write_analyses
 
 from .leaderboards import analysed, measured
 from .made import record
