@@ -20,6 +20,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: a test
 # No test depends on the clock. `.ci/run` tries the same examples each time, other runs new ones.
 settings.register_profile(
     "xmcbench",
+    max_examples=50,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
     derandomize="CI" in os.environ,

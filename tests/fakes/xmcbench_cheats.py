@@ -323,7 +323,8 @@ class ChildWorks(Cheat):
     name = "child-works"
 
     def accident(self, train: TrainingData, run: Run) -> None:
-        subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
+        with run.ledger.stage("train"):
+            subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
 
 
 class OwnLoop(Cheat):

@@ -32,8 +32,7 @@ def outcome(method: LMTX, run: Run, data: TrainingData) -> Any:
 @pytest.mark.parametrize(
     ("kills", "settings"),
     [
-        ([(1, 1)], {}),
-        ([(1, 2), (2, 1)], {}),
+        ([(1, 1), (1, 2), (2, 1)], {}),
         ([(2, 2), (2, 3)], {"start": "afresh", "accepted": "all", "negatives": "rejected"}),
     ],
 )

@@ -89,8 +89,8 @@ def test_what_the_record_says(endings: dict[str, Record], method: str) -> None:
 
 
 def test_a_thread_that_a_method_leaves_behind_holds_nothing_up(endings: dict[str, Record]) -> None:
-    """It sleeps for ten minutes."""
-    assert endings["fake-ok"].provenance["seconds of all"] < 500
+    """It sleeps for ten hours."""
+    assert endings["fake-ok"].provenance["seconds of all"] < 30_000
 
 
 def test_what_a_method_does_to_its_process_reaches_no_other_trial(endings: dict[str, Record]) -> None:

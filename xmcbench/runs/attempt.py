@@ -282,7 +282,8 @@ class Attempt:
             fresh = None if _device_peak() else self._fresh
             self.checks["saved model"] = "forked process" if fresh else "same process"
             if fresh:
-                with closing(fresh), tempfile.TemporaryDirectory(prefix="xmcbench-") as folder:
+                # The process ends before its folder is removed: it may be writing there when the order already differs.
+                with tempfile.TemporaryDirectory(prefix="xmcbench-") as folder, closing(fresh):
                     moved = shutil.copytree(model, Path(folder) / "moved" / "model")
                     elsewhere = [model.parent, self.job.cache]
                     fresh.ask(moved, sample.texts, sample.predictions.k, Path(folder), elsewhere)
