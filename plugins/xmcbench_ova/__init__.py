@@ -123,7 +123,10 @@ class OvA(EmbeddingMethod):
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:  # noqa: ARG002
         # The pool contains every label, so the worker's whole table is scored, without a copy.
-        mean = losses.binary_cross_entropy(queries_BD, self.classifier(), batch.positives, temperature=1.0)
+        if self.config.table.dtype == "e4m3":  # which makes no gradient of all rows, either
+            mean = losses.cross_entropy_of_rows(queries_BD, self.classifier, batch.positives)
+        else:
+            mean = losses.binary_cross_entropy(queries_BD, self.classifier(), batch.positives, temperature=1.0)
         return mean * len(batch.query_ids) if self.config.reduction == "sum" else mean
 
 

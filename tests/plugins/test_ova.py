@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, share_memorised
+from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
 from many_workers import on_workers
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from toy import LABELS, QUERIES, make_run, toy_data
@@ -154,14 +155,47 @@ def test_the_table_learns_as_its_settings_say(
         {"table": {"learning_rate": 0.3}},
         {"table": {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "reduction": "sum"},
         {"table": {"learning_rate": 0.3, "dtype": "bf16"}},
+        {"table": {"optimizer": "sgd", "learning_rate": 0.2, "dtype": "e4m3"}, "reduction": "sum"},
     ],
-    ids=["adam", "renee", "bf16"],
+    ids=["adam", "renee", "bf16", "elmo"],
 )
 def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path) -> None:
     rate = 3e-3 if "reduction" in settings else 3e-4
     common = {"batch_size": 100, "learning_rate": rate, "max_query_length": 8, "max_label_length": 8}
     make = partial(ova, **common, **settings)
     assert share_memorised(make, tmp_path, {"steps": 150}) > 0.99
+
+
+ELMO: dict[str, Any] = {"table": SGD | {"dtype": "e4m3"}, "reduction": "sum"}
+
+
+def test_rows_of_eight_bits_follow_those_of_float32(small_encoder: str, tmp_path: Path) -> None:
+    """The loss curves of one training in e4m3 and in float32, with rows far below the smallest step at first."""
+    data, curves = toy_data(), {}
+    for dtype in ("float32", "e4m3"):
+        losses: list[float] = []
+        run = replace(
+            make_run(tmp_path / dtype, {"steps": 60}),
+            report=lambda progress, losses=losses: losses.append(progress.metrics.get("loss", np.nan)),
+        )
+        method = ova(small_encoder, table={"optimizer": "sgd", "learning_rate": 0.05, "dtype": dtype}, reduction="sum")
+        method.fit(data, run)
+        curves[dtype] = np.array([loss for loss in losses if not np.isnan(loss)])
+    assert method.classifier.weight.dtype == torch.float8_e4m3fn
+    assert len(curves["e4m3"]) == 60
+    assert curves["float32"][-5:].mean() < 0.5 * curves["float32"][0]
+    np.testing.assert_allclose(curves["e4m3"], curves["float32"], rtol=0.15)
+
+
+def test_a_killed_run_in_eight_bits_ends_as_one_that_was_not(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    wanted = fitted(small_encoder, data, tmp_path / "whole", 6, **ELMO)
+    resumed = ova(small_encoder, **ELMO)
+    fit_and_kill(4, ova(small_encoder, **ELMO), data, make_run(tmp_path / "killed", {"steps": 6}))
+    resumed.fit(data, make_run(tmp_path / "killed", {"steps": 6}))
+    assert torch.equal(resumed.index_LD, wanted.index_LD)
+    assert_saved_predicts_the_same(resumed, ova(small_encoder, **ELMO), data.texts, tmp_path)
 
 
 def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
@@ -171,14 +205,18 @@ def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str,
     assert method.num_parameters == encoders + LABELS * 32
 
 
-def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
+def scores(_workers: Workers, encoder: str, root: str, dtype: str = "float32") -> np.ndarray:
     """After four steps with a rate that moves the rows; the rows are dealt out, and so is what the optimiser keeps."""
     data = toy_data()
-    method = fitted(encoder, data, Path(root), steps=4, table=SGD)
+    method = fitted(encoder, data, Path(root), steps=4, table=SGD | {"dtype": dtype})
     return method.predict(data.texts, LABELS).scores
 
 
-def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
-    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"))
-    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
+@pytest.mark.parametrize("dtype", ["float32", "e4m3"])
+def test_two_workers_end_as_one(dtype: str, small_encoder: str, tmp_path: Path) -> None:
+    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"), dtype)
+    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two"), dtype):
+        if dtype == "e4m3":  # rounding errors of a product may decide to which neighbour a weight goes
+            assert np.mean(np.isclose(found, wanted, rtol=2e-3, atol=2e-4)) > 0.9
+        else:
+            np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)

@@ -4,6 +4,7 @@ from .score_sums import pair_scores
 from .settings import TrainedPositives, TripletLoss
 from .soft_top_k_loss import soft_top_k
 from .softmax_losses import decoupled_softmax, pal, psl, softmax
+from .table_bce import cross_entropy_of_rows
 from .triplet_loss import DynamicMargin, hardest_pairs, triplet
 
 __all__ = [
@@ -12,6 +13,7 @@ __all__ = [
     "TrainedPositives",
     "TripletLoss",
     "binary_cross_entropy",
+    "cross_entropy_of_rows",
     "decoupled_softmax",
     "hardest_pairs",
     "label_to_query",

@@ -62,7 +62,7 @@ class Scores:
 
     def chunk(self, start: int) -> Tensor:
         """[B, C] scores of the chunk of labels that begins at `start`."""
-        labels_CD = self._labels(start)
+        labels_CD = self.labels(start)
         return self.scaled_BD @ labels_CD.T if self.again else self._product(self.scaled_BD, labels_CD.T)
 
     def pairs(self, start: int) -> tuple[Tensor | slice, tuple[Tensor, Tensor]]:
@@ -89,11 +89,12 @@ class Scores:
             weights_BC = weigh(start)
             here, places = self.pairs(start)
             weights_BC[places] += of_pairs_P[here]
-            of_queries_BD += self._product(weights_BC, self._labels(start))
+            of_queries_BD += self._product(weights_BC, self.labels(start))
             of_labels_SD[start : start + self.width] = self._product(weights_BC.T, self.scaled_BD)
         return of_queries_BD.div_(self.temperature).to(self.queries_BD.dtype), of_labels_SD
 
-    def _labels(self, start: int) -> Tensor:
+    def labels(self, start: int) -> Tensor:
+        """[C, D] the labels of the chunk at `start`, in the precision of the scores."""
         return self._precise(self.labels_SD[start : start + self.width])
 
     def _precise(self, rows: Tensor) -> Tensor:

@@ -98,7 +98,8 @@ def memory(
     # The loss sees all queries and the texts of this worker's labels; rows of tables have gradients of their own.
     vectors = step.queries + (labels if method.encodes_labels else 0)
     tables = probe.tables.values()
-    gradients = sum(_table_gradients(table, step.labels, work.train.num_labels) for table in tables) / workers
+    at_once = max(1, CHUNK_SCORES[device] // max(1, step.queries))  # rows whose gradients are made in chunks
+    gradients = sum(_table_gradients(table, step.labels, work.train.num_labels, at_once) for table in tables) / workers
     pairs = step.queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
@@ -140,9 +141,11 @@ def process_bytes() -> float:
     return float(printed.split()[-1])
 
 
-def _table_gradients(table: Table, pool: int, num_labels: int) -> float:
+def _table_gradients(table: Table, pool: int, num_labels: int, at_once: int) -> float:
     """The gradients of the rows that a step reads, and copies of these rows unless it reads all, where they lie."""
     read, copies = (table.rows, 1) if pool >= num_labels else (min(pool, table.rows), 2)
+    if copies == 1 and not table.whole_gradient:
+        read, copies = min(table.rows, at_once), 3  # the rows in float32, their gradients, and what rounding them takes
     return float(read * copies * table.dimension * FLOAT if table.learns else 0)
 
 

@@ -34,6 +34,7 @@ class Table:
     row_bytes: float
     dimension: int
     learns: bool
+    whole_gradient: bool = True  # whether the gradients of all rows that a step reads are there at once
 
 
 @dataclass(frozen=True)
@@ -148,5 +149,6 @@ def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str
             row_bytes=held / max(1, rows),
             dimension=table.weight.shape[1],
             learns=table.learns,
+            whole_gradient=table.config.dtype != "e4m3",
         )
     return tables

@@ -11,7 +11,8 @@ D dimensions.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -27,13 +28,24 @@ _CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a 
 _BLOCK = 4096  # rows that share a generator when a table is filled
 
 
+class RowGradients(Protocol):
+    """The gradient of all rows of a table, which is made a chunk at a time while the table takes its step."""
+
+    @property
+    def squared_norm(self) -> Tensor:
+        """Of the whole gradient, float64."""
+
+    def chunks(self, weight_ND: Tensor, /) -> Iterator[tuple[slice, Tensor]]:
+        """Places of rows and their gradients [M, D], given the weights as they are before these rows are updated."""
+
+
 class LabelTable(nn.Module):
     """The rows `row_ids` of a whole table, and their optimiser state; zeros until `fill` or `weight.copy_`.
 
     `row_ids` [N], ascending, number this worker's rows in the whole table; callers speak of rows by their place there.
-    `weight` [N, D] is float32 or bfloat16, the optimiser's state float32. `state_dict` has both, and no `row_ids`: the
-    first dimension is rows in every tensor but scalars, which are alike on all workers. So rows can be dealt out to
-    another number of workers, and training continues as it would have.
+    `weight` [N, D] is float32, bfloat16 or float8_e4m3fn, the optimiser's state float32. `state_dict` has both, and no
+    `row_ids`: the first dimension is rows in every tensor but scalars, which are alike on all workers. So rows can be
+    dealt out to another number of workers, and training continues as it would have.
 
     >>> table = LabelTable(torch.arange(3), 2, TableConfig(optimizer="sgd", learning_rate=0.5), seed=0)
     >>> table(torch.tensor([2, 0, 2])).sum().backward()  # row 2 twice
@@ -60,7 +72,7 @@ class LabelTable(nn.Module):
         self.seed = torch.initial_seed() if seed is None else seed
         self.optimizer = config.build_optimizer()
         shape = (len(row_ids_N), dimension)
-        dtype = torch.float32 if config.dtype == "float32" else torch.bfloat16
+        dtype = {"float32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(config.dtype, torch.bfloat16)
         state = self.optimizer.state(*shape)
         tensors = {"weight": torch.zeros(shape, dtype=dtype), **state}
         if config.dtype == "bf16-compensated":
@@ -72,6 +84,7 @@ class LabelTable(nn.Module):
         self.state_names = tuple(state)
         self._leaves: list[tuple[Tensor | None, Tensor]] = []
         self._combined: tuple[Tensor | None, Tensor] | None = None
+        self._deferred: RowGradients | None = None
 
     @property
     def num_rows(self) -> int:
@@ -113,6 +126,8 @@ class LabelTable(nn.Module):
             draw(values, Generator().manual_seed(derive_seed(self.seed, "fill", block)))
             mine = (blocks_N == block).nonzero().flatten()
             values = values.to(self.weight.device)[self.row_ids[mine] - block * _BLOCK]
+            if self.config.dtype == "e4m3":  # most values of a wide table lie below the smallest step
+                values = rounding.stochastic_e4m3(values, self.row_ids[mine], derive_seed(self.seed, "fill rounding"))
             self.weight[mine] = values.to(self.weight.dtype)
 
     def forward(self, rows_S: Tensor | None = None) -> Tensor:
@@ -131,8 +146,16 @@ class LabelTable(nn.Module):
             self._combined = None
         return leaf
 
+    def defer(self, gradients: RowGradients) -> None:
+        """Take the gradient of all rows from `gradients` in the next step, in place of leaves."""
+        if self._deferred is not None or self._leaves:
+            raise RuntimeError("a table's gradient is deferred once a step, and then no row is asked for")
+        self._deferred = gradients
+
     def gradient_norm_squared(self) -> Tensor:
         """Sum of squares of this step's gradient, float64: this worker's part of the squared global norm."""
+        if self._deferred is not None:
+            return self._deferred.squared_norm
         return squared_norm(self._gradient()[1])
 
     @torch.no_grad()
@@ -143,16 +166,24 @@ class LabelTable(nn.Module):
         other rows lie with the worker. Every worker calls this each step, as the number of updates is part of the
         rounding.
         """
+        rounds = self.config.dtype in ("bf16", "e4m3")
+        key = derive_seed(self.seed, "rounding", int(self.updates)) if rounds else 0
+        for place, gradient_MD in self._chunks():
+            self._update(place, gradient_MD.float() * scale, rate, key)
+        self.updates += 1
+        self._leaves.clear()
+        self._combined = self._deferred = None
+
+    def _chunks(self) -> Iterator[tuple[slice | Tensor, Tensor]]:
+        """Places of rows and their gradients [M, D] in this step, a chunk at a time."""
+        if self._deferred is not None:
+            yield from self._deferred.chunks(self.weight)
+            return
         rows, gradient = self._gradient()
-        key = derive_seed(self.seed, "rounding", int(self.updates)) if self.config.dtype == "bf16" else 0
         length = max(1, _CHUNK.get(self.weight.device.type, _CHUNK["cuda"]) // max(1, self.weight.shape[1]))
         for start in range(0, gradient.shape[0], length):
             chunk = slice(start, start + length)
-            place = chunk if rows is None else rows[chunk]
-            self._update(place, gradient[chunk].float() * scale, rate, key)
-        self.updates += 1
-        self._leaves.clear()
-        self._combined = None
+            yield chunk if rows is None else rows[chunk], gradient[chunk]
 
     def _update(self, place: slice | Tensor, gradient_MD: Tensor, rate: float, key: int) -> None:
         taken = {name: _take(self.get_buffer(name), place) for name in (*self.state_names, "weight")}
@@ -164,11 +195,13 @@ class LabelTable(nn.Module):
         changed = {**state, "weight": weight_MD}
         if self.config.dtype == "bf16":
             changed["weight"] = rounding.stochastic(weight_MD, _take(self.row_ids, place), key)
+        elif self.config.dtype == "e4m3":
+            changed["weight"] = rounding.stochastic_e4m3(weight_MD, _take(self.row_ids, place), key)
         elif self.config.dtype == "bf16-compensated":
             changed["weight"], changed["residual"] = rounding.split(weight_MD)
         for name, rows in changed.items():
             if isinstance(place, Tensor):
-                self.get_buffer(name).index_copy_(0, place, rows)
+                _bytes(self.get_buffer(name)).index_copy_(0, place, _bytes(rows))
             elif rows is not taken.get(name):  # a view is there already
                 self.get_buffer(name)[place] = rows
 
@@ -200,6 +233,11 @@ class LabelTable(nn.Module):
 
 def _gradient_of(leaf: Tensor) -> Tensor:
     return torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The tensor, or for 8-bit floats, which index operations do not take, its bytes."""
+    return tensor.view(torch.uint8) if tensor.dtype == torch.float8_e4m3fn else tensor
 
 
 def _take(tensor: Tensor, place: slice | Tensor) -> Tensor:
