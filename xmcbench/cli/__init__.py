@@ -27,6 +27,7 @@ from xmcbench.cli import (
     submit,
     tables,
     teachers,
+    tune,
 )
 from xmcbench.cli.terminal import EscapingFormatter, echo
 from xmcbench.errors import XMCBenchError
@@ -43,6 +44,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("tables")(tables.tables)
+app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("compare")(compare.compare)
 app.command("show")(show.show)

@@ -20,7 +20,7 @@ from xmcbench.run.ray import RayExecutor
 from xmcbench.run.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.run.runner import Runner
 from xmcbench.run.running_trial import Death, RunningTrial, Task
-from xmcbench.run.tuned_trials import run_samples
+from xmcbench.run.tuned_trials import run_finals, run_samples
 from xmcbench.run.tuning import Proposal, RunSearch, Search, quality
 from xmcbench.run.tuning_journal import FOLDER
 from xmcbench.suite.resources import Needs
@@ -47,6 +47,7 @@ def on_tune(executor: RayExecutor, runner: Runner, display: Display) -> RunSearc
                 samples.fit(needs)
             finally:
                 samples.kill()
+        run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
 
     return run
 
