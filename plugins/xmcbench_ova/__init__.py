@@ -19,6 +19,7 @@ from xmcbench import (
     EmbeddingMethod,
     EncoderConfig,
     Extent,
+    Method,
     MethodInfo,
     TableConfig,
     TrainingData,
@@ -77,6 +78,11 @@ class OvA(EmbeddingMethod):
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
         """The rows begin at random, and have to learn much faster than the encoder."""
         return {"table": {"learning_rate": ROW_RATE}} | super().following(given, data, budget)
+
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
+        rows = [{"learning_rate": rate} for rate in (0.01, 0.03, 0.1, 0.3)]
+        return super().search_space(config) | {"table": rows}
 
     @property
     def classifier(self) -> LabelTable:

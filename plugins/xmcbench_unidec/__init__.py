@@ -18,6 +18,7 @@ from xmcbench import (
     Budget,
     EmbeddingMethod,
     Extent,
+    Method,
     MethodInfo,
     TableConfig,
     TrainingData,
@@ -149,6 +150,13 @@ class UniDEC(EmbeddingMethod):
         return rates | super().following(given, data, budget)
 
     modules: nn.ModuleDict
+
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
+        assert isinstance(config, UniDEC.Config)
+        rate = config.classifier_learning_rate
+        rows = {"classifier_learning_rate": {"low": rate / 10, "high": 3 * rate, "log": True}}
+        return super().search_space(config) | (rows if config.heads == "both" else {})
 
     def build_modules(self, train: TrainingData) -> nn.Module:
         modules = self._heads()

@@ -76,6 +76,13 @@ def test_a_table_becomes_a_dataset(tmp_path: Path, make: object, name: str) -> N
     assert 0 < dataset.card.num_test < 12
 
 
+def test_a_dataset_has_the_name_of_its_file(tmp_path: Path) -> None:
+    rows = [f"text {i},{'ab'[i % 2]}" for i in range(20)]
+    (tmp_path / "my-rows.csv").write_text("\n".join(["text,labels", *rows]))
+    run("import", tmp_path / "my-rows.csv", "--data", tmp_path / "data")
+    assert (tmp_path / "data" / "my-rows").is_dir()
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_another_delimiter_is_detected_and_said(
     tmp_path: Path, delimiter: str, caplog: pytest.LogCaptureFixture

@@ -69,6 +69,13 @@ def test_a_second_load_reads_no_source(raw: Path, cache: Path, monkeypatch: pyte
     load("small", raw.parent, cache)
 
 
+def test_a_relative_and_an_absolute_path_have_one_copy(raw: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load("small", raw.parent, cache)
+    monkeypatch.chdir(raw.parent)
+    load("small", Path(), cache)
+    assert len(copies(cache)) == 1
+
+
 def test_changed_files_are_read_again(raw: Path, cache: Path) -> None:
     before = load("small", raw.parent, cache).card.content_hash
     (raw / "Y.txt").write_text("rot\ngrün\nblau\nweiß\ngelb\n")

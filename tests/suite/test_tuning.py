@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.reporting import leaderboard
 from xmcbench.runs.plan import Action
 from xmcbench.runs.tuned_trials import in_order, note_chosen, run_samples, stored_samples, tuned_trials
 from xmcbench.runs.tuning import Chosen, choose
@@ -57,14 +58,15 @@ def tuned(carry: Any = None, **settings: Any) -> Chosen:
 def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
     hill = Hill()
     chosen = tuned(hill)
-    assert len(hill.trials) == len({trial.key for trial in hill.trials}) == 9
+    assert len(hill.trials) == len({trial.key for trial in hill.trials}) == 9 + 2 * 2  # two finalists, two seeds each
     assert {trial.config["depth"] for trial in hill.trials} == {7}
     assert {trial.budget.encoder_tokens for trial in hill.trials} == {900}
-    nearest = min(hill.trials, key=lambda trial: abs(trial.config["rate"] - BEST))
+    assert {trial.held_out_only for trial in hill.trials} == {True}
+    nearest = min(hill.trials[:9], key=lambda trial: abs(trial.config["rate"] - BEST))
     assert chosen.best.record.trial == nearest
     told = chosen.as_dict()
     assert told["settings"] == {name: nearest.config[name] for name in SPACE}
-    assert told["spent"] == {"encoder_tokens": 8100, "steps": 18}
+    assert told["spent"] == {"encoder_tokens": 13 * 900, "steps": 26}
     assert (told["metric"], len(told["samples"])) == ("nDCG@5", 9)
 
 
@@ -83,7 +85,7 @@ def test_halving_gives_few_samples_a_large_budget_and_as_much_to_every_method() 
     budgets = [trial.budget.encoder_tokens for trial in hill.trials]
     # All 9 start with a ninth of the budget. The pruner stops a sample that is not among the best third so far.
     assert budgets.count(100) == 9
-    assert 1 <= budgets.count(900) <= budgets.count(300) < 9
+    assert 1 <= budgets[:-4].count(900) <= budgets.count(300) < 9
     assert chosen.best.record.trial.budget.encoder_tokens == 900
     in_last = [trial.config["rate"] for trial in hill.trials if trial.budget.encoder_tokens == 900]
     assert chosen.best.settings["rate"] == min(in_last, key=lambda rate: abs(rate - BEST))
@@ -106,6 +108,38 @@ def test_failed_samples_are_never_chosen_and_none_at_all_is_an_error() -> None:
         tuned(none)
 
 
+def test_a_lucky_sample_loses_to_one_that_is_good_with_other_seeds() -> None:
+    class Lucky(Hill):
+        """The best sample is best with the first seed alone."""
+
+        def record(self, trial: Trial) -> Record:
+            told = super().record(trial)
+            points = [{**point, "nDCG@5": point["nDCG@5"] / 2} for point in told.curve]
+            first = min(self.trials[:9], key=lambda other: abs(other.config["rate"] - BEST))
+            unlucky = trial.seed > 0 and trial.config == first.config
+            return told.model_copy(update={"curve": points}) if unlucky else told
+
+    lucky = Lucky()
+    chosen = tuned(lucky)
+    near = sorted({trial.config["rate"] for trial in lucky.trials[:9]}, key=lambda rate: abs(rate - BEST))
+    assert chosen.best.settings["rate"] == near[1]
+    assert [trial.seed for trial in lucky.trials[9:]] == [1, 2, 1, 2]
+    assert tuned(Lucky(), finalists=1).best.settings["rate"] == near[0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainings"),
+    [
+        ({"num_samples": 9}, 13),
+        ({"num_samples": 9, "finalists": 1}, 9),
+        ({"num_samples": 1}, 1),
+        ({"num_samples": 9, "scheduler": "halving"}, 9 + 3 + 1 + 4),
+    ],
+)
+def test_all_trainings_are_counted(settings: dict[str, Any], trainings: int) -> None:
+    assert Tune.model_validate({"space": {"a": {}}} | settings).trainings == trainings
+
+
 @given(st.integers(0, 50), st.integers(1, 12), st.sampled_from(["random", "optuna"]))
 def test_samples_are_within_the_space_and_differ(seed: int, count: int, searcher: Any) -> None:
     space = {"a": Range(low=1, high=9), "b": Range(low=0.5, high=2.0), "c": Range(low=1, high=1000, log=True), "d": [5]}
@@ -117,7 +151,7 @@ def test_samples_are_within_the_space_and_differ(seed: int, count: int, searcher
         return [record().model_copy(update={"key": t.key, "trial": t, "curve": curve}) for t in trials]
 
     tuned(quality, space={"a": space}, num_samples=count, seed=seed, searcher=searcher)
-    assert len({str(one) for one in asked}) == count
+    assert len({str(one) for one in asked[:count]}) == count
     for one in asked:
         assert one["a"] in range(1, 10)
         assert 0.5 <= one["b"] <= 2.0
@@ -142,11 +176,21 @@ def test_a_suite_is_tuned_its_records_say_how_and_a_rerun_runs_nothing(bench: Be
     records = runner.run(runner.plan_trials(trials), bench.heard)
     assert [(one.trial.label, one.trial.seed) for one in records] == [("ok", 0), ("ok", 1), ("rare", 0), ("rare", 1)]
     assert len({one.trial.config["strength"] for one in records[:2]}) == 1
-    assert len(bench.store.records()) == 3 + 4
+    assert len(bench.store.records()) == 3 + 2 * 2 + 4  # samples, finalists with other seeds, the suite's trials
+    samples = [one for one in bench.store.records() if one.trial.held_out_only]
+    assert len(samples) == 7
+    for sample in samples:  # judged by held-out queries, it neither predicted nor scored the test split
+        assert sample.metrics == {}
+        assert all("P@1" in point for point in sample.curve)
+        assert not {"predict", "check", "score"} & sample.spent["stage_seconds"].keys()
+        assert not (bench.store.directory(sample.key) / "predictions.npz").exists()
+    assert {row.method for group in leaderboard(bench.store.records()).groups for row in group.rows} == {"ok", "rare"}
     note_chosen(runner, records)
     how = records[0].chosen
     assert how["settings"] == {"strength": records[0].trial.config["strength"]}
-    assert (how["spent"]["steps"], how["on"]) == (6.0, "train: 5 queries held out")
+    assert how["spent"]["steps"] == 14.0
+    assert how["on"] == samples[0].selection_split
+    assert sum("again" in sample for sample in how["samples"]) == 2
     assert records[2].chosen == {}  # it has no space
 
     again = bench.runner(suite, debug=True)

@@ -28,6 +28,7 @@ from xmcbench.cli import (
     submit,
     tables,
     teachers,
+    tune,
 )
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import EscapingFormatter, echo
@@ -44,6 +45,7 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("leaderboard")(leaderboard.leaderboard)
 app.command("tables")(tables.tables)
+app.command("tune")(tune.tune)
 app.command("plan")(plan.plan)
 app.command("compare")(compare.compare)
 app.command("show")(show.show)

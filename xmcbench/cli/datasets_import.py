@@ -33,7 +33,9 @@ class Format(StrEnum):
 def import_dataset(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows; for some formats a folder.")],
-    name: Annotated[str, typer.Option(help="Name of the new dataset: a folder of the data directory.")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
+    ] = None,
     format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = Format.TABLE,
     text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
     labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
@@ -62,6 +64,7 @@ def import_dataset(
     from xmcbench.data.importing.write import split_by_hash, write_dataset
     from xmcbench.data.prepared import default_data_dir
 
+    name = name or path.name.partition(".")[0]
     check_name(name)
     folder = (data or context.obj or default_data_dir()) / name
     if format in (Format.LLMS4SUBJECTS, Format.SPACK):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
+    from xmcbench.trial.trial import Trial
 
 
 INTERRUPTED = 130  # exit code, as shells have it
@@ -117,18 +118,18 @@ def run(
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
     runner = Runner(settings)
     plan = runner.plan()
-    _print_plan(runner, plan)
+    print_plan(runner, plan)
     if dry_run:
         return
     _note_uncommitted(plan)
-    records = _run_all(runner, plan, trackers)
+    records = run_all(runner, plan, trackers)
     echo(f"\n{board_of(records, runner.suite.metrics, runner.store)}")
     if runner.suite.tables or runner.suite.equal:
         echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise typer.Exit(exit_code(records))
 
 
-def _run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
+def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """Tune if the suite asks for it, and run the plan; its records."""
     from xmcbench.runs.progress import display
     from xmcbench.runs.tracked import tracked
@@ -178,21 +179,24 @@ def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, s
     return RayExecutor(**given)
 
 
-def _tuning(tune: Tune) -> str:
+def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> str:
     """A line about tuning, which comes before the plan and changes the settings and keys of its trials."""
     from xmcbench.reporting import budget_text
 
     samples = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
-    return f"tuned first: {samples}, budget {budget_text(tune.budget.limits()) if tune.budget else 'of the trial'}\n"
+    budget = budget_text(tune.budget.limits()) if tune.budget else "of the trial"
+    tuned = {(trial.dataset, trial.label) for trial in trials if tune.space[entries[trial.label]]}
+    trainings = tune.trainings * len(tuned)
+    return f"tuned first: {samples}, budget {budget}; about {trainings} trainings before the {len(trials)} below\n"
 
 
-def _print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
+def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
     from xmcbench.runs.foresight import remarks
 
     trials, suite = [planned.trial for planned in plan], runner.suite
     if suite.tune:
-        echo(_tuning(suite.tune))
+        echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
     rows = [
         (
             planned.trial.label,

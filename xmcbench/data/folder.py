@@ -51,14 +51,14 @@ def own_source(directory: Path) -> FolderSource:
     """The source of a folder that is not in the catalogue. Its card is inferred from the files and `card.yaml`."""
     path = directory / CARD_FILE
     if not path.is_file():
-        return FolderSource(Draft(name=directory.name, source=str(directory)))
+        return FolderSource(Draft(name=directory.name, source=str(directory.resolve())))
     content = yaml_lines.read(path)
     allowed = sorted(set(Draft.model_fields) - {"name"})
     for key in content.data:
         if key not in allowed:
             raise XMCBenchError(f"{content.where((key,))}: unknown key {shown(key)}{suggest(key, allowed)}")
     try:
-        return FolderSource(Draft(**{"source": str(directory), **content.data, "name": directory.name}))
+        return FolderSource(Draft(**{"source": str(directory.resolve()), **content.data, "name": directory.name}))
     except ValidationError as problem:
         first = problem.errors()[0]
         place = content.where(tuple(first["loc"]))

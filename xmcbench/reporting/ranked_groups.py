@@ -73,7 +73,8 @@ def leaderboard(
 
 
 def _entered(records: list[Record]) -> list[Record]:
-    """The records that compete: of the trials that tuning tried, only the chosen one."""
+    """The records that compete: no samples of a tuning."""
+    records = [record for record in records if not record.trial.held_out_only]
     tried = {sample["trial"] for record in records for sample in record.chosen.get("samples", ())}
     return [record for record in records if record.chosen or record.key not in tried]
 

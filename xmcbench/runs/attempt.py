@@ -60,11 +60,12 @@ from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.record_fields import why_not_recordable
-from xmcbench.trial.run import CheckpointExchange, Progress, Run, TrainingLog, TrialProgress, derive_seed
+from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 T = TypeVar("T")
 CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
+HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
 MUCH_CUT = 0.1  # share of the queries that is worth a note
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
@@ -88,6 +89,8 @@ class Attempt:
     fork: bool = False  # load the saved model in a process that is forked before training
     own_thread: bool = False  # this thread ends with the attempt: Landlock may restrict it
     _fresh: FreshProcess | None = None
+    _held_out: HeldOut | None = None
+    _depth: int = 1  # labels predicted for a held-out query
     _unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this one may not
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
@@ -102,7 +105,7 @@ class Attempt:
         self.measured["import_cpu_seconds"] = import_late(method.late_imports)
         # Several workers always train: they could not agree on what is in the store.
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
-        if self.fork and self.worker.rank == 0:
+        if self.fork and self.worker.rank == 0 and not trial.held_out_only:
             self._fresh = FreshProcess(partial(build_method, trial))
         if shared is None:
             # The dataset is freed at once and read again for scoring: until then no test target is in the process.
@@ -114,6 +117,8 @@ class Attempt:
         self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
         if self.worker.rank > 0:
             return None
+        if trial.held_out_only:
+            return self._judge_held_out(method)
         self.stage = "predict"
         # Saved first: what a method learns from test queries is not in its model.
         self.predicting["model_bytes"] = save_model(method, directory / "model")
@@ -126,6 +131,22 @@ class Attempt:
         self.stage = "score"
         record = self._outside(self._score, predictions)
         shutil.rmtree(directory / "checkpoint", ignore_errors=True)
+        return record
+
+    def _judge_held_out(self, method: Method) -> Record:
+        """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
+        trial, store, held_out = self.job.trial, Store(self.job.store), self._held_out
+        assert held_out is not None
+        self.stage = "select"
+        if not any(held_out.metric in point for point in self.log.curve):
+            with self._guarded("predict"), self.log.ledger.uncharged():
+                metrics = held_out.score(method.predict(held_out.texts, self._depth))
+            self.log.add_point(1.0, metrics)
+        self.outcome["num_parameters"] = int(method.num_parameters)
+        over = self.log.ledger.over(trial.budget)
+        record = self.record(Status.OVER_BUDGET if over else Status.OK)
+        store.write_record(record)
+        shutil.rmtree(store.directory(trial.key) / "checkpoint", ignore_errors=True)
         return record
 
     def _score(self, predictions: Predictions) -> Record:
@@ -222,7 +243,8 @@ class Attempt:
         rows = np.arange(len(train.texts))
         if trial.selection:
             held_out, train, rows = hold_out(train, trial.selection, trial.seed, self.job.metrics)
-            run = replace(run, held_out=held_out)
+            run, self._held_out = replace(run, held_out=held_out), held_out
+            self._depth = min(HELD_OUT_LABELS, train.num_labels)
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)

@@ -19,7 +19,7 @@ from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.running_trial import Death, RunningTrial, Task
-from xmcbench.runs.tuned_trials import run_samples
+from xmcbench.runs.tuned_trials import run_finals, run_samples
 from xmcbench.runs.tuning import Proposal, RunSearch, Search, quality
 from xmcbench.runs.tuning_journal import FOLDER
 from xmcbench.suite.resources import Needs
@@ -46,6 +46,7 @@ def on_tune(executor: RayExecutor, runner: Runner, display: Display) -> RunSearc
                 samples.fit(needs)
             finally:
                 samples.kill()
+        run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
 
     return run
 

@@ -14,6 +14,8 @@ from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 
+QUERIES = 1000  # held out for a sample
+SPARE = 0.2  # of the training queries, at most
 RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 
 
@@ -33,8 +35,9 @@ def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
             trials.append(trial)
             continue
         if place not in tuned:
-            journal = journal_path(runner.store.root, trial, suite.tune, entry)
-            chosen = choose(trial, suite.tune, entry, _resolver(trial), run, journal)
+            base = _with_queries(trial, runner)
+            journal = journal_path(runner.store.root, base, suite.tune, entry)
+            chosen = choose(base, suite.tune, entry, _resolver(trial), run, journal)
             tuned[place] = chosen.best.record.trial.config, chosen.as_dict()
         config, how = tuned[place]
         trials.append(trial.changed(config=config))
@@ -43,10 +46,7 @@ def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
 
 
 def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
-    """Write how the configurations were chosen into the records, also into records that were in the store before.
-
-    A sample with the trial's whole budget and settings is that trial; its record then gets the trial's label.
-    """
+    """Write how the configurations were chosen into the records, also into records that were in the store before."""
     for record in records:
         how = runner.chosen.get(record.key)
         if how and runner.store.record(record.key) != (noted := record.model_copy(update={"chosen": how})):
@@ -77,7 +77,17 @@ def in_order(run_trials: RunTrials) -> RunSearch:
                     break
             search.end(sample, rungs)
 
-    return run
+    def run_all(search: Search) -> None:
+        run(search)
+        run_finals(search, run_trials)
+
+    return run_all
+
+
+def run_finals(search: Search, run_trials: RunTrials) -> None:
+    """Train the best samples again with other seeds."""
+    if finals := search.finals():
+        search.end_finals(finals, run_trials([trial for _, trial in finals]))
 
 
 def stored_samples(runner: Runner) -> RunSearch:
@@ -85,13 +95,21 @@ def stored_samples(runner: Runner) -> RunSearch:
 
     def look_up(search: Search) -> None:
         samples = search.journal.samples
-        records = {key: runner.store.record(key) for sample in samples for key in sample.trials}
+        records = {key: runner.store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
         if not search.journal.ended(search.tune.num_samples) or None in records.values():
             base = search.base
             raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
         search.records = {key: record for key, record in records.items() if record is not None}
 
     return look_up
+
+
+def _with_queries(trial: Trial, runner: Runner) -> Trial:
+    """The trial with held-out queries enough to tell samples apart: `QUERIES`, or what small data can spare."""
+    assert trial.selection is not None
+    spare = int(SPARE * runner.cards[trial.dataset].num_train)
+    queries = max(trial.selection.queries, min(QUERIES, spare))
+    return trial.changed(selection=trial.selection.model_copy(update={"queries": queries}))
 
 
 def _resolver(trial: Trial) -> Resolve:

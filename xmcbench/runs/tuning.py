@@ -2,7 +2,8 @@
 decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
-quality is that of its best evaluation on held-out training queries. With successive halving (Li et al., 2020) a sample
+quality is that of its best evaluation on held-out training queries; it never sees the test split. The best samples are
+trained again with other seeds, and the best mean is taken. With successive halving (Li et al., 2020) a sample
 starts with a part of the budget; while it is among the best, it is trained again with `reduction` times as much.
 """
 
@@ -12,12 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
 from xmcbench.runs.tuning_journal import Noted, read_journal
-from xmcbench.suite.tuning import Range, Tune
+from xmcbench.suite.tuning import REPEATS, Range, Tune
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import derive_seed
 from xmcbench.trial.trial import Trial
@@ -36,12 +38,19 @@ class Sample:
     settings: dict[str, Any]
     record: Record
     quality: float  # nan if it has none
+    again: tuple[float, ...] = ()  # with other seeds, of a finalist
+
+    @property
+    def mean(self) -> float:
+        """Its quality over all seeds that it was trained with."""
+        return fmean((self.quality, *self.again))
 
     def as_dict(self) -> dict[str, Any]:
         """The sample as a record keeps it."""
         quality = self.quality if math.isfinite(self.quality) else None
         budget = self.record.trial.budget.limits()
-        return {"settings": self.settings, "quality": quality, "trial": self.record.key, "budget": budget}
+        told = {"settings": self.settings, "quality": quality, "trial": self.record.key, "budget": budget}
+        return told | ({"again": [value for value in self.again if math.isfinite(value)]} if self.again else {})
 
 
 @dataclass(frozen=True)
@@ -81,8 +90,8 @@ def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch
         raise XMCBenchError(
             f"tune: no sample of {base.label} on {base.dataset} has {search.metric} on held-out queries"
         )
-    # Qualities are compared among the samples with the largest budget.
-    best = max(scored, key=lambda sample: (_size(sample), sample.quality, -sample.number))
+    final = [sample for sample in scored if sample.again and math.isfinite(sample.mean)]
+    best = max(final, key=lambda sample: (sample.mean, -sample.number)) if final else _ranked(scored)[0]
     return Chosen(best, tuple(samples), tuple(search.records.values()), tune, search.metric)
 
 
@@ -136,6 +145,7 @@ class Search:
         share = float(self.tune.reduction) ** (rung - self.rungs + 1)
         limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
         return self.base.changed(
+            held_out_only=True,
             label=f"{self.base.label}/sample-{sample.number}",
             config=self._resolve({**self.base.config, **sample.settings}),
             budget=self._budget.model_copy(update=limits),
@@ -161,8 +171,33 @@ class Search:
 
     def samples(self) -> list[Sample]:
         """The samples that ended, each with the record of its largest budget."""
-        last = [(number, noted, self.records[noted.trials[-1]]) for number, noted in enumerate(self.journal.samples)]
-        return [Sample(number, noted.settings, record, quality(record, self.metric)) for number, noted, record in last]
+        return [self._sample(number, noted) for number, noted in enumerate(self.journal.samples)]
+
+    def _sample(self, number: int, noted: Noted) -> Sample:
+        last, *repeats = (self.records[key] for key in (noted.trials[-1], *noted.repeats) if key in self.records)
+        own, *again = (quality(record, self.metric) for record in (last, *repeats))
+        return Sample(number, noted.settings, last, own, tuple(again))
+
+    def finals(self) -> list[tuple[int, Trial]]:
+        """The best samples' trials with other seeds, each with its sample's number; none where there is one sample."""
+        scored = [sample for sample in self.samples() if math.isfinite(sample.quality)]
+        best = _ranked(scored)[: self.tune.finalists]
+        if len(best) < 2:
+            return []
+        return [
+            (sample.number, sample.record.trial.changed(seed=self.base.seed + more))
+            for sample in best
+            for more in range(1, REPEATS + 1)
+        ]
+
+    def end_finals(self, finals: Sequence[tuple[int, Trial]], records: Sequence[Record]) -> None:
+        """Note the records of the finals."""
+        for sample in self.journal.samples:
+            sample.repeats = []
+        for (number, _), record in zip(finals, records, strict=True):
+            self.records[record.key] = record
+            self.journal.samples[number].repeats.append(record.key)
+        self.journal.write(self._path)
 
     def _ask(self) -> tuple[Any, dict[str, Any]]:
         for attempt in range(1, ATTEMPTS + 1):
@@ -211,6 +246,11 @@ def _setting(values: Range | list[Any], drawn: Any) -> Any:
 def _drawn(values: Range | list[Any], setting: Any) -> Any:
     """What Optuna draws for a setting: the reverse of `_setting`."""
     return values.index(setting) if isinstance(values, list) else setting
+
+
+def _ranked(samples: Sequence[Sample]) -> list[Sample]:
+    """The samples, the best first. Qualities are compared among the samples with the largest budget."""
+    return sorted(samples, key=lambda sample: (-_size(sample), -sample.quality, sample.number))
 
 
 def _size(sample: Sample) -> float:

@@ -28,6 +28,7 @@ class Noted(BaseModel):
 
     settings: dict[str, Any]
     trials: list[str] = []  # keys, from the smallest budget to the largest; empty until the sample has ended
+    repeats: list[str] = []  # keys of the trials with other seeds, of a finalist
 
 
 class Journal(BaseModel):

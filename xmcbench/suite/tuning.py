@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from xmcbench.trial.budget import Budget
 
+REPEATS = 2  # further seeds of a finalist
 LARGEST = 2**53  # end of a range: a float holds every whole number up to it
 
 
@@ -58,4 +60,17 @@ class Tune(BaseModel):
     searcher: Literal["random", "optuna"] = Field(
         "random", description="proposes samples; optuna: tree-structured Parzen estimator"
     )
+    finalists: int = Field(
+        2,
+        gt=0,
+        description="best samples that are trained again with two other seeds each; the best mean is taken; 1: the "
+        "best sample is taken as it is",
+    )
     seed: int = Field(0, description="seed of the searcher")
+
+    @property
+    def trainings(self) -> int:
+        """Trainings that a method takes on a dataset, about: how many samples go on depends on how they do."""
+        rungs = int(math.log(self.num_samples, self.reduction) + 1e-9) + 1 if self.scheduler == "halving" else 1
+        samples: int = sum(math.ceil(self.num_samples / self.reduction**rung) for rung in range(rungs))
+        return samples + (REPEATS * self.finalists if min(self.finalists, self.num_samples) > 1 else 0)

@@ -84,6 +84,11 @@ class Method(ABC):
         """The method that trains the encoder, and its part of `budget`: `xmcbench plan` predicts their costs."""
         return self, budget
 
+    @classmethod
+    def search_space(cls, config: Config) -> dict[str, Any]:  # noqa: ARG003
+        """The settings that `xmcbench tune` searches around `config`, as in the key `tune.space` of a suite."""
+        return {}
+
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
         """About what a training will spend, by names of the ledger; empty where the budget does not tell."""
         return {}

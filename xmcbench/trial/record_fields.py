@@ -7,7 +7,7 @@ The types hold what a reader computes with. Whether a record is true, and fit to
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NotRequired
 
 from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
@@ -144,6 +144,7 @@ class SampleFields(TypedDict):
     quality: Number | None
     trial: str
     budget: dict[str, Amount]
+    again: NotRequired[list[Annotated[float, Field(allow_inf_nan=False)]]]  # qualities with other seeds
 
 
 @_closed

@@ -6,6 +6,7 @@ import json
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import sha256
+from operator import not_
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
@@ -61,6 +62,8 @@ class Trial(BaseModel):
     budget: Budget | UnknownBudget
     selection: Selection | None = None
     track: Track = "supervised"
+    # A sample of a tuning: held-out queries judge it, and it never sees the test split. Not in the key of other trials.
+    held_out_only: bool = Field(default=False, exclude_if=not_)
 
     def matches(self, name: str) -> bool:
         """Whether its label, or `dataset/label`, is `name` or matches it as a shell pattern."""

@@ -19,7 +19,7 @@ from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training.defaults import epochs_of, follow
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import IdlePart
+from xmcbench.trial.method import IdlePart, Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -88,6 +88,16 @@ class TrainedMethod(DualEncoder):
         """About how many label texts a step encodes: those drawn for its queries, unless a method says otherwise."""
         drawn = sum(getattr(config, name, 0) for name in LABELS_OF_QUERY if name not in config.unused())
         return min(num_labels, batch_size * max(1, drawn)) * cls.encodes_labels
+
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
+        """Rate and batch decide most: five times as much and as little, twice and half."""
+        assert isinstance(config, TrainedMethod.Config)
+        rate, size = config.learning_rate, config.batch_size
+        return {
+            "learning_rate": {"low": rate / 5, "high": 5 * rate, "log": True},
+            "batch_size": sorted({max(2, size // 2), size, 2 * size}),
+        }
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
         if self.not_planned or not COUNTED & budget.spending().keys():

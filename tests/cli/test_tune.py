@@ -1,0 +1,48 @@
+"""`xmcbench tune`: one command from a dataset to a suite with settings that held-out queries chose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from fakes.bench import Bench
+
+from xmcbench.cli import main
+from xmcbench.plugins.registry import registry
+
+
+def call(*arguments: str | Path) -> int:
+    """The exit code of the command."""
+    with pytest.raises(SystemExit) as left:
+        main([str(argument) for argument in arguments])
+    return int(left.value.code or 0)
+
+
+def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    thing = registry().method("fake-ok").thing
+    monkeypatch.setattr(thing, "search_space", classmethod(lambda *_: {"strength": {"low": 0.5, "high": 2.0}}))
+    monkeypatch.setattr(registry().method("fake-rare").thing, "search_space", classmethod(lambda *_: {}))
+    places = ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
+    asked = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
+    out = bench.root / "found.yaml"
+    assert call("tune", "fake-20", *asked, *places, "--out", out, "--dry-run") == 0
+    shown = capsys.readouterr().out
+    # Three samples, one of which goes on, two finalists with two seeds each; fake-rare has nothing to search.
+    assert "about 8 trainings before the 2 below" in shown
+    assert not out.exists()
+    assert call("tune", "fake-20", *asked, *places, "--out", out) == 0
+    found = yaml.safe_load(out.read_text())
+    assert 0.5 <= found["methods"]["fake-ok"]["strength"] <= 2.0
+    assert found["budget"] == {"steps": 9}
+    capsys.readouterr()
+    assert call("run", out, *places, "--dry-run") == 0
+    plan = capsys.readouterr().out
+    assert [line.split()[4] for line in plan.splitlines()[2:4]] == ["hit", "hit"]
+
+
+def test_a_budget_that_is_none_is_an_error_in_a_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("tune", "fake-20", "--budget", "much", "--data", bench.root / "data") == 2
+    assert "--budget much: expected a limit and a number, as in epochs=10" in capsys.readouterr().err
