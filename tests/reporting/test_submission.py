@@ -142,8 +142,8 @@ def test_the_check_finds_what_was_changed_later(
     code, said, wrong = submit(bench, capsys, "--check")
     assert code == 1
     assert "notes.txt is not expected here" in wrong
-    assert "neither predictions.npz nor predictions.sha256 is there" in wrong
-    assert "1 trials, metrics of 0 recomputed, 2 problems" in said
+    assert "expected one of predictions.npz and predictions.sha256" in wrong
+    assert "1 trials, metrics of 0 recomputed, 3 problems" in said
 
     (accepted.root / "trials" / "empty").mkdir()
     assert "empty: holds no record.json" in submit(bench, capsys, "--check")[2]
@@ -159,6 +159,8 @@ def test_predictions_that_are_too_large_are_named_by_their_hash(
         "predictions.sha256", "record.json", "resampled.safetensors"
     ]  # fmt: skip
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
+    assert "its predictions are not here" in submit(bench, capsys, "--check")[2], "they are small"
+    monkeypatch.setattr("xmcbench.reporting.submission.PAIR_BYTES", LARGEST)
     code, said, _ = submit(bench, capsys, "--check")
     assert code == 0
     assert "metrics of 0 recomputed, 0 problems" in said

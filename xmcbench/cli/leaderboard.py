@@ -76,16 +76,14 @@ def leaderboard(
         paper=format == "latex",
     )
     with _uncollected():
-        board = reporting.leaderboard(
-            measured.records.values(), published, view, measured.resampled, shown, measured.recomputable(data)
-        )
+        records, known = measured.records.values(), measured.recomputable(data)
+        board = reporting.leaderboard(records, published, view, measured.resampled, shown, known)
         if bib is not None:
             _write_text(reporting.bibliography(board, published), bib)
         if text:
             _write_text(reporting.render(board, format, _width()), output)
         else:
-            bibtex = {row.paper: reporting.bibtex_entry(row) for row in published}
-            _write_folder(board, measured, format, output, data, bibtex, claims)
+            _write_folder(board, measured, format, output, data, published, claims)
 
 
 def _rows(store: Path, source: str, files: list[Path]) -> tuple[_Measured, tuple[PublishedRow, ...]]:
@@ -124,11 +122,12 @@ class _Measured:
         """Whether the predictions of a trial are here, and its dataset is known."""
         from functools import cache
 
-        from xmcbench.data import find_source
         from xmcbench.errors import XMCBenchError
 
         @cache
         def is_known(dataset: str) -> bool:
+            from xmcbench.data import find_source  # imports numpy, which papers' results do not need
+
             try:
                 find_source(dataset, data)
             except XMCBenchError:
@@ -209,14 +208,16 @@ def _write_folder(
     format: str,
     output: Path | None,
     data: Path,
-    bibtex: dict[str, str],
+    published: Sequence[PublishedRow],
     claims: ClaimFile,
 ) -> None:
     """Write a page or figures into a folder."""
     analyses = measured.analyses(board, data)
     if format == "html":
+        from xmcbench.reporting import bibtex_entry
         from xmcbench.reporting.page import write_page
 
+        bibtex = {row.paper: bibtex_entry(row) for row in published}
         folder = output or Path("leaderboard-site")
         written = write_page(board, measured.records, folder, analyses, claims, bibtex)
     else:

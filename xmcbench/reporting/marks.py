@@ -15,6 +15,7 @@ BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most fre
 UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
 STATED = "□"  # after a name: its metrics cannot be recomputed here
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
+EVERY = frozenset({TIE, ONE_SEED, SLIP, OLDER, BELOW_POPULAR, UNLIMITED, STATED, CLAIM})
 
 
 def of_name(row: Row) -> str:

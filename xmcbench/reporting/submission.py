@@ -6,6 +6,8 @@ its predictions, and its metrics on resamples. Predictions above `LARGEST` bytes
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -24,12 +26,17 @@ from xmcbench.evaluation import (
 from xmcbench.evaluation.bootstrap import RESAMPLES, intervals
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.json_objects import with_names_once
 from xmcbench.files.manifest import MANIFEST
+from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 LARGEST = 1_000_000
-FILES = frozenset({"record.json", PREDICTIONS, "predictions.sha256", RESAMPLED, MANIFEST})
+DIGEST_FILE, LONGEST_LINE = "predictions.sha256", 200
+FILES = frozenset({"record.json", PREDICTIONS, DIGEST_FILE, RESAMPLED, MANIFEST})
+PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
+EPOCHS = 0.01  # share of the training queries by which a count may differ
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
@@ -44,8 +51,15 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield f"its metrics answer to the truth {record.truth_hash[:12]}, {name} has {truth[:12]}"
     if record.spent.get("predicted_queries", queries) != queries:
         yield f"it predicted {record.spent['predicted_queries']} queries, {name} has {queries}"
+    rows = dataset.card.num_train - (record.trial.selection.queries if record.trial.selection else 0)
+    seen, stated = record.spent.get("queries", 0), record.spent.get("epochs", 0.0) * rows
+    if not abs(seen - stated) <= 1 + EPOCHS * stated:
+        yield f"it saw {seen:,} training queries in {record.spent.get('epochs', 0):g} epochs of {rows:,}"
+    pairs = queries * min(STORED, dataset.card.num_labels)
     if store.has_predictions(record.key):
         yield from _recomputed(store, record, dataset)
+    elif pairs * PAIR_BYTES <= LARGEST:
+        yield f"its predictions are not here, and {pairs:,} labels with scores fit into {LARGEST:,} bytes"
 
 
 def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
@@ -58,7 +72,12 @@ def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield str(problem)
         return
     hits = dataset_hits(predictions, dataset)
-    for name, value in score(hits, names, evaluators).items():
+    try:
+        values = score(hits, names, evaluators)
+    except XMCBenchError as problem:
+        yield str(problem)
+        return
+    for name, value in values.items():
         if not abs(value - record.metrics[name]) <= _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {value}"
     resampled = resampled_metrics(hits, names, evaluators)
@@ -104,20 +123,31 @@ def accept(store: Store, record: Record, folder: Path) -> Path:
     if len(content) <= LARGEST:
         accepted.write_result(record.key, PREDICTIONS, content)
     else:
-        _write(directory / "predictions.sha256", f"{digest}  predictions.npz\n".encode())
+        _write(directory / DIGEST_FILE, f"{digest}  predictions.npz\n".encode())
     resampled = store.resampled(record, list(record.metrics))
     digests = {PREDICTIONS: digest, RESAMPLED: accepted.write_resampled(record.key, resampled, record.truth_hash)}
     accepted.write_record(shared.model_copy(update={"digests": digests}))
     return directory
 
 
-def stray_files(directory: Path) -> Iterator[str]:
-    """Files of an accepted trial that are unexpected or too large."""
+def file_problems(directory: Path, record: Record) -> Iterator[str]:
+    """Files of an accepted trial that are unexpected or too large, and a record that can be read in two ways."""
     for path in sorted(directory.iterdir()):
         if path.name not in FILES or path.is_symlink() or not path.is_file():
             yield f"{path.name} is not expected here ({', '.join(sorted(FILES))})"
         elif path.stat().st_size > LARGEST:
             yield f"{path.name} has {path.stat().st_size:,} bytes, expected at most {LARGEST:,}"
+    digest, predictions = directory / DIGEST_FILE, directory / PREDICTIONS
+    if digest.is_file() == predictions.is_file():
+        yield f"expected one of {PREDICTIONS} and {DIGEST_FILE}"
+    elif digest.is_file():
+        known = record.digests.get(PREDICTIONS, "[0-9a-f]{64}")
+        if not re.fullmatch(f"{known}  {PREDICTIONS}\n", digest.read_bytes()[:LONGEST_LINE].decode(errors="replace")):
+            yield f"{DIGEST_FILE} does not hold the digest that the record has"
+    try:
+        json.loads((directory / "record.json").read_bytes(), object_pairs_hook=with_names_once)
+    except ValueError as problem:
+        yield f"record.json: {problem}"
 
 
 def _without_place(word: str) -> str:

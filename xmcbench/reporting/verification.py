@@ -95,7 +95,8 @@ class Verifications(BaseModel):
     def of(self, accepted: Store, record: Record) -> Verification | Retraining | None:
         """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
         digest = _digest(accepted, record)
-        found = [own for own in (*self.verified, *self.retrained) if own.records.get(record.key) == digest]
+        every: list[Verification | Retraining] = [*self.verified, *self.retrained]
+        found = [own for own in every if own.records.get(record.key) == digest]
         return next((own for own in found if isinstance(own, Verification) and own.verified), next(iter(found), None))
 
 
