@@ -10,7 +10,7 @@ import errno
 import os
 import re
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, text_of
 
 _CODES = ("ENOSPC", "EDQUOT", "EROFS", "EFBIG", "EIO", "ESTALE", "EMFILE", "ENFILE")  # Windows lacks some
 MACHINE_FAULTS = frozenset(getattr(errno, name) for name in _CODES if hasattr(errno, name))
@@ -48,7 +48,7 @@ def _code(problem: BaseException) -> int:
         return problem.errno
     # Libraries in Rust (safetensors, tokenizers) write the number into the text, those in C (torch, the loader of
     # shared libraries) the words.
-    text = str(problem)
+    text = text_of(problem)
     if match := re.search(r"\(os error (\d+)\)", text):
         return int(match[1])
     return next((code for code in MACHINE_FAULTS if os.strerror(code) in text), 0)
