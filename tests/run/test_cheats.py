@@ -45,7 +45,6 @@ OTHERS = {
     "late-ledger": ("ok", ""),
     "changes-budget": ("over_budget", ""),
     "forges-record": ("error", "the worker ended with code 0 and left no record"),
-    "patches-json": ("invalid", "the saved model cannot be used: "),
     "error-without-text": ("error", "an exception without text: ValueError in its __str__"),
     "endless-error": ("error", "x" * 10_000),
     "own-stage": ("error", "unknown stage 'tokenise'"),
@@ -145,3 +144,9 @@ def test_the_zero_shot_track_has_no_training_annotations_on_disk(bench: Bench) -
     assert record.status == "invalid", record.failure
     assert record.failure is not None
     assert Path(record.failure.message.split()[3]).name == "train_targets.indices.npy"
+
+
+def test_a_method_that_changes_json_harms_its_own_trial_alone(bench: Bench) -> None:
+    suite = bench.suite({"broken": {"method": "patches-json"}, "next": {"method": "own-loop"}})
+    records = bench.run(suite, cache=bench.root / "cache", retry=True)
+    assert [records[name].status for name in ("broken", "next")] == ["invalid", "ok"]
