@@ -36,6 +36,14 @@ def suggest(name: str, known: Iterable[str]) -> str:
     return f" (known: {', '.join(names[:LISTED])}{more})" if names else ""
 
 
+def text_of(problem: BaseException) -> str:
+    """The message of an exception, also of one whose `__str__` fails."""
+    try:
+        return str(problem)
+    except Exception as other:
+        return f"an exception without text: {type(other).__name__} in its __str__"
+
+
 def shown(value: Any, quote: bool = True) -> str:
     """A value in a message: on one line, and cut after `SHOWN` characters.
 

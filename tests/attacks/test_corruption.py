@@ -5,9 +5,12 @@ A result that differs without a warning is a failure; so is a traceback.
 
 from __future__ import annotations
 
+import gzip
+import os
 import shutil
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,19 @@ from xmcbench.plugins.registry import registry
 
 from .worlds import ASKER, LIGHT, TRAINED, Killed, as_json, kill_after_checkpoints, reading, run_suite, warnings_heard
 
-DAMAGES = ("bit", "zeros", "cut", "empty", "absent", "noise")
+CHANGES: dict[str, Callable[[bytes, int], bytes]] = {
+    "cut": lambda content, place: content[:place],
+    "empty": lambda *_: b"",
+    "append": lambda content, _: content + b"\n{}",
+    "prepend": lambda content, _: b"\n" + content,
+    "rotate": lambda content, place: content[place:] + content[:place],
+    "twice": lambda content, _: content + content,
+    "crlf": lambda content, _: content.replace(b"\n", b"\r\n") if b"\n" in content else content + b"\r",
+    "swapped halves": lambda content, _: content[len(content) // 2 :] + content[: len(content) // 2],
+    "sparse": lambda content, _: content[: len(content) // 2].ljust(len(content), b"\0"),
+    "gzip": lambda content, _: gzip.compress(content),
+}
+DAMAGES = ("bit", "zeros", "absent", "noise", "directory", "link", "dangling", "pipe", *CHANGES)
 MOST_SECONDS = 10.0  # of CPU, for one way to read a store
 Expected = dict[str, Any]
 
@@ -59,13 +74,19 @@ def damage(path: Path, kind: str, rng: np.random.Generator) -> None:
         content[place] ^= 1 << int(rng.integers(8))
     elif kind == "zeros":
         content[place : place + 64] = bytes(len(content[place : place + 64]))
-    elif kind == "cut":
-        content = content[:place]
     elif kind == "noise":
         content = bytearray(rng.bytes(len(content)))
+    elif kind in CHANGES:
+        content = bytearray(CHANGES[kind](bytes(content), place))
     path.unlink()
-    if kind != "absent":
-        path.write_bytes(b"" if kind == "empty" else content)
+    if kind == "directory":
+        path.mkdir()
+    elif kind in ("link", "dangling"):
+        path.symlink_to("/dev/null" if kind == "link" else path.with_name("nothing"))
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind != "absent":
+        path.write_bytes(content)
 
 
 def judge(name: str, found: Any, expected: Any, heard: list[str]) -> str:

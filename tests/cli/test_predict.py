@@ -91,6 +91,12 @@ def test_texts_that_cannot_be_had_are_one_line(bench: Bench, ask: Ask) -> None:
     assert "No such file" in refused(ask("ok", "--file", bench.root / "absent"))
 
 
+def test_texts_that_never_end_are_not_read(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    code, _, wrong = ask("ok", "--file", "/dev/zero")
+    assert (code, wrong) == (2, "error: /dev/zero: not a regular file\n")
+
+
 def test_a_name_of_several_trials_is_told_with_all_of_them(bench: Bench, ask: Ask) -> None:
     suite = bench.suite({"ok": {"method": "fake-ok"}}, seeds=[0, 1])
     runner = bench.runner(suite, debug=True)

@@ -244,3 +244,9 @@ def test_the_real_datasets_are_as_documented(
     assert (len(dataset.train.texts), len(dataset.test.texts), len(dataset.label_texts)) == sizes
     assert train.shape[1] - len(np.unique(train.indices)) == untrained
     assert round((train.nnz + test.nnz) / (sizes[0] + sizes[1]), 1) == labels_per_query
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a" * 5000, "\0", "..", "*"])
+def test_a_name_that_no_file_has_is_no_dataset(tmp_path: Path, name: str) -> None:
+    with pytest.raises(XMCBenchError, match="unknown dataset"):
+        load(name, tmp_path)

@@ -338,6 +338,96 @@ class OwnLoop(Cheat):
                 self.popularity = self.popularity + 0.1 * np.sin(self.popularity)
 
 
+class LateLedger(Cheat):
+    """Lowers its costs, and adds to its curve, once `fit` has been looked at."""
+
+    name = "late-ledger"
+    fitted: Run | None = None
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        self.fitted = run
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        if self.fitted is not None:
+            self.fitted.ledger.steps = 1
+            self.fitted.log.curve.append({"fraction": float("nan")})
+        return super().predict(texts, k)
+
+
+class ChangesBudget(Cheat):
+    name = "changes-budget"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        run.budget.__dict__["steps"] = 10**6
+        run.ledger.steps = 1000
+
+
+class ForgesRecord(Cheat):
+    """Writes a record of its own and exits."""
+
+    name = "forges-record"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        from xmcbench.trial.record import Record, Status
+        from xmcbench.trial.store import Store
+        from xmcbench.trial.trial import Trial
+
+        folder = run.checkpoint.parent
+        trial = Trial.model_validate(json.loads((folder / "trial.json").read_text())["trial"])
+        forged = Record(key=trial.key, suite="test", trial=trial, status=Status.OK, metrics={"P@1": 1.0})
+        Store(folder.parent.parent).write_record(forged)
+        os._exit(0)
+
+
+class SavesLink(Cheat):
+    name = "saves-link"
+
+    def save(self, directory: Path) -> None:
+        super().save(directory.parent)
+        (directory / "popularity.json").symlink_to(directory.parent / "popularity.json")
+
+
+class PatchesJson(Cheat):
+    name = "patches-json"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        json.dumps = lambda *_, **__: "{}"  # type: ignore[assignment]
+
+
+class ErrorWithoutText(Cheat):
+    name = "error-without-text"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        class Wordless(Exception):
+            def __str__(self) -> str:
+                raise ValueError
+
+        raise Wordless
+
+
+class EndlessError(Cheat):
+    name = "endless-error"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        raise type("\n" + "E" * 5000, (Exception,), {})("x" * 10**6 + "\ud800")
+
+
+class HugeParameters(Cheat):
+    name = "huge-parameters"
+    num_parameters = 10**40  # type: ignore[assignment]
+
+
+class ClimbsHeldOut(Cheat):
+    """Takes what is best on the held-out queries, which only choose a checkpoint."""
+
+    name = "climbs-held-out"
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        for _ in range(60 if run.held_out else 0):
+            assert run.held_out is not None
+            run.held_out.score(self.predict(run.held_out.texts, 20))
+
+
 METHODS = [
     kind
     for kind in list(globals().values())

@@ -202,6 +202,8 @@ def test_predictions_that_are_too_large_are_named_by_their_hash(
     assert accepted.files(record.key) == ["resampled.safetensors"]
     assert accepted.digest(accepted.records()[0], PREDICTIONS) == record.digests[PREDICTIONS]
     monkeypatch.setattr("xmcbench.reporting.submission.LARGEST", LARGEST)
+    assert "its predictions are not here" in submit(bench, capsys, "--check")[2], "they are small"
+    monkeypatch.setattr("xmcbench.reporting.submission.PAIR_BYTES", LARGEST)
     code, said, _ = submit(bench, capsys, "--check")
     assert code == 0
     assert "metrics of 0 recomputed, 0 problems" in said

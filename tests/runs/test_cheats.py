@@ -36,10 +36,17 @@ ENDINGS = {
     "negative-steps": "spent.steps: found -3, ",
     "negative-parameters": "num_parameters is -5, ",
     "lowers-tokens": "fit encoded 960 tokens and charged 60: ",
+    "saves-link": "save made the link 'popularity.json', ",
+    "huge-parameters": "num_parameters is 1000",
     "regenerates": "the method looked up the dataset 'fake-20' in fit: ",
     "quietly-regenerates": "the method looked up the dataset 'fake-20' in fit: ",
 }
 OTHERS = {
+    "late-ledger": ("ok", ""),
+    "changes-budget": ("over_budget", ""),
+    "forges-record": ("error", "the worker ended with code 0 and left no record"),
+    "error-without-text": ("error", "an exception without text: ValueError in its __str__"),
+    "endless-error": ("error", "x" * 10_000),
     "own-stage": ("error", "unknown stage 'tokenise'"),
     "largest-step": ("over_budget", ""),
     "shared-cache": ("ok", ""),
@@ -102,6 +109,18 @@ def test_the_record_says_what_the_harness_measured(endings: dict[str, Record]) -
     assert endings["patched-clock"].spent["stage_seconds"]["train"] >= 0.5
 
 
+def test_a_record_has_the_costs_of_fit(endings: dict[str, Record]) -> None:
+    record = endings["late-ledger"]
+    assert (record.spent["steps"], record.curve) == (5, [])
+
+
+def test_held_out_queries_are_not_for_training(bench: Bench) -> None:
+    suite = bench.suite({"it": {"method": "climbs-held-out"}}, selection={"queries": 5, "evaluations": 1})
+    record = bench.run(suite, cache=bench.root / "cache")["it"]
+    assert record.failure is not None
+    assert record.failure.message.startswith("fit scored held-out queries 60 times, the suite asks for 1: ")
+
+
 def test_a_method_names_no_module_of_its_own_as_a_late_import() -> None:
     class Late(Ok):
         late_imports = ("xmcbench_fakes.training",)
@@ -125,3 +144,9 @@ def test_the_zero_shot_track_has_no_training_annotations_on_disk(bench: Bench) -
     assert record.status == "invalid", record.failure
     assert record.failure is not None
     assert Path(record.failure.message.split()[3]).name == "train_targets.indices.npy"
+
+
+def test_a_method_that_changes_json_harms_its_own_trial_alone(bench: Bench) -> None:
+    suite = bench.suite({"broken": {"method": "patches-json"}, "next": {"method": "own-loop"}})
+    records = bench.run(suite, cache=bench.root / "cache", retry=True)
+    assert [records[name].status for name in ("broken", "next")] == ["invalid", "ok"]

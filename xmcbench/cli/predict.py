@@ -56,12 +56,16 @@ def predict(
     echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
 
 
+LARGEST = 1_000_000_000  # bytes of a file of texts
+
+
 def _lines(file: Path) -> list[str]:
     """The lines of a UTF-8 file or of standard input."""
     from xmcbench.errors import XMCBenchError
+    from xmcbench.files.regular import read_regular
 
     try:
-        content = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        content = sys.stdin.buffer.read() if str(file) == "-" else read_regular(file, LARGEST)
         return content.decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as problem:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem

@@ -196,7 +196,9 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
         except StoreError as problem:
             own, recomputed = [str(problem)], False
         own += contradictions.get(record.key, [])
-        costs = None if own or before.get(record.key) == record else checker.recount(record)
+        new = before.get(record.key) != record
+        own += acceptance.outdated(record) if base and new else ()
+        costs = checker.recount(record) if new and not own else None
         own += costs.problems if costs else []
         again = None if own else verifications.of(store, record)
         checked.append(review.Checked(record, tuple(own), recomputed, again, str(costs or "")))
@@ -212,7 +214,8 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
 
 def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its metrics were recomputed."""
-    from xmcbench.data import find_source
+    from xmcbench.data.prepared import default_cache_dir, find_source, prepared_directory
+    from xmcbench.data.prepared_copy import read_statistics
     from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.reporting import acceptance, submission
 
@@ -221,7 +224,7 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
         problems += submission.resampling(store, record)
     predicted = store.has_predictions(record.key)
     try:
-        find_source(record.trial.dataset, checker.data)
+        source = find_source(record.trial.dataset, checker.data)
     except UnknownNameError as problem:
         return [*problems, str(problem)], False
     try:
@@ -229,4 +232,7 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
     except XMCBenchError as problem:
         echo(f"{store.place(record.key)}: metrics not recomputed: {problem}")
         return problems, False
+    shared = read_statistics(prepared_directory(source, checker.data, default_cache_dir())).test_texts_in_train
+    if record.code_digest and record.test_texts_in_train != shared:
+        problems.append(f"it says that {record.test_texts_in_train} test texts are in the training part, {shared} are")
     return problems + list(submission.differences(store, record, own)), predicted

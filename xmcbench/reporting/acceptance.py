@@ -11,48 +11,89 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
+
+from pydantic import ValidationError
 
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
-from xmcbench.reporting.costs import CURVE_COSTS
-from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, UnknownBudget, allowed
-from xmcbench.trial.flatten import flatten
+from xmcbench.reporting.accepted_costs import MOST_PROCESSES, ROUNDING, curve_problems, elapsed, ledger_problems
+from xmcbench.reporting.legible import illegible
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.record_fields import walk
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION
-from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION
+from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, selection_versions
 
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
-KEY, COMMIT = r"[0-9a-f]{16}", r"[0-9a-f]{40}"
-LONGEST = 200  # characters of a name
-ROUNDING = 1e-6  # of sums and of values kept as float32
+KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
+LONGEST_LIST = 20_000  # characters of texts and lists that are no names
+FIRST_YEAR = 2020
 
 
 def problems(record: Record) -> Iterator[str]:
     """Why a record cannot be accepted, as far as the record alone shows."""
-    if record.status is not Status.OK:
-        yield f"its status is {record.status}, expected ok"
+    if record.status is not Status.OK or record.failure is not None:
+        yield f"its status is {record.status}, expected ok and no failure"
     yield from _identity(record)
     yield from _texts(record)
     yield from _metrics(record)
     if record.trial.track == "zero-shot" and record.simulated_teacher:
         yield "its teacher was simulated from annotations, which the zero-shot track does not allow"
     yield from _gaps(record)
+    yield from _links(record)
     if isinstance(record.trial.budget, UnknownBudget):
         if record.trial.distribution != "none" or any(record.spent.values()):
             yield "its budget is unknown, which only predictions of another program may have"
         return
     yield from _plugin(record)
-    yield from _ledger(record)
-    yield from _curve(record)
+    yield from ledger_problems(record)
+    yield from curve_problems(record)
 
 
 def outdated(record: Record) -> Iterator[str]:
     """Why a record cannot be submitted any more. A record that was accepted before a new version stays."""
-    if not isinstance(record.trial.budget, UnknownBudget) and not record.code_digest:
-        yield "its provenance does not name the plugin's code: run it again"
+    if isinstance(record.trial.budget, UnknownBudget):
+        return
+    if not record.code_digest or not {PREDICTIONS, RESAMPLED} <= record.digests.keys():
+        yield "its provenance does not name the plugin's code, or it has no digests of its files: run it again"
+    if not {"test files", "network", "saved model"} <= record.provenance.get("checks", {}).keys():
+        yield "its provenance does not say which checks of the method were made: run it again"
+    plugin = _plugin_of(record)
+    if plugin is not None:
+        trial = record.trial
+        try:
+            config = plugin.thing.Config.model_validate(trial.config)
+        except ValidationError as problem:
+            error = problem.errors(include_url=False)[0]
+            place = ".".join(map(str, error["loc"]))
+            yield f"its setting {shown(place)} is {shown(error['input'])}: {error['msg']}"
+            return
+        if config.model_dump(mode="json") != trial.config:
+            yield "its settings are not all that its method has"
+        try:
+            chosen_by = selection_versions(trial.selection.metric) if trial.selection else {}
+        except UnknownNameError as problem:
+            yield str(problem)
+            return
+        if (parts := {**plugin.thing.versions(config), **chosen_by}) != trial.versions:
+            yield f"it is a result of {_parts(trial.versions)}, this code has {_parts(parts)}: run it again"
+
+
+def _parts(versions: Mapping[str, int]) -> str:
+    return ", ".join(f"{part} {version}" for part, version in sorted(versions.items())) or "no versions"
+
+
+def _plugin_of(record: Record) -> Any:
+    """The registered method of a trial; None where its plugin is not installed."""
+    try:
+        plugin = registry().method(record.trial.method)
+    except UnknownNameError:
+        return None
+    return plugin if plugin.origin.distribution == record.trial.distribution else None
 
 
 def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> dict[str, list[str]]:
@@ -60,20 +101,41 @@ def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> d
     found: dict[str, list[str]] = defaultdict(list)
     by_key = {record.key: record for record in records}
     truths: dict[str, Counter[str]] = defaultdict(Counter)
+    names: dict[str, Counter[str]] = defaultdict(Counter)
+    seeds: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
         truths[record.trial.dataset_hash][record.truth_hash] += 1
+        names[record.trial.dataset_hash][record.trial.dataset] += 1
+        if record.spent.get("encoder_tokens") and (digest := record.digests.get(PREDICTIONS)):
+            settings = record.trial.model_dump_json(exclude={"seed", "version", "label"})
+            seeds[settings, digest].append(record)
+    for same in seeds.values():
+        for record in same[1:]:
+            found[record.key].append(f"it has the predictions of {same[0].key}, which has another seed")
     for record in records:
         trial = record.trial
         truth = truths[trial.dataset_hash].most_common(1)[0][0]
         if record.truth_hash != truth:
             found[record.key].append(f"its truth is {record.truth_hash[:12]}, others of its data have {truth[:12]}")
+        name = names[trial.dataset_hash].most_common(1)[0][0]
+        if trial.dataset != name:
+            found[record.key].append(f"its dataset is {shown(trial.dataset)}, others of its data name {name}")
+        trainer = by_key.get(record.trained_by)
+        if record.trained_by and (trainer is None or trainer is record or not _same_training(record, trainer)):
+            found[record.key].append(f"its model is of {record.trained_by}, which is no accepted training of it")
         if record.key in before and before[record.key] != record:
             found[record.key].append("it differs from the record of this key that was accepted before")
         for sample in record.chosen.get("samples", ()):
-            other = by_key.get(sample["trial"], record)
-            if (other.suite, other.trial.method, other.trial.dataset) != (record.suite, trial.method, trial.dataset):
-                found[record.key].append(f"its tuning names {other.key}, an accepted trial of {shown(other.suite)}")
+            if sample["trial"] in by_key.keys() - {record.key}:  # which the board would leave out
+                found[record.key].append(f"its tuning names {sample['trial']}, an accepted trial")
     return found
+
+
+def _same_training(record: Record, trainer: Record) -> bool:
+    """Whether two trials can have one training: what it spent is the same, and so is what it was trained for."""
+    names = ("method", "dataset_hash", "seed", "budget", "selection", "track")
+    same = all(getattr(record.trial, name) == getattr(trainer.trial, name) for name in names)
+    return same and all(record.spent.get(name) == trainer.spent.get(name) for name in ("steps", "encoder_tokens"))
 
 
 def _identity(record: Record) -> Iterator[str]:
@@ -83,13 +145,15 @@ def _identity(record: Record) -> Iterator[str]:
         yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
     if record.key != trial.key:
         yield f"its key is {record.key}, that of its trial {trial.key}"
-    if record.trained_by and not re.fullmatch(KEY, record.trained_by):
-        yield f"it was trained by {shown(record.trained_by)}, expected a key"
     newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION}
     try:
         plugin = registry().method(trial.method)
     except UnknownNameError:
         plugin = None
+    if not isinstance(trial.budget, UnknownBudget) and not trial.versions.get("method"):
+        yield "it names no version of its method"
+    if min(trial.versions.values(), default=1) < 1:
+        yield f"it is a result of {_parts(trial.versions)}, expected versions from 1"
     if plugin is not None and plugin.origin.distribution != trial.distribution:
         yield f"its method {trial.method!r} is of {trial.distribution}, expected {plugin.origin.distribution}"
     if plugin is not None:
@@ -112,22 +176,24 @@ def _texts(record: Record) -> Iterator[str]:
     lists: dict[str, Iterable[str]] = {"metrics": record.metrics, "parts": trial.versions}
     lists["command"] = provenance.get("command", ())
     lists |= {name: chain(*provenance.get(name, {}).items()) for name in ("versions", "checks")}
+    lists["curve"] = chain(*record.curve)
+    lists["digests"] = record.digests
+    lists["chosen"] = (text for text, _ in walk(record.chosen) if isinstance(text, str))
+    lists["settings"] = (text for text, _ in walk(trial.config) if isinstance(text, str))
     others |= {name: " ".join(words) for name, words in lists.items()}
-    for name, text in {**names, **others}.items():
-        if not text.strip() and name in names:
-            yield f"its {name} is empty"
-        elif not text.isprintable() or len(text) > (LONGEST if name in names else 10 * LONGEST):
-            yield f"its {name} is {shown(text)}, expected at most {LONGEST} characters that can be printed"
-    for place, value in flatten(trial.config):
-        if not (place + str(value)).isprintable():
-            yield f"its setting {shown(place)} is {shown(str(value))}, expected characters that can be printed"
+    for name, text in names.items():
+        if problem := illegible(text):
+            yield f"its {name} is {shown(text)}, {problem}" if text.strip() else f"its {name} is empty"
+    for name, text in others.items():
+        if not text.isprintable() or len(text) > LONGEST_LIST:
+            yield f"its {name} is {shown(text)}, expected at most {LONGEST_LIST:,} characters that can be printed"
 
 
 def _metrics(record: Record) -> Iterator[str]:
     """Metrics that no evaluator has, that contradict each other or lie outside of their intervals."""
     if record.metric_version != METRIC_VERSION:
         yield f"its metrics are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
-    if not record.metrics or not re.fullmatch(r"[0-9a-f]{64}", record.truth_hash):
+    if not record.metrics or not re.fullmatch(DIGEST, record.truth_hash):
         yield "it has no metrics, or does not name the truth that they answer to"
     try:
         check_metrics(record.metrics)
@@ -150,68 +216,9 @@ def _plugin(record: Record) -> Iterator[str]:
         yield "the code of its plugin had changes that no commit holds, expected a clean git tree"
 
 
-def _ledger(record: Record) -> Iterator[str]:
-    """Costs that are missing, that contradict each other, or that exceed the budget."""
-    spent, limits = record.spent, record.trial.budget.limits()
-    needed = ("steps", "encoder_tokens", "flops", "device_seconds", "stage_seconds", "peak_bytes", "largest_step")
-    if missing := [name for name in needed if name not in spent]:
-        yield f"it does not say what it spent of {', '.join(missing)}"
-        return
-    for name, limit in limits.items():
-        used, most = spent["peak_bytes"] if name == "peak_bytes" else spent.get(name), allowed(name, limit, spent)
-        if used is None or not used <= most:
-            yield f"it spent {used} {name} of {limit:g}, more than one step past its budget"
-    for name, step in spent["largest_step"].items():
-        if not step <= spent.get(name, 0):
-            yield f"its largest step took {step:g} {name}, all steps together {spent.get(name, 0):g}"
-    seconds = spent["stage_seconds"]
-    if unknown := sorted(set(seconds) - set(STAGES)):
-        yield f"it spent seconds in the stage {shown(unknown[0])}, expected some of {', '.join(STAGES)}"
-    sums = {
-        "device_seconds": sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES),
-        "flops": spent.get("encoder_flops", 0) + spent.get("scoring_flops", 0),
-        "teacher_tokens": spent.get("teacher_prompt_tokens", 0) + spent.get("teacher_completion_tokens", 0),
-    }
-    for name, total in sums.items():
-        if not abs(spent.get(name, 0) - total) <= ROUNDING * max(1, total):
-            yield f"it spent {spent.get(name, 0):g} {name}, its parts come to {total:g}"
-    if (spent["encoder_tokens"] > 0) != (spent.get("encoder_flops", 0) > 0):
-        yield f"it spent {spent['encoder_tokens']} encoder_tokens in {spent.get('encoder_flops', 0):g} encoder_flops"
-    if record.workers < 1 or spent.get("side_by_side", 1) < 1 or spent["peak_bytes"] < 1:
-        yield "it ran in no process, or took no memory"
-    if not spent.get("predicted_queries", 1) or not seconds.get("predict"):
-        yield "it took no time to predict, or predicted nothing"
-    if (elapsed := _elapsed(record)) is not None:
-        after = seconds.get("predict", 0.0) + seconds.get("check", 0.0)
-        if not after <= elapsed + 2:
-            yield f"it predicted for {after:.0f} seconds, {elapsed:.0f} passed between its start and its end"
-
-
-def _elapsed(record: Record) -> float | None:
-    """Seconds from start to end; None where one of them is no time."""
-    try:
-        return (datetime.fromisoformat(record.ended) - datetime.fromisoformat(record.started)).total_seconds()
-    except (ValueError, TypeError):
-        return None
-
-
-def _curve(record: Record) -> Iterator[str]:
-    """A curve that falls back, or that spent more than the trial."""
-    names = [name for name in CURVE_COSTS if any(name in point for point in record.curve)]
-    for name in names:
-        costs = [point.get(name, -1.0) for point in record.curve]
-        if costs[0] < 0 or any(not after >= before for before, after in pairwise(costs)):
-            yield f"its curve goes back in {name}"
-        elif not costs[-1] <= record.spent.get(name, 0) * (1 + ROUNDING):
-            yield f"its curve spent {costs[-1]:g} {name}, the trial {record.spent.get(name, 0):g}"
-    for point in record.curve:
-        if wrong := [name for name, value in point.items() if "@" in name and not 0 <= value <= 1]:
-            yield f"its curve has {wrong[0]} of {point[wrong[0]]:g}, expected a fraction"
-
-
 def _gaps(record: Record) -> Iterator[str]:
-    """Missing provenance."""
-    provenance = record.provenance
+    """Missing provenance, and provenance of another trial or of none."""
+    provenance, trial = record.provenance, record.trial
     for name in NEEDED:
         if not provenance.get(name):
             yield f"its provenance does not say {name}"
@@ -220,8 +227,51 @@ def _gaps(record: Record) -> Iterator[str]:
         yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
     if git.get("dirty") is not False:
         yield "the code it ran with had changes that no commit holds, expected a clean git tree"
-    elapsed = _elapsed(record)
-    if elapsed is None:
+    if "" in provenance.get("versions", {}) or not re.fullmatch(r"\d+\.\d+\S*", provenance.get("python", "0.0")):
+        yield f"its provenance names Python {shown(provenance.get('python'))}, or a version of a package without a name"
+    if trial.distribution == OWN and trial.version != provenance.get("versions", {}).get(OWN, trial.version):
+        yield f"its version is {shown(trial.version)}, its provenance has {OWN} {shown(provenance['versions'][OWN])}"
+    cores = provenance.get("cores", MOST_PROCESSES)
+    if not max(provenance.get("cores_usable", 0), provenance.get("torch_threads", 0)) <= cores <= MOST_PROCESSES:
+        yield f"its provenance names more threads or usable cores than its {cores:,} cores"
+    if "predictions" in provenance and not isinstance(trial.budget, UnknownBudget):
+        yield "its predictions were made by another program"
+    if record.code_digest and not re.fullmatch(DIGEST, record.code_digest):
+        yield f"its plugin's digest is {shown(record.code_digest)}, expected 64 hexadecimal digits"
+    if record.without_secrets() != record:
+        yield "it holds a secret: a key, a token or a password"
+    yield from _dates(record)
+
+
+def _dates(record: Record) -> Iterator[str]:
+    """Times without a zone, or outside of the years in which trials can have run."""
+    passed = elapsed(record)
+    try:
+        dates = [datetime.fromisoformat(record.started), datetime.fromisoformat(record.ended)]
+    except ValueError:
+        dates = []
+    if passed is None or any(date.tzinfo is None for date in dates):
         yield "it does not say when it began and ended"
-    elif elapsed < 0 or record.ended[:10] > f"{datetime.now(UTC) + timedelta(days=1):%Y-%m-%d}":
+    elif passed < 0 or dates[0].year < FIRST_YEAR or dates[1] > datetime.now(UTC) + timedelta(days=1):
         yield f"it began at {record.started} and ended at {record.ended}"
+
+
+def _links(record: Record) -> Iterator[str]:
+    """What names other trials, files or parts of the data, and cannot be right."""
+    trial, chosen = record.trial, record.chosen
+    held_out = f"train: {trial.selection.queries} queries held out" if trial.selection else ""
+    if held_out and record.selection_split != held_out:
+        yield f"its checkpoint was chosen on {shown(record.selection_split)}, its trial says {held_out}"
+    if not held_out and record.selection_split.startswith("train:"):
+        yield f"its checkpoint was chosen on {shown(record.selection_split)}, and its trial holds no queries out"
+    if record.trained_by and (record.trained_by == record.key or not re.fullmatch(KEY, record.trained_by)):
+        yield f"it was trained by {shown(record.trained_by)}, expected a key of another trial"
+    for name, digest in record.digests.items():
+        if name not in (PREDICTIONS, RESAMPLED) or not re.fullmatch(DIGEST, digest):
+            yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 of {PREDICTIONS}, {RESAMPLED}"
+    if any(not re.fullmatch(KEY, sample["trial"]) for sample in chosen.get("samples", ())):
+        yield "its tuning names samples that are no keys of trials"
+    if any(trial.config.get(name, value) != value for name, value in chosen.get("settings", {}).items()):
+        yield "its tuning chose other settings than it has"
+    if not -1 <= chosen.get("quality", 0.0) <= 1:
+        yield f"its tuning found a quality of {chosen['quality']:g}, expected a fraction"

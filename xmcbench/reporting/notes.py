@@ -20,6 +20,7 @@ UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
 STATED = "□"  # after a name: its metrics cannot be recomputed here
 IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
+EVERY = frozenset({TIE, ONE_SEED, SLIP, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
 
 
 def of_name(row: Row) -> str:

@@ -27,12 +27,15 @@ from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, interval
 from xmcbench.evaluation.stored import stored_predictions
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
+from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record
 from xmcbench.trial.record_file import encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, resampled_file
 
 LARGEST = 1_000_000  # bytes of a file
 LOCK = "accepted"
+PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
+EPOCHS = 0.01  # share of the training queries by which a count may differ
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
@@ -47,8 +50,15 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield f"its metrics answer to the truth {record.truth_hash[:12]}, {name} has {truth[:12]}"
     if record.spent.get("predicted_queries", queries) != queries:
         yield f"it predicted {record.spent['predicted_queries']} queries, {name} has {queries}"
+    rows = dataset.card.num_train - (record.trial.selection.queries if record.trial.selection else 0)
+    seen, stated = record.spent.get("queries", 0), record.spent.get("epochs", 0.0) * rows
+    if not abs(seen - stated) <= 1 + EPOCHS * stated:
+        yield f"it saw {seen:,} training queries in {record.spent.get('epochs', 0):g} epochs of {rows:,}"
+    pairs = queries * min(STORED, dataset.card.num_labels)
     if store.has_predictions(record.key):
         yield from _recomputed(store, record, dataset)
+    elif pairs * PAIR_BYTES <= LARGEST:
+        yield f"its predictions are not here, and {pairs:,} labels with scores fit into {LARGEST:,} bytes"
 
 
 def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]:
@@ -61,7 +71,12 @@ def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield str(problem)
         return
     hits = dataset_hits(predictions, dataset)
-    for name, value in score(hits, names, evaluators).items():
+    try:
+        values = score(hits, names, evaluators)
+    except XMCBenchError as problem:
+        yield str(problem)
+        return
+    for name, value in values.items():
         if not abs(value - record.metrics[name]) <= _CLOSE:
             yield f"{name} is {record.metrics[name]}, its predictions give {value}"
     resampled = resampled_metrics(hits, names, evaluators)
@@ -187,6 +202,10 @@ def misplaced(store: Store, record: Record) -> Iterator[str]:
         yield f"it belongs into {path}"
     if not store.digest(record, PREDICTIONS):
         yield "neither its predictions nor their SHA-256 are there"
+
+
+PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
+EPOCHS = 2.0  # times the training queries that an epoch may count: some see only those with a drawn positive
 
 
 def _without_place(word: str) -> str:

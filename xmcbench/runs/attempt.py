@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +26,7 @@ import scipy
 from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.data.prepared_copy import read_statistics
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import (
     check_predictions,
     find_evaluators,
@@ -43,7 +44,7 @@ from xmcbench.runs.file_guard import (
     forbid_test_files,
 )
 from xmcbench.runs.fresh_process import FreshProcess
-from xmcbench.runs.held_out import hold_out
+from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
 from xmcbench.runs.late_imports import import_late
 from xmcbench.runs.predicting import predict_test
@@ -59,7 +60,7 @@ from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
-from xmcbench.trial.record_fields import why_not_recordable
+from xmcbench.trial.record_fields import LARGEST, why_not_recordable
 from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
@@ -67,6 +68,7 @@ T = TypeVar("T")
 CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
 HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
 MUCH_CUT = 0.1  # share of the queries that is worth a note
+LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
 
@@ -123,7 +125,7 @@ class Attempt:
         # Saved first: what a method learns from test queries is not in its model.
         self.predicting["model_bytes"] = save_model(method, directory / "model")
         predictions, sample = self._predict(method)
-        if not (parameters := shared.num_parameters if shared else int(method.num_parameters)) >= 0:
+        if not 0 <= (parameters := shared.num_parameters if shared else int(method.num_parameters)) <= LARGEST:
             raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
         self.outcome["num_parameters"] = parameters
         self.stage = "check"
@@ -202,10 +204,10 @@ class Attempt:
 
     def failure(self, status: Status, problem: BaseException, log_tail: str = "") -> Record:
         """The record of this attempt, which failed with `problem`."""
-        message = str(problem) or type(problem).__name__
+        kind, message = in_words(problem)
         return self.record(
             status,
-            failure=Failure(type=type(problem).__name__, message=message, stage=self.stage, log_tail=log_tail),
+            failure=Failure(type=kind, message=message, stage=self.stage, log_tail=log_tail),
         )
 
     def report(self, progress: Progress) -> None:
@@ -230,7 +232,7 @@ class Attempt:
         trial = self.job.trial
         run = Run(
             seed=trial.seed,
-            budget=trial.budget,
+            budget=trial.budget.model_copy(),
             checkpoint=directory / "checkpoint",
             cache=self.job.cache,
             log=self.log,
@@ -267,11 +269,17 @@ class Attempt:
             "fit_children_cpu_seconds": meter.children_cpu_seconds,
         }
         ledger, points = self.log.ledger, len(self.log.curve)
+        if run.held_out and (calls := scorer_calls(run.held_out)) > MOST_SCORES * (1 + run.held_out.evaluations):
+            raise BrokenContractError(
+                f"fit scored held-out queries {calls} times, the suite asks for {run.held_out.evaluations}: "
+                "they choose a checkpoint, and nothing is trained on them"
+            )
         problem = why_not_recordable(ledger.as_dict(), self.log.curve)
         if problem or (problem := uncharged_work(meter, ledger, trial.budget, train.num_labels, points)):
             raise BrokenContractError(problem)
         if method.config.model_dump(mode="json") != settings:
             raise BrokenContractError("fit changed the method's settings: the record would name other settings")
+        self.log = deepcopy(self.log)  # what the method does to its own from now on is in no record
 
     def _worker_group(self) -> AbstractContextManager[None]:
         """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
@@ -359,6 +367,14 @@ class Attempt:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
         dataset = self._dataset()
         return dataset.test.texts, dataset.ignore_test
+
+
+def in_words(problem: BaseException) -> tuple[str, str]:
+    """Class and message of an exception, as text that a record can hold."""
+    kind = type(problem).__name__
+    texts = (kind, text_of(problem) or kind)
+    short, long = (text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode() for text in texts)
+    return " ".join(short.split())[:LONGEST_NAME], long
 
 
 def _seed_global_generators(seed: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import scipy
@@ -23,6 +23,8 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, held_out_rows
 from xmcbench.trial.trial import Selection
 
+MOST_SCORES = 20  # times the evaluations that a suite asks for: a method may have reasons of its own for some more
+
 
 @dataclass(frozen=True)
 class HeldOutScorer:
@@ -35,12 +37,19 @@ class HeldOutScorer:
     card: DatasetCard
     metrics: list[str]
     evaluators: Mapping[str, Evaluator]
+    calls: list[None] = field(default_factory=list)
 
     def __call__(self, predictions: Predictions) -> dict[str, float]:
+        self.calls.append(None)
         check_predictions(predictions, *self.truth.shape)
         valid = drop_ignored(predictions, self.ignore, predictions.k)
         hits = find_hits(valid, self.truth, self.weights, self.train_counts, self.card)
         return score(hits, self.metrics, self.evaluators)
+
+
+def scorer_calls(held_out: HeldOut) -> int:
+    """How often a method asked for metrics of the held-out queries."""
+    return len(held_out.score.calls) if isinstance(held_out.score, HeldOutScorer) else 0
 
 
 def hold_out(

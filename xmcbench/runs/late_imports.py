@@ -7,16 +7,15 @@ from importlib import import_module
 from time import process_time  # as it is before a method may change the module
 
 from xmcbench.runs.file_guard import BrokenContractError
-from xmcbench.trial.meter import children_cpu_seconds
+from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds
 
-MOST_SECONDS = 60.0  # of processors: several times what torch and transformers take
 _seconds: dict[str, float] = {}  # by module; a forked process has those of its parent
 
 
 def import_late(modules: Iterable[str]) -> float:
     """Import the modules; the processor time that this took, or took when they were first imported.
 
-    Raises `BrokenContractError` where that is more than `MOST_SECONDS`.
+    Raises `BrokenContractError` where that is more than `IMPORT_SECONDS`.
     """
     names = tuple(modules)
     for name in names:
@@ -25,9 +24,9 @@ def import_late(modules: Iterable[str]) -> float:
             import_module(name)
             _seconds[name] = max(0.0, process_time() + children_cpu_seconds() - start)
     total = sum(_seconds[name] for name in names)
-    if total > MOST_SECONDS:
+    if total > IMPORT_SECONDS:
         raise BrokenContractError(
-            f"importing late_imports took {total:.0f} seconds of processors, expected at most {MOST_SECONDS:.0f}: "
+            f"importing late_imports took {total:.0f} seconds of processors, expected at most {IMPORT_SECONDS:.0f}: "
             "compute in fit"
         )
     return total

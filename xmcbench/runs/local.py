@@ -77,6 +77,8 @@ class LocalExecutor:
         group.end()
         self._running.remove((running, group))
         self._killed |= code is None or code < 0
+        if not running.recorded:  # a record that is there all the same is not the harness's
+            running.store.drop_record(running.task.job.trial.key)
         return running.outcome(running.timed_out if code is None else lambda: _death(code))
 
     def _end_servers(self) -> None:

@@ -25,6 +25,7 @@ from xmcbench.trial.record import Record, Status
 LOCAL = "local"  # address: start a cluster on this machine for the run
 POLL_SECONDS = 0.2
 ABORT_SECONDS = 30.0  # between interrupting a trial's task and killing it
+OPEN_FILES = 256  # with 64 a cluster loses its node in the middle of a trial
 OBJECT_STORE_BYTES = 100 * 2**20  # of a cluster started here: nothing large goes through it
 OPEN = "XMCBENCH_OPEN_RAY"  # environment variable: 1 asks for a cluster without authentication
 FORWARDED = ("XMCBENCH_", "HF_")  # prefixes of the environment variables that are passed to workers
@@ -65,6 +66,7 @@ class RayExecutor:
             os.environ.setdefault(name, value)
         if self._address == LOCAL and "ray" not in sys.modules:  # Ray reads its mode when it is imported
             _require_token()
+            _require_files()
         self._ray = import_extra("ray", "ray", PURPOSE)
         if not self._ray.is_initialized():
             self._connect()
@@ -207,6 +209,19 @@ class RayExecutor:
             message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
             return Death(Status.OOM if memory else Status.ERROR, type(last).__name__, message)
         return Death(Status.ERROR, "Exit", "the workers ended and left no record")
+
+
+def _require_files() -> None:
+    """Refuse to start a cluster that would lose its node for want of open files."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= soft < OPEN_FILES:
+        raise XMCBenchError(
+            f"ulimit -n is {soft}: a Ray cluster on this machine needs {OPEN_FILES:,} open files or more"
+        )
 
 
 def _require_token() -> None:

@@ -46,6 +46,7 @@ class RunningTrial:
     spent: dict[str, Any] = field(default_factory=dict)
     disk_fault: str = ""
     failed: bool = False  # a worker has recorded why
+    recorded: bool = False  # a worker says that the harness wrote the trial's record
 
     @property
     def store(self) -> Store:
@@ -63,12 +64,14 @@ class RunningTrial:
         """Handle an event of a worker: progress (`worker.as_event`), a disk fault, or the record of a failure."""
         if "disk" in event:
             self.disk_fault = event["disk"]
+        elif "recorded" in event:
+            self.recorded = True
         elif "record" in event:
             record = Record.model_validate_json(event["record"])
             self.failed = True
             if self.store.record(record.key) is None:  # from a worker that does not see the store
                 self.store.write_record(record)
-        else:
+        elif "stage" in event:
             self.stage, self.spent = event["stage"], event["spent"]
             self.task.report(TrialProgress(**event))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
+from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.build import build_method
 from xmcbench.trial.method import Method
 from xmcbench.trial.record import Record
@@ -22,6 +23,8 @@ def save_model(method: Method, directory: Path) -> int:
     """Write a fitted method into the folder `directory`, in place of what is there. Returns its size in bytes."""
     with checked_folder(directory) as made:
         method.save(made)
+        if links := [path.name for path in made.rglob("*") if path.is_symlink()]:
+            raise BrokenContractError(f"save made the link {links[0]!r}, expected files that hold the model")
     return sum(path.stat().st_size for path in directory.rglob("*"))
 
 

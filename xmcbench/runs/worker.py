@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import sys
 import traceback
 from contextlib import suppress
+from json import dumps  # as it is before a method may change the module
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.faults import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
@@ -37,7 +37,7 @@ class PeerLostError(XMCBenchError):
 def main(directory: Path, events: int, rank: int, size: int) -> int:
     """Run the trial in `directory` as worker `rank` of `size`, and write its record there; return the exit code.
 
-    `events` is the file descriptor of a pipe for JSON lines: progress and disk faults.
+    `events` is the file descriptor of a pipe for JSON lines: progress, disk faults, and that the record is written.
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
@@ -50,6 +50,8 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
         except (OSError, StoreError, MachineFault) as problem:
             _send(pipe, {"disk": str(problem)})
             return DISK_FAULT_EXIT
+        if record is not None:
+            _send(pipe, {"recorded": record.key})
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
@@ -111,7 +113,7 @@ def _status(problem: BaseException) -> Status:
     if isinstance(problem, TooLargeError):
         return Status.TOO_LARGE
     names = {kind.__name__ for kind in type(problem).__mro__}
-    if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in str(problem):
+    if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in text_of(problem):
         return Status.OOM
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
 
@@ -129,4 +131,4 @@ def as_event(progress: TrialProgress) -> dict[str, Any]:
 
 def _send(pipe: Any, event: dict[str, Any]) -> None:
     with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to close
-        pipe.write(json.dumps(event) + "\n")
+        pipe.write(dumps(event) + "\n")

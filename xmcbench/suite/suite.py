@@ -24,7 +24,7 @@ from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.trial import Selection, Track, Trial
-from xmcbench.trial.versions import SELECTION_VERSION
+from xmcbench.trial.versions import selection_versions
 
 MAX_TRIALS = 100_000
 Extents = Mapping[str, Extent | None]  # by dataset
@@ -99,8 +99,7 @@ class Suite:
         """The versions of what chooses checkpoints: held-out queries and an evaluator; empty without selection."""
         if self.selection is None:
             return {}
-        name = self.selection.metric.partition("@")[0]
-        return {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
+        return selection_versions(self.selection.metric)
 
 
 def load_suite(

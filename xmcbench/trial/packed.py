@@ -23,6 +23,7 @@ from pydantic import TypeAdapter
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
+from xmcbench.files.json_objects import with_names_once
 from xmcbench.files.regular import open_regular, read_regular
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -185,7 +186,7 @@ def line_of(content: bytes, files: Mapping[str, str] | None = None) -> bytes:
 
 def record_of(line: bytes) -> tuple[str, bytes, dict[str, str]]:
     """The key, the record file and the digests in a line. Raises ValueError or RecursionError for any other line."""
-    fields = json.loads(line)
+    fields = json.loads(line, object_pairs_hook=with_names_once)
     if not isinstance(fields, dict) or not isinstance(fields.get("trial"), dict):
         raise ValueError("found no trial, expected a JSON object with one")
     key, files = fields.get("key"), fields.pop("files", {})

@@ -26,7 +26,7 @@ _closed = with_config(extra="forbid")  # fields of these names only
 
 def _checked(tree: dict[str, Any]) -> dict[str, Any]:
     """The tree, if it holds JSON types, finite numbers and at most `DEPTH` levels. Raises ValueError."""
-    for value, depth in _values(tree, 1):
+    for value, depth in walk(tree):
         if depth > DEPTH:
             raise ValueError(f"found more than {DEPTH} levels")
         if isinstance(value, int | float) and not -LARGEST <= value <= LARGEST:  # which NaN fails too
@@ -38,7 +38,7 @@ def _checked(tree: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _values(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
+def walk(value: Any, depth: int = 1) -> Iterator[tuple[Any, int]]:
     """A value and all values inside it with their depths, names of mappings included."""
     yield value, depth
     if depth > DEPTH:
@@ -46,10 +46,10 @@ def _values(value: Any, depth: int) -> Iterator[tuple[Any, int]]:
     if isinstance(value, Mapping):
         for name, inner in value.items():
             yield name, depth
-            yield from _values(inner, depth + 1)
+            yield from walk(inner, depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _values(inner, depth + 1)
+            yield from walk(inner, depth + 1)
 
 
 Tree = Annotated[dict[str, Any], AfterValidator(_checked)]

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xmcbench.plugins.registry import registry
+
 ENGINE_VERSION = 2  # of the results of `xmcbench.engine`: encoders, losses, sampling, search and training
 SELECTION_VERSION = 2  # of results with held-out queries: how they are set aside and what the others share with them
 
 Versions = Mapping[str, int]
+
+
+def selection_versions(metric: str) -> dict[str, int]:
+    """The versions of what chooses checkpoints by `metric`: held-out queries and an evaluator."""
+    name = metric.partition("@")[0]
+    return {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
 
 
 def raised(then: Versions, now: Versions) -> str:

@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from pydantic import ValidationError
+
+from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.planning.trials import Planner
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Record
 
 COSTS = ("steps", "encoder_tokens", "flops")
@@ -23,6 +27,7 @@ class Recount:
 
     shares: dict[str, float] = field(default_factory=dict)
     reason: str = ""
+    wrong: str = ""  # why no trial with these settings can have run
 
     def __str__(self) -> str:
         if self.reason:
@@ -34,7 +39,7 @@ class Recount:
     @property
     def problems(self) -> list[str]:
         """The costs that no trial with these settings can have."""
-        return [
+        return [self.wrong] * bool(self.wrong) + [
             f"it spent {share:.3g} times the {name} that its settings take"
             for name, share in self.shares.items()
             if not 1 / WRONG <= share <= WRONG
@@ -47,8 +52,15 @@ def recount(record: Record, planner: Planner) -> Recount:
         return Recount(reason="its training ended before its budget was spent")
     try:
         plan = planner.plan(record.trial)
+    except ValidationError:
+        return Recount(reason="its settings are those of another version")
     except XMCBenchError as problem:
         return Recount(reason=str(problem))
+    method, _ = build_method(record.trial).encoder_training(record.trial.budget)
+    if record.trial.track == "zero-shot" and (
+        isinstance(method, EmbeddingMethod) and type(method).training_data is EmbeddingMethod.training_data
+    ):
+        return Recount(wrong="its method trains on annotations, which the zero-shot track does not have")
     if not plan.measured:
         return Recount(reason="its dataset is not here")
     planned = {"steps": plan.steps, "encoder_tokens": plan.encoder_tokens, "flops": plan.flops}
