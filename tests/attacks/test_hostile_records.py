@@ -260,7 +260,7 @@ LIES: list[tuple[str, Any, str]] = [
     ("failure", {"type": "Ok", "message": "the best"}, "no failure"),
     ("trained_by", DEXML["key"], "a key of another trial"),
     ("trial.selection", None, "holds no queries out"),
-    ("selection_split", "train: 9 queries held out", "its trial says train: 200 queries held out"),
+    ("selection_split", "train: 9 queries held out", "its trial says train: 300 queries held out"),
     ("digests", {"../../x": "0" * 64}, "expected SHA-256 of"),
     ("digests", {"predictions.npz": "trust me"}, "expected SHA-256 of"),
     ("chosen", {"by": "\u202ex"}, "its chosen is"),

@@ -35,7 +35,7 @@ from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, resampled_file
 LARGEST = 1_000_000  # bytes of a file
 LOCK = "accepted"
 PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
-EPOCHS = 0.01  # share of the training queries by which a count may differ
+EPOCHS = 2.0  # times the training queries that an epoch may count: some see only those with a drawn positive
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
@@ -52,7 +52,7 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield f"it predicted {record.spent['predicted_queries']} queries, {name} has {queries}"
     rows = dataset.card.num_train - (record.trial.selection.queries if record.trial.selection else 0)
     seen, stated = record.spent.get("queries", 0), record.spent.get("epochs", 0.0) * rows
-    if not abs(seen - stated) <= 1 + EPOCHS * stated:
+    if not stated / EPOCHS - 1 <= seen <= EPOCHS * stated + 1:
         yield f"it saw {seen:,} training queries in {record.spent.get('epochs', 0):g} epochs of {rows:,}"
     pairs = queries * min(STORED, dataset.card.num_labels)
     if store.has_predictions(record.key):
