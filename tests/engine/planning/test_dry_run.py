@@ -21,7 +21,8 @@ from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.probe import observe
+from xmcbench.engine.planning.memory import _table_gradients
+from xmcbench.engine.planning.probe import Table, observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.search import shortlists
 from xmcbench.engine.training.activations import SavedBytes
@@ -204,3 +205,11 @@ def test_refreshes_of_a_large_dataset_are_repeated(small_encoder: str, data: Tra
     two, three, four, eight = by_epochs
     assert four - three == three - two > 0  # refreshes before epochs 2 and 3: the second is looked at no more
     assert eight - four == 4 * (four - three)
+
+
+def test_a_table_in_eight_bits_has_the_gradients_of_a_chunk_at_once() -> None:
+    rows, dimension = 1_305_265, 768
+    exact = Table(rows, 4 * dimension + 8, dimension, learns=True)
+    small = Table(rows, dimension + 8, dimension, learns=True, whole_gradient=False)
+    assert _table_gradients(exact, rows, rows, 4096) == 4 * rows * dimension
+    assert _table_gradients(small, rows, rows, 4096) == 3 * 4 * 4096 * dimension
