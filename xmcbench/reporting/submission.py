@@ -204,10 +204,6 @@ def misplaced(store: Store, record: Record) -> Iterator[str]:
         yield "neither its predictions nor their SHA-256 are there"
 
 
-PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
-EPOCHS = 2.0  # times the training queries that an epoch may count: some see only those with a drawn positive
-
-
 def _without_place(word: str) -> str:
     """A word of a command, absolute paths cut to their last part."""
     name, equals, value = word.rpartition("=")
