@@ -77,6 +77,21 @@ def test_a_good_trial_is_written_and_passes_the_check(
     )
 
 
+def test_several_trials_are_handed_in_at_once_without_those_that_are_wrong(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench.run(bench.suite(["fake-rare"], seeds=[1, 2]), debug=True)
+    for other in bench.store.records():
+        if other.trial.label == "rare":
+            keep(bench, other, provenance={**other.provenance, **(CLEAN if other.trial.seed == 2 else {})})
+    code, said, wrong = submit(bench, capsys, "ok", "fake-20/rare")
+    kept = {own.key for own in Store(bench.root / "accepted").records()}
+    assert (code, len(kept), record.key in kept) == (1, 2, True)
+    assert said.count("metrics recomputed") == 2
+    assert [line.split(": ")[0] for line in wrong.splitlines()][0] == "not submitted"
+    assert submit(bench, capsys, "--check")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

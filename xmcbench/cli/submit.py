@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.options import RUN, DataDir, StoreDir
+from xmcbench.cli.options import DataDir, StoreDir
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from xmcbench.data import Dataset
     from xmcbench.engine.planning.recount import Recount
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 def submit(
-    run: Annotated[str | None, RUN] = None,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[RUN]...", help="Trials: keys or starts of them, labels, or dataset/label."),
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,
     retrain: Annotated[
@@ -43,25 +46,27 @@ def submit(
     store: StoreDir = Path("results"),
     data: DataDir = Path("data"),
 ) -> None:
-    """Check a trial and add it to the accepted results; with --check, check the accepted results.
+    """Check trials and add them to the accepted results; with --check, check the accepted results.
 
     Exit code: 0 if nothing is wrong, 1 otherwise.
     """
     from xmcbench.errors import XMCBenchError
 
-    if check == (run is not None):
+    if check == bool(runs):
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
     if comment is not None and not check:
         raise XMCBenchError("submit: --comment needs --check")
     if verify + retrain + check > 1:
         raise XMCBenchError("submit: expected one of --check, --verify and --retrain")
     checker = _Checker(data)
-    if run is None:
+    if not runs:
         problems = _check(to, checker, comment, verified, base)
     elif verify:
-        problems = _verify(run, to, store, verified)
+        problems = [line for run in runs for line in _verify(run, to, store, verified)]
+    elif retrain:
+        problems = [line for run in runs for line in _retrain(run, to, store, data, verified)]
     else:
-        problems = _retrain(run, to, store, data, verified) if retrain else _hand_in(run, to, store, checker)
+        problems = _hand_in(runs, to, store, checker)
     for problem in problems:
         echo(problem, err=True)
     raise typer.Exit(1 if problems else 0)
@@ -141,26 +146,29 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
     return [] if outcome.agrees else [f"{record.key}: {outcome}: not the result of its settings"]
 
 
-def _hand_in(run: str, to: Path, place: Path, checker: _Checker) -> list[str]:
-    """Add the trial to the accepted results, unless something is wrong with it."""
-    from xmcbench.cli.find import find_trial
+def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> list[str]:
+    """Add trials to the accepted results, but those with which something is wrong."""
+    from xmcbench.cli.find import find_trials
     from xmcbench.reporting import acceptance, submission
     from xmcbench.trial.store import Store
 
-    store = Store(place)
-    record = find_trial(store, run)
-    problems = [*acceptance.outdated(record), *acceptance.problems(record)]
-    problems += submission.differences(store, record, checker.dataset(record.trial.dataset))
-    problems += submission.resampling(store, record)
-    if not problems:
-        costs = checker.recount(record)
-        problems = costs.problems
-    if problems:
-        return [f"not submitted: {record.key}: {problem}" for problem in problems]
-    written = submission.accept(store, record, to)
-    checked = f"{len(record.metrics)} metrics recomputed, costs {costs}"
-    echo(f"{written}: written, {checked}; commit it and open a pull request")
-    return []
+    store, problems, good = Store(place), [], []
+    for record in {record.key: record for run in runs for record in find_trials(store, run)}.values():
+        own = [*acceptance.outdated(record), *acceptance.problems(record)]
+        own += submission.differences(store, record, checker.dataset(record.trial.dataset))
+        own += submission.resampling(store, record)
+        if not own:
+            costs = checker.recount(record)
+            own = costs.problems
+        if own:
+            problems += [f"not submitted: {record.key}: {problem}" for problem in own]
+            continue
+        good.append(record)
+        echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
+    if good:
+        written = submission.accept(store, good, to)
+        echo(f"written to {', '.join(written)}; commit it and open a pull request")
+    return problems
 
 
 def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path, base: Path | None) -> list[str]:

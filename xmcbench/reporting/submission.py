@@ -8,7 +8,7 @@ trial with settings, environment and digest, its predictions, and its metrics on
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
 
@@ -111,21 +111,23 @@ def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str)
             yield f"the interval of {name} is {own}, its {source} give {(low, high)}"
 
 
-def accept(store: Store, record: Record, folder: Path) -> str:
-    """Add a trial without problems to `folder`, without paths of this machine; returns where it stands."""
-    command = [_without_place(str(word)) for word in record.provenance["command"]]
-    shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
-    resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
-    files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
-    digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-    if len(files[PREDICTIONS]) > LARGEST:
-        del files[PREDICTIONS]
-    content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
+def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
+    """Add trials without problems to `folder`, without paths of this machine; returns the files that hold them."""
+    written: dict[Path, None] = {}
     with Store(folder).lock(LOCK):
-        add_packed(folder, shared, content, files)
-        dataset = record.trial.dataset
-        write_arrays(compact_path(folder, dataset), compacted(Store(folder), dataset))
-    return Store(folder).place(record.key)
+        for record in records:
+            command = [_without_place(str(word)) for word in record.provenance["command"]]
+            shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
+            resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
+            files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
+            digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+            if len(files[PREDICTIONS]) > LARGEST:
+                del files[PREDICTIONS]
+            content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
+            written[add_packed(folder, shared, content, files)] = None
+        for dataset in {record.trial.dataset for record in records}:
+            write_arrays(compact_path(folder, dataset), compacted(Store(folder), dataset))
+    return [str(path) for path in written]
 
 
 def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
