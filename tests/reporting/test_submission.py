@@ -90,6 +90,8 @@ def test_several_trials_are_handed_in_at_once_without_those_that_are_wrong(
     assert said.count("metrics recomputed") == 2
     assert [line.split(": ")[0] for line in wrong.splitlines()][0] == "not submitted"
     assert submit(bench, capsys, "--check")[0] == 0
+    code, said, wrong = submit(bench, capsys, "ok")
+    assert (code, "accepted before, in " in said, wrong) == (0, True, "")
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,11 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
     from xmcbench.reporting import acceptance, submission
     from xmcbench.trial.store import Store
 
-    store, problems, good = Store(place), [], []
+    store, accepted, problems, good = Store(place), Store(to), [], []
     for record in {record.key: record for run in runs for record in find_trials(store, run)}.values():
+        if accepted.record(record.key):
+            echo(f"{record.key}: accepted before, in {accepted.place(record.key)}")
+            continue
         own = [*acceptance.outdated(record), *acceptance.problems(record)]
         own += submission.differences(store, record, checker.dataset(record.trial.dataset))
         own += submission.resampling(store, record)
