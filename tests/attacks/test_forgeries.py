@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -11,9 +9,11 @@ import pytest
 from fakes.bench import Bench
 from reporting.test_submission import CLEAN, keep, submit
 
+from xmcbench.trial.packed import Packed, add_packed, packed_path
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
-from xmcbench.trial.store import Store
+from xmcbench.trial.record_file import encode
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 
 @pytest.fixture
@@ -28,6 +28,13 @@ def two(bench: Bench, capsys: pytest.CaptureFixture[str]) -> tuple[Store, Record
     return store, first, second
 
 
+def rewrite(store: Store, record: Record, files_of: Record | None = None) -> None:
+    """Put a record in the place of that of its key, with the files of another one or its own."""
+    packed, key = Packed(store.root), (files_of or record).key
+    files = {name: packed.file(key, name) or b"" for name in (PREDICTIONS, RESAMPLED)}
+    add_packed(store.root, record, encode(record), files)
+
+
 def checked(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     code, _, wrong = submit(bench, capsys, "--check", *arguments)
     assert (code != 0) == bool(wrong)
@@ -40,14 +47,14 @@ def test_no_submission_takes_the_place_of_another(
     store, first, second = two
     assert checked(bench, capsys) == ""
     sample = {"settings": {}, "quality": 0.1, "trial": first.key, "budget": {}}
-    store.write_record(second.model_copy(update={"chosen": {"samples": [sample]}}))
+    rewrite(store, second.model_copy(update={"chosen": {"samples": [sample]}}))
     assert f"its tuning names {first.key}, an accepted trial" in checked(bench, capsys)
-    store.write_record(second.model_copy(update={"trained_by": "f" * 16}))
+    rewrite(store, second.model_copy(update={"trained_by": "f" * 16}))
     assert "its model is of ffffffffffffffff, which is no accepted training of it" in checked(bench, capsys)
-    store.write_record(second.model_copy(update={"trained_by": first.key}))
+    rewrite(store, second.model_copy(update={"trained_by": first.key}))
     assert "which is no accepted training of it" in checked(bench, capsys), "another seed is another training"
     renamed = second.model_copy(update={"trial": second.trial.model_copy(update={"dataset": "fake-020"})})
-    store.write_record(renamed)
+    rewrite(store, renamed)
     assert "fake-020" in checked(bench, capsys)
 
 
@@ -57,50 +64,38 @@ def test_another_seed_has_other_predictions(
     store, first, second = two
     copied = {name: getattr(first, name) for name in ("metrics", "intervals", "digests")}
     trained = {"encoder_tokens": 5, "encoder_flops": 5, "flops": 5 + first.spent["scoring_flops"]}
-    for record in two[1:]:
-        changes = {"spent": record.spent | trained, "num_parameters": 1}
-        store.write_record(record.model_copy(update=changes))
-    second = store.record(second.key)
-    assert second is not None
-    for name in ("predictions.npz", "resampled.safetensors"):
-        shutil.copy(store.directory(first.key) / name, store.directory(second.key) / name)
-    store.write_record(second.model_copy(update=copied))
+    for record, changes in ((first, {}), (second, copied)):
+        rewrite(
+            store, record.model_copy(update={"spent": record.spent | trained, "num_parameters": 1, **changes}), first
+        )
     assert "which has another seed" in checked(bench, capsys)
 
 
 def test_a_record_that_can_be_read_in_two_ways_is_named(
     bench: Bench, two: tuple[Store, Record, Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = two[0].directory(two[1].key) / "record.json"
-    body = (
-        path.read_bytes()
-        .rpartition(b',\n "digest"')[0]
-        .replace(b'"metrics": {', b'"metrics": {"P@1": 0.99},\n "metrics": {')
-    )
-    path.write_bytes(body + b',\n "digest": "' + sha256(body).hexdigest().encode() + b'"\n}\n')
-    assert "record.json: found 'metrics' twice" in checked(bench, capsys)
+    path = packed_path(two[0].root, two[1])
+    path.write_bytes(path.read_bytes().replace(b'"metrics":{', b'"metrics":{"P@1":0.99},"metrics":{', 1))
+    assert "not a record: found 'metrics' twice" in checked(bench, capsys)
 
 
-@pytest.mark.parametrize("text", ["", "trust me", "0" * 64, "\x1b[31m", f"{'0' * 64}  predictions.npz\n"])
-def test_a_digest_in_place_of_predictions_is_that_of_the_record(
-    bench: Bench, two: tuple[Store, Record, Record], capsys: pytest.CaptureFixture[str], text: str
+def test_predictions_that_are_small_have_to_be_there(
+    bench: Bench, two: tuple[Store, Record, Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = two[0].directory(two[1].key)
-    (folder / "predictions.sha256").write_text(text)
-    assert "expected one of predictions.npz and predictions.sha256" in checked(bench, capsys)
-    (folder / "predictions.npz").unlink()
-    wrong = checked(bench, capsys)
-    assert "predictions.sha256 does not hold the digest that the record has" in wrong
-    assert "its predictions are not here" in wrong, "a small file has to be there"
+    store, first, _ = two
+    resampled = Packed(store.root).file(first.key, RESAMPLED)
+    assert resampled
+    add_packed(store.root, first, encode(first), {RESAMPLED: resampled})
+    assert "its predictions are not here" in checked(bench, capsys)
 
 
 def test_counts_that_the_dataset_contradicts_are_named(
     bench: Bench, two: tuple[Store, Record, Record], capsys: pytest.CaptureFixture[str]
 ) -> None:
     store, first, _ = two
-    store.write_record(first.model_copy(update={"test_texts_in_train": 7}))
+    rewrite(store, first.model_copy(update={"test_texts_in_train": 7}))
     assert "it says that 7 test texts are in the training part, 0 are" in checked(bench, capsys)
-    store.write_record(first.model_copy(update={"spent": first.spent | {"queries": 10**6, "epochs": 0.5}}))
+    rewrite(store, first.model_copy(update={"spent": first.spent | {"queries": 10**6, "epochs": 0.5}}))
     assert "it saw 1,000,000 training queries in 0.5 epochs of" in checked(bench, capsys)
 
 
@@ -124,9 +119,7 @@ def test_a_new_submission_is_of_this_code(
     base.mkdir()
     assert checked(bench, capsys, "--base", str(base)) == ""
     trial = first.trial.changed(**changes)
-    shutil.copytree(store.directory(first.key), store.directory(trial.key))
-    store.write_record(first.model_copy(update={"trial": trial, "key": trial.key}))
-    shutil.rmtree(store.directory(first.key))
+    rewrite(store, first.model_copy(update={"trial": trial, "key": trial.key}), first)
     assert message in checked(bench, capsys, "--base", str(base))
 
 
@@ -135,8 +128,10 @@ def test_predictions_of_no_labels_are_a_problem_of_one_submission(
 ) -> None:
     store, first, _ = two
     none = np.zeros((len(store.predictions(first)[0]), 0))
-    digest = store.write_predictions(
-        first.key, Predictions(none.astype(np.int32), none.astype(np.float32)), first.truth_hash
-    )
-    store.write_record(first.model_copy(update={"digests": {**first.digests, "predictions.npz": digest}}))
+    predicted = Predictions(none.astype(np.int32), none.astype(np.float32))
+    digest = bench.store.write_predictions(first.key, predicted, first.truth_hash)
+    changed = first.model_copy(update={"digests": {**first.digests, PREDICTIONS: digest}})
+    written = bench.store.directory(first.key)
+    files = {name: (written / name).read_bytes() for name in (PREDICTIONS, RESAMPLED)}
+    add_packed(store.root, changed, encode(changed), files)
     assert "needs the best 1 labels per query, the predictions hold 0" in checked(bench, capsys)

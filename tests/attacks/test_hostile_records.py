@@ -147,7 +147,7 @@ LIES: list[tuple[str, Any, str]] = [
     ("teacher", "gpt\x1b]0;x\x07", "its teacher is"),
     ("selection_split", "train\ttest", "its selection is"),
     ("provenance.cpu", "\x1b[31m", "provenance.cpu"),
-    ("provenance.platform", "a" * 3000, "provenance.platform"),
+    ("provenance.platform", "a" * 30_000, "provenance.platform"),
     ("provenance.command", ["xmcbench", "\u2066run"], "its command is"),
     ("provenance.versions", {"torch\x1b": "2"}, "its versions is"),
     ("provenance.checks", {"test files": "\x1b[8m"}, "its checks is"),
