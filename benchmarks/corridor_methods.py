@@ -48,6 +48,7 @@ RAW: Settings = {"name": "small", "normalize": False}
 DEXML = {**DUAL, **MINED}
 NGAME = {**DUAL, **CLUSTERED, "hardest": 100}
 PRIME = {**DUAL, **CLUSTERED, "free_vectors": 128}
+DEXA = {**NGAME, "auxiliary_vectors": 64}
 UNIDEC = {**DUAL, **MINED, "encoder": RAW, "cluster_size": 4, "dimension": 64}
 UNIDEC |= {"head_learning_rate": 2e-3, "classifier_learning_rate": 1e-2}
 OVA = {**DUAL, "encoder": RAW, "learning_rate": 3e-4, "table": {"learning_rate": 0.3}}
@@ -55,6 +56,7 @@ LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "developm
 PAIRS = {**DUAL, "learning_rate": 4e-3}
 SPANS = {**DUAL, "pairs_per_document": 2}
 FIRST = {"method": "dexml", **DUAL, "negatives": "in-batch"}
+CROSS = {"first": FIRST, "model": "small", "max_length": 32, "learning_rate": 1e-3, "negatives": 3}
 CLASSIFIER = {
     "first": FIRST,
     "share": 0.5,
@@ -82,5 +84,8 @@ METHODS: dict[str, Training] = {
     "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
     "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
     "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),
+    "dexa": Training(DEXA, halved(DEXA)),
+    "fuse": Training({"parts": [FIRST, {"method": "tfidf-nn"}]}, Mistake("one part twice", {"parts": [FIRST, FIRST]})),
+    "cross-encoder": Training(CROSS, Mistake("the cross-encoder does not train", {"epochs": 0.0})),
     "sparse-ranker": Training({"first": FIRST}, Mistake("the ranker's score is left out", {"weight": 0.0})),
 }

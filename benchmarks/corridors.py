@@ -128,9 +128,11 @@ def small_encoder(cache_dir: Path) -> str:
 
 
 def with_encoder(settings: Any, encoder: str) -> Any:
-    """The settings with the encoder's folder in place of the name "small", wherever it is."""
+    """The settings with the encoder's folder in place of the name "small", in mappings and lists too."""
     if isinstance(settings, dict):
         return {key: with_encoder(value, encoder) for key, value in settings.items()}
+    if isinstance(settings, list):
+        return [with_encoder(value, encoder) for value in settings]
     return encoder if settings == "small" else settings
 
 

@@ -9,7 +9,6 @@ xb.leaderboard("lf-amazontitles-1.3m")
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from xmcbench import reporting
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.archive import Archive, archive, uncollected
+from xmcbench.runs.terminal import width
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -60,8 +60,7 @@ class Board(_Printed):
         return self.table.groups
 
     def __str__(self) -> str:
-        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        return reporting.render(self.table, "table", width)
+        return reporting.render(self.table, "table", width())
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""

@@ -64,7 +64,7 @@ def import_dataset(
     from xmcbench.data.importing.write import split_by_hash, write_dataset
     from xmcbench.data.prepared import default_data_dir
 
-    name = name or path.name.partition(".")[0]
+    name = path.name.partition(".")[0] if name is None else name
     check_name(name)
     folder = (data or context.obj or default_data_dir()) / name
     if format in (Format.LLMS4SUBJECTS, Format.SPACK):

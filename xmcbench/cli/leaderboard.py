@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, width
 
 if TYPE_CHECKING:
     from xmcbench.api import Board
@@ -65,23 +65,13 @@ def leaderboard(
     if bib is not None:
         _write_text(reporting.bibliography(board.table, board.published), bib)
     if text:
-        _write_text(reporting.render(board.table, format, _width()), output)
+        _write_text(reporting.render(board.table, format, width()), output)
     else:
         _write_folder(board, format, output, data)
 
 
 def _names(text: str | None) -> list[str]:
     return [name.strip() for name in text.split(",")] if text else []
-
-
-def _width() -> int | None:
-    """The width of the terminal in characters; None if the output is no terminal."""
-    import os
-    import shutil
-    import sys
-
-    chosen = "COLUMNS" in os.environ
-    return shutil.get_terminal_size().columns if chosen or sys.stdout.isatty() else None
 
 
 def _write_text(text: str, output: Path | None) -> None:

@@ -7,7 +7,10 @@ change its order or write elsewhere.
 from __future__ import annotations
 
 import logging
+import os
 import re
+import shutil
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +32,12 @@ def escaped(text: str) -> str:
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
     """Print `text` on standard output, or with `err` on standard error."""
     typer.echo(escaped(str(text)), err=err, nl=nl)
+
+
+def width() -> int | None:
+    """The width of the terminal in characters, or what COLUMNS says; None if the output is no terminal."""
+    chosen = "COLUMNS" in os.environ
+    return shutil.get_terminal_size().columns if chosen or sys.stdout.isatty() else None
 
 
 def listing(rows: Sequence[Sequence[object]], headings: Sequence[str] = (), **layout: Any) -> str:
