@@ -37,6 +37,7 @@ LOCK = "accepted"
 PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
 EPOCHS = 2.0  # times the training queries that an epoch may count: some see only those with a drawn positive
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
+_COVARIANCE = 1e-4  # share by which covariances may differ: their factors are float32, and depend on threads
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
 
@@ -132,12 +133,8 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
 
 def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
     """The compact resamples of the accepted trials on a dataset: of those that one table ranks together."""
-    tables: dict[tuple[str, str, Budget], list[Record]] = defaultdict(list)
-    for record in store.records():
-        if record.trial.dataset == dataset:
-            tables[record.truth_hash, record.trial.track, record.trial.budget].append(record)
     arrays: dict[str, np.ndarray] = {}
-    for records in tables.values():
+    for records in _tables(store, dataset):
         resampled = [store.resampled(record, list(record.metrics)) for record in records]
         made = {record.key: np.full((len(record.metrics), len(records)), np.nan, np.float32) for record in records}
         for metric in dict.fromkeys(name for own in resampled for name in own):
@@ -149,6 +146,23 @@ def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _tables(store: Store, dataset: str) -> list[list[Record]]:
+    """The accepted trials on a dataset, those together that one table ranks together."""
+    tables: dict[tuple[str, str, Budget], list[Record]] = defaultdict(list)
+    for record in store.records():
+        if record.trial.dataset == dataset:
+            tables[record.truth_hash, record.trial.track, record.trial.budget].append(record)
+    return list(tables.values())
+
+
+def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) -> Iterator[np.ndarray]:
+    """What compact resamples of a table's trials stand for, a metric at a time: it is the same on every machine."""
+    for metric in dict.fromkeys(name for record in records for name in record.metrics):
+        having = [record for record in records if metric in record.metrics]
+        rows_MM = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
+        yield rows_MM @ rows_MM.T
+
+
 def wrong_compact(store: Store) -> Iterator[str]:
     """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
     for dataset in sorted({record.trial.dataset for record in store.records()}):
@@ -158,9 +172,11 @@ def wrong_compact(store: Store) -> Iterator[str]:
         except (XMCBenchError, OSError) as problem:
             yield str(problem)
             continue
-        same = found.keys() == expected.keys() and all(
-            found[key].shape == own.shape and np.allclose(found[key], own, atol=_FLOAT32, equal_nan=True)
-            for key, own in expected.items()
+        same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
+        same = same and all(
+            np.allclose(mine_MM, own_MM, _COVARIANCE, _COVARIANCE * abs(own_MM).max(initial=0), equal_nan=True)
+            for records in _tables(store, dataset)
+            for mine_MM, own_MM in zip(_covariances(found, records), _covariances(expected, records), strict=True)
         )
         if not same:
             yield f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"
