@@ -134,7 +134,7 @@ def run(
     """
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuned_trials import note_chosen, run_samples, tuned_trials
+    from xmcbench.runs.tuned_trials import run_plan
 
     settings = Settings(
         suite=Path(suite),
@@ -149,12 +149,8 @@ def run(
         command=sys.argv,
     )
     runner = Runner(settings)
-    plan = runner.plan()
     with display() as shown:
-        if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, shown)))
-        records = runner.run(plan, shown)
-    note_chosen(runner, records)
+        records = run_plan(runner, runner.plan(), shown)
     return board_of(records, runner.suite.metrics, runner.store)
 
 
@@ -250,7 +246,7 @@ def _board(
 ) -> Board:
     """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here."""
     claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
-    told = {"recomputable": measured.recomputable(data)} if data and measured.records else {}
+    told = {"recomputable": measured.recomputable(data)} if data else {}
     with uncollected():
         table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims, **told)
     return Board(table, measured, published)

@@ -133,15 +133,11 @@ def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tra
     """Tune if the suite asks for it, and run the plan; its records."""
     from xmcbench.runs.progress import display
     from xmcbench.runs.tracked import tracked
-    from xmcbench.runs.tuned_trials import note_chosen, tuned_trials
+    from xmcbench.runs.tuned_trials import run_plan
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
-            if runner.suite.tune:
-                plan = runner.plan_trials(tuned_trials(runner, _run_search(runner, events)))
-            records = runner.run(plan, events)
-            note_chosen(runner, records)
-            return records
+            return run_plan(runner, plan, events, _run_search)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None

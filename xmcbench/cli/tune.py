@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from xmcbench.trial.trial import Trial
 
 METHODS = "popular,tfidf-nn,dexml"
-QUERIES, SPARE = 1000, 0.2  # held-out queries that choose, and the most that small data can spare
 
 
 def tune(
@@ -45,6 +44,7 @@ def tune(
     from xmcbench.data.prepared import load_card
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
+    from xmcbench.runs.tuned_trials import queries_of_sample
 
     path = out or Path(f"tuned-{dataset}.yaml")
     searching = path.with_name(f"{path.stem}.search.yaml")
@@ -53,7 +53,7 @@ def tune(
         "datasets": [dataset],
         "budget": _budget(budget),
         "methods": {name: {"method": name} for name in methods.split(",")},
-        "selection": {"queries": min(QUERIES, max(1, int(SPARE * load_card(dataset, data).num_train)))},
+        "selection": {"queries": queries_of_sample(load_card(dataset, data).num_train)},
     }
     said = plain | ({"encoder": encoder} if encoder else {})
     settings = Settings(suite=searching, data=data, store=store, command=sys.argv)

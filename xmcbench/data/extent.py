@@ -17,6 +17,7 @@ from xmcbench.data.source import Draft
 WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary
 ENDS = 2  # tokens that begin and end a text
 HELD = 90  # per cent of the texts that a limit which follows the data holds
+MUCH_CUT = 0.1  # share of cut queries that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
 
 

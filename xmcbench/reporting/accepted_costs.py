@@ -11,11 +11,11 @@ from itertools import pairwise
 
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.evaluation import find_evaluators
+from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import Record
 
-CURVE_COSTS = ("steps", "encoder_tokens", "flops", "device_seconds")
 AFTER_FIT = ("predict", "check", "score")  # stages
 ROUNDING = 1e-6  # of sums and of values kept as float32
 LEAST_BYTES = 10_000_000  # Python with numpy takes more

@@ -3,6 +3,8 @@
 Accepted results are a store of packed trials (`leaderboard/measured/`, `xmcbench/trial/packed.py`): the record of each
 trial with settings, environment and digest, its predictions, and its metrics on resamples. Of predictions above
 `LARGEST` bytes there is only the SHA-256.
+
+Legend: T trials of one table.
 """
 
 from __future__ import annotations
@@ -126,15 +128,17 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
                 del files[PREDICTIONS]
             content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
             written[add_packed(folder, shared, content, files)] = None
+        accepted = Store(folder)
+        tables = _tables(accepted)
         for dataset in {record.trial.dataset for record in records}:
-            write_arrays(compact_path(folder, dataset), compacted(Store(folder), dataset))
+            write_arrays(compact_path(folder, dataset), compacted(accepted, tables[dataset]))
     return [str(path) for path in written]
 
 
-def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
-    """The compact resamples of the accepted trials on a dataset: of those that one table ranks together."""
+def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
+    """The compact resamples of the accepted trials of tables, by key: float32 [metrics, T] in the order of metrics."""
     arrays: dict[str, np.ndarray] = {}
-    for records in _tables(store, dataset):
+    for records in tables:
         resampled = [store.resampled(record, list(record.metrics)) for record in records]
         made = {record.key: np.full((len(record.metrics), len(records)), np.nan, np.float32) for record in records}
         for metric in dict.fromkeys(name for own in resampled for name in own):
@@ -146,27 +150,27 @@ def compacted(store: Store, dataset: str) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _tables(store: Store, dataset: str) -> list[list[Record]]:
-    """The accepted trials on a dataset, those together that one table ranks together."""
-    tables: dict[tuple[str, str, Budget], list[Record]] = defaultdict(list)
+def _tables(store: Store) -> dict[str, list[list[Record]]]:
+    """The accepted trials by dataset, those together that one table ranks together."""
+    tables: dict[str, dict[tuple[str, str, Budget], list[Record]]] = defaultdict(lambda: defaultdict(list))
     for record in store.records():
-        if record.trial.dataset == dataset:
-            tables[record.truth_hash, record.trial.track, record.trial.budget].append(record)
-    return list(tables.values())
+        trial = record.trial
+        tables[trial.dataset][record.truth_hash, trial.track, trial.budget].append(record)
+    return {dataset: list(tables[dataset].values()) for dataset in sorted(tables)}
 
 
 def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) -> Iterator[np.ndarray]:
     """What compact resamples of a table's trials stand for, a metric at a time: it is the same on every machine."""
     for metric in dict.fromkeys(name for record in records for name in record.metrics):
         having = [record for record in records if metric in record.metrics]
-        rows_MM = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
-        yield rows_MM @ rows_MM.T
+        rows_TT = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
+        yield rows_TT @ rows_TT.T
 
 
 def wrong_compact(store: Store) -> Iterator[str]:
     """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
-    for dataset in sorted({record.trial.dataset for record in store.records()}):
-        path, expected = compact_path(store.root, dataset), compacted(store, dataset)
+    for dataset, tables in _tables(store).items():
+        path, expected = compact_path(store.root, dataset), compacted(store, tables)
         try:
             found = store.packed.arrays(path)
         except (XMCBenchError, OSError) as problem:
@@ -174,9 +178,9 @@ def wrong_compact(store: Store) -> Iterator[str]:
             continue
         same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
         same = same and all(
-            np.allclose(mine_MM, own_MM, _COVARIANCE, _COVARIANCE * abs(own_MM).max(initial=0), equal_nan=True)
-            for records in _tables(store, dataset)
-            for mine_MM, own_MM in zip(_covariances(found, records), _covariances(expected, records), strict=True)
+            np.allclose(mine_TT, own_TT, _COVARIANCE, _COVARIANCE * abs(own_TT).max(initial=0), equal_nan=True)
+            for records in tables
+            for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True)
         )
         if not same:
             yield f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"

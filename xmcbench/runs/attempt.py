@@ -24,6 +24,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
+from xmcbench.data.extent import MUCH_CUT
 from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.data.prepared_copy import read_statistics
 from xmcbench.errors import XMCBenchError, text_of
@@ -67,7 +68,6 @@ from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 T = TypeVar("T")
 CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
 HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
-MUCH_CUT = 0.1  # share of the queries that is worth a note
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 

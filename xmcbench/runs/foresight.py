@@ -7,13 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from xmcbench.data.extent import Extent, share_cut
+from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
+from xmcbench.suite.suite import Extents
 from xmcbench.trial.build import build_method
 from xmcbench.trial.record import FEW_STEPS
 from xmcbench.trial.trial import Trial
-
-MUCH_CUT = 0.1  # share of the queries
-Extents = Mapping[str, Extent | None]  # by dataset
 
 
 def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:

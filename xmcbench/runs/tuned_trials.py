@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.plan import Display
+from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import Resolve, RunSearch, Search, choose, quality
 from xmcbench.runs.tuning_journal import journal_path
@@ -58,6 +58,20 @@ def run_samples(runner: Runner, display: Display) -> RunSearch:
     return in_order(lambda trials: runner.run(runner.plan_trials(trials), display))
 
 
+def run_plan(
+    runner: Runner,
+    plan: Sequence[PlannedTrial],
+    display: Display,
+    samples: Callable[[Runner, Display], RunSearch] = run_samples,
+) -> list[Record]:
+    """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
+    if runner.suite.tune:
+        plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
+    records = runner.run(plan, display)
+    note_chosen(runner, records)
+    return records
+
+
 def in_order(run_trials: RunTrials) -> RunSearch:
     """Runs sample after sample. Random ones without halving depend on no result: they may run side by side."""
 
@@ -104,11 +118,15 @@ def stored_samples(runner: Runner) -> RunSearch:
     return look_up
 
 
+def queries_of_sample(num_train: int) -> int:
+    """The held-out queries that tell samples apart: `QUERIES`, or what small data can spare."""
+    return min(QUERIES, max(1, int(SPARE * num_train)))
+
+
 def _with_queries(trial: Trial, runner: Runner) -> Trial:
-    """The trial with held-out queries enough to tell samples apart: `QUERIES`, or what small data can spare."""
+    """The trial with held-out queries enough to tell samples apart."""
     assert trial.selection is not None
-    spare = int(SPARE * runner.cards[trial.dataset].num_train)
-    queries = max(trial.selection.queries, min(QUERIES, spare))
+    queries = max(trial.selection.queries, queries_of_sample(runner.cards[trial.dataset].num_train))
     return trial.changed(selection=trial.selection.model_copy(update={"queries": queries}))
 
 

@@ -26,9 +26,7 @@ from xmcbench.trial.budget import BUDGETED_STAGES, UNCHARGED, Budget, Ledger, cu
 
 ROUNDING = 0.01  # of a ledger's tokens: what may be missing
 SHARE, FEW_SECONDS = 0.5, 2.0  # of a budget of seconds, or of those charged: what work outside of them may take
-IMPORT_SECONDS = (
-    60.0  # of processors, that imports before `fit` may take: several times those of torch and transformers
-)
+IMPORT_SECONDS = 60.0  # of processors, for imports before `fit`: several times those of torch and transformers
 PASSES = 2  # over all labels, in the stage `index`
 
 
