@@ -27,7 +27,7 @@ import json, os, subprocess, sys, time
 from xmcbench import hookimpl
 from xmcbench_fakes import Ok
 
-SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(3000)"]
 
 class Daemon(Ok):
     name = "daemon"
@@ -85,16 +85,16 @@ def tree_of_worker(bench: Bench) -> list[int]:
 
 @pytest.mark.parametrize("timeout", [60, 3])
 def test_children_in_sessions_of_their_own_end_with_the_trial(daemons: Bench, timeout: int) -> None:
-    seconds = 0.0 if timeout > 10 else 60.0
+    seconds = 0.0 if timeout > 10 else 3000.0
     suite = daemons.suite({"d": {"method": "daemon", "seconds": seconds}}, timeout=timeout)
     record = daemons.run(suite)["d"]
     assert record.status is (Status.OK if timeout > 10 else Status.TIMEOUT)
-    assert until(lambda: not marked(daemons), 5)
+    assert until(lambda: not marked(daemons))
 
 
 @pytest.mark.parametrize("victims", ["driver", "driver and worker"])
 def test_a_killed_driver_leaves_no_process(daemons: Bench, victims: str) -> None:
-    suite = daemons.suite({"d": {"method": "daemon", "seconds": 60.0}})
+    suite = daemons.suite({"d": {"method": "daemon", "seconds": 3000.0}})
     driver = subprocess.Popen([sys.executable, "-c", MAIN, "run", str(suite)], cwd=daemons.root, env=dict(os.environ))
     assert until(lambda: fitting(daemons))
     tree = tree_of_worker(daemons)
@@ -103,10 +103,10 @@ def test_a_killed_driver_leaves_no_process(daemons: Bench, victims: str) -> None
         os.kill(tree[0], signal.SIGKILL)
     driver.kill()
     driver.wait()
-    assert until(lambda: not marked(daemons), 10)
+    assert until(lambda: not marked(daemons))
     left = [pid for pid in tree if not gone(pid)]  # a dying process loses its mark before it is gone
     if victims == "driver":
-        assert until(lambda: all(gone(pid) for pid in left), 10)
+        assert until(lambda: all(gone(pid) for pid in left))
     for pid in left:  # without its mark a child is found only below a worker that lives
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
@@ -114,13 +114,13 @@ def test_a_killed_driver_leaves_no_process(daemons: Bench, victims: str) -> None
 
 @pytest.mark.parametrize("delay", [0.0, 0.05, 0.2, 0.5])
 def test_a_driver_that_dies_while_its_worker_starts_takes_it_along(daemons: Bench, delay: float) -> None:
-    suite = daemons.suite({"d": {"method": "daemon", "seconds": 60.0}})
+    suite = daemons.suite({"d": {"method": "daemon", "seconds": 3000.0}})
     driver = subprocess.Popen([sys.executable, "-c", MAIN, "run", str(suite)], cwd=daemons.root, env=dict(os.environ))
     assert until(lambda: bool(psutil.Process(driver.pid).children()))
     time.sleep(delay)
     driver.kill()
     driver.wait()
-    assert until(lambda: not marked(daemons), 10)
+    assert until(lambda: not marked(daemons))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends a child with its parent on Linux only")
@@ -129,7 +129,7 @@ def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, st
     """And while it imports the frameworks, when nobody looks at its socket."""
     driver = (
         "import os, time, sys; from xmcbench.runs.worker_processes import WorkerServer\n"
-        "server = WorkerServer(2); print(server._process.pid, flush=True); time.sleep(300)"
+        "server = WorkerServer(2); print(server._process.pid, flush=True); time.sleep(3000)"
     )
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=bench.root, stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -140,7 +140,7 @@ def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, st
         os.kill(server, signal.SIGSTOP)
     process.kill()
     process.wait()
-    assert until(lambda: gone(server), 5)
+    assert until(lambda: gone(server))
 
 
 def test_an_interrupt_while_the_command_starts_is_a_line(bench: Bench) -> None:

@@ -41,7 +41,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         ray.shutdown()
         cluster.shutdown()
     registry.cache_clear()
-    assert until(lambda: all(gone(pid) for pid in started), 60)
+    assert until(lambda: all(gone(pid) for pid in started))
 
 
 @pytest.fixture

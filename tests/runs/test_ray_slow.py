@@ -146,7 +146,7 @@ def test_a_driver_that_ends_leaves_nothing_that_trains_and_its_rerun_goes_on(
     if how is signal.SIGINT:
         assert driver.returncode == 130, output
         assert "interrupted" in output
-    assert until(lambda: all(gone(pid) for pid in started), 60)
+    assert until(lambda: all(gone(pid) for pid in started))
     done = len(steps()[0].read_text().split())
 
     assert {label: action for label, (action, _) in ray_bench.plan(suite).items()} == {"ok": "hit", "slow": "resume"}

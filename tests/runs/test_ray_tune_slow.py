@@ -63,7 +63,7 @@ def test_a_worker_that_is_killed_goes_on_from_its_checkpoint(ray_bench: Bench) -
     (chosen,) = tuned_on_ray(ray_bench, suite, killer)
     assert killer.back[0] > 20
     assert [chosen] == tuned_here(ray_bench, suite)
-    assert until(all_is_free, 60)
+    assert until(all_is_free)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
@@ -76,7 +76,7 @@ def test_a_driver_that_ends_is_followed_by_one_that_runs_what_is_left(ray_bench:
     output, _ = driver.communicate(timeout=60)
     if how is signal.SIGINT:
         assert (driver.returncode, "interrupted" in output) == (130, True), output
-    assert until(lambda: all(gone(pid) for pid in started if "Agent" not in command_line(pid)), 60)
+    assert until(lambda: all(gone(pid) for pid in started if "Agent" not in command_line(pid)))
 
     (path,) = ray_bench.root.glob("results/tunings/*.json")
     before, records = read_journal(path).samples, ended(ray_bench)
@@ -99,7 +99,7 @@ def test_a_sample_that_takes_too_long_or_fails_has_a_record_and_is_not_chosen(ra
         with pytest.raises(XMCBenchError, match=f"no sample of {name} on fake-20 has P@1"):
             tuned_on_ray(ray_bench, suite)
         assert [record.status for record in ended(ray_bench) if record.trial.label.startswith(name)] == [status]
-    assert until(lambda: not sample_workers(), 60)
+    assert until(lambda: not sample_workers())
 
 
 def test_a_full_disk_ends_the_tuning(ray_bench: Bench) -> None:

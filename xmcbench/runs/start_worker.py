@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 from xmcbench.trial.program import MARK, adopt_orphans, end_processes, process_tree
 
@@ -23,10 +26,13 @@ def fork_guard(parent: int, other_descriptors: list[int]) -> None:
         os.close(descriptor)
     while os.read(parent, 1):
         pass
-    alive = os.getppid() == worker
-    if alive:
-        os.killpg(worker, signal.SIGSTOP)  # at once; the search for what it started takes a moment
-    end_processes(own_mark(), process_tree(worker) if alive else [])
+    tree: list[psutil.Process] = []
+    if os.getppid() == worker:
+        with suppress(ProcessLookupError):
+            os.killpg(worker, signal.SIGSTOP)  # at once; the search for what it started takes a moment
+            tree = process_tree(worker)
+            os.killpg(worker, signal.SIGKILL)  # a worker that was dying has left its tree, but not its group
+    end_processes(own_mark(), tree)
     os._exit(0)
 
 
