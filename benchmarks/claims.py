@@ -80,6 +80,7 @@ class PlannedClaim(_Model):
     here: list[Pair]
     shown: str | None = None
     remark: str = ""
+    needs: str = ""
 
 
 class PlannedQuestion(_Model):
@@ -301,6 +302,7 @@ class Comparison:
                 paper=claim.paper,
                 shown=shown,
                 remark=claim.remark,
+                needs=claim.needs,
                 regimes=tuple(regimes),
             )
 

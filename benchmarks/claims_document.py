@@ -5,7 +5,7 @@ python benchmarks/claims_document.py
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -72,8 +72,14 @@ def summary(file: ClaimFile) -> Iterator[str]:
         single = [names[id] for id, own in ran.items() if len(own) == 1 and own[0].finding == wanted]
         if single:
             yield f"- {title} in the one regime that ran: {', '.join(single)}."
-    if waiting := [names[id] for id, own in ran.items() if not own]:
+    if waiting := [names[claim.id] for claim in file.claims if claim.regimes and not ran[claim.id]]:
         yield f"- Not run yet: {', '.join(waiting)}."
+    needs: dict[str, list[str]] = defaultdict(list)
+    for claim in file.claims:
+        if claim.needs:
+            needs[claim.needs].append(names[claim.id])
+    for needed, own in needs.items():
+        yield f"- Not asked: {', '.join(own)} ({'these need' if len(own) > 1 else 'this needs'} {needed})."
     changed = [question for question in file.questions if any(own.sign != "?" for own in question.changes)]
     asked = sum(bool(question.of) for question in file.questions)
     reasons = "; ".join(f"{own.question} ({names[own.of]})" for own in changed)
@@ -103,7 +109,9 @@ def details(claim: Claim, published: Sequence[PublishedRow]) -> str:
     remark = f"; {claim.remark}" if claim.remark else ""
     parts = [f"{claim.paper.table} ({'/'.join(datasets)}{remark}), {'/'.join(papers)}: {printed}."]
     parts += [f"{regime_text(regime)}." for regime in claim.regimes]
-    verdicts = ", ".join(regime.finding for regime in claim.regimes)
+    verdicts = ", ".join(regime.finding for regime in claim.regimes) or "not asked"
+    if claim.needs:
+        parts.append(f"Needs {claim.needs}.")
     return f'\n<details id="{claim.id}"><summary>{claim.claim}: {verdicts}</summary><p>{" ".join(parts)}</p></details>'
 
 

@@ -130,11 +130,12 @@ class Claim(_Model):
     paper: PaperPair
     shown: str = Field(description="the metric that the figure shows")
     remark: str = Field("", description="what differs between the two rows of the paper besides")
+    needs: str = Field("", description="what the claim needs and no machine had on which the claims ran")
     regimes: tuple[Regime, ...]
 
     def __str__(self) -> str:
         """The claim and what every regime says of it, in one line."""
-        return f"{self.claim} ({self.paper.table}): {'; '.join(map(str, self.regimes))}"
+        return f"{self.claim} ({self.paper.table}): {'; '.join(map(str, self.regimes)) or f'needs {self.needs}'}"
 
 
 class Question(_Model):
