@@ -32,7 +32,7 @@ def rewrite(store: Store, record: Record, files_of: Record | None = None) -> Non
     """Put a record in the place of that of its key, with the files of another one or its own."""
     packed, key = Packed(store.root), (files_of or record).key
     files = {name: packed.file(key, name) or b"" for name in (PREDICTIONS, RESAMPLED)}
-    add_packed(store.root, record, encode(record), files)
+    add_packed(store.root, [(record, encode(record), files)])
 
 
 def checked(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -85,7 +85,7 @@ def test_predictions_that_are_small_have_to_be_there(
     store, first, _ = two
     resampled = Packed(store.root).file(first.key, RESAMPLED)
     assert resampled
-    add_packed(store.root, first, encode(first), {RESAMPLED: resampled})
+    add_packed(store.root, [(first, encode(first), {RESAMPLED: resampled})])
     assert "its predictions are not here" in checked(bench, capsys)
 
 
@@ -133,5 +133,5 @@ def test_predictions_of_no_labels_are_a_problem_of_one_submission(
     changed = first.model_copy(update={"digests": {**first.digests, PREDICTIONS: digest}})
     written = bench.store.directory(first.key)
     files = {name: (written / name).read_bytes() for name in (PREDICTIONS, RESAMPLED)}
-    add_packed(store.root, changed, encode(changed), files)
+    add_packed(store.root, [(changed, encode(changed), files)])
     assert "needs the best 1 labels per query, the predictions hold 0" in checked(bench, capsys)

@@ -87,7 +87,7 @@ def forged(**changes: Any) -> Harm:
     """A record with other content and the digest of it."""
 
     def write(root: Path, record: Record) -> None:
-        add_packed(root, record, encode(record.model_copy(update=changes)), {})
+        add_packed(root, [(record, encode(record.model_copy(update=changes)), {})])
 
     return write
 
@@ -100,7 +100,7 @@ def bombed(root: Path, record: Record) -> None:
     path.unlink()
     digests = {**record.digests, PREDICTIONS: sha256(content).hexdigest()}
     listed = encode(record.model_copy(update={"digests": digests}))
-    add_packed(root, record, listed, {PREDICTIONS: content, RESAMPLED: resampled})
+    add_packed(root, [(record, listed, {PREDICTIONS: content, RESAMPLED: resampled})])
 
 
 def instead(ending: str, make: Callable[[Path], Any]) -> Harm:

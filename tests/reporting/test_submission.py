@@ -154,18 +154,18 @@ def test_the_check_finds_what_was_changed_later(
         PREDICTIONS: (bench.store.directory(record.key) / PREDICTIONS).read_bytes(),
         RESAMPLED: Store(root).result(shared, RESAMPLED),
     }
-    add_packed(root, shared, encode(shared), files)
+    add_packed(root, [(shared, encode(shared), files)])
     code, _, wrong = submit(bench, capsys, "--check")
     assert code == 1
     assert f"{path}:1: predictions.npz: damaged, or of another trial: found the digest" in wrong
     changed = shared.model_copy(update={"digests": {**shared.digests, PREDICTIONS: digest}})
-    add_packed(root, changed, encode(changed), files)
+    add_packed(root, [(changed, encode(changed), files)])
     code, _, wrong = submit(bench, capsys, "--check")
     assert code == 1
     assert wrong.startswith(f"{path}:1: the predictions of test query ")
 
     unknown = shared.model_copy(update={"digests": {}})
-    add_packed(root, unknown, encode(unknown), {})
+    add_packed(root, [(unknown, encode(unknown), {})])
     (root / "notes.txt").write_text("see my home page")
     code, said, wrong = submit(bench, capsys, "--check")
     assert code == 1
@@ -265,7 +265,7 @@ def test_fresh_seeds_that_are_equivalent_verify_a_result(
     (shared,) = Store(bench.root / "accepted").records()
     changed = shared.model_copy(update={"num_parameters": 7})
     files = {name: Store(bench.root / "accepted").result(shared, name) for name in shared.digests}
-    add_packed(bench.root / "accepted", changed, encode(changed), files)
+    add_packed(bench.root / "accepted", [(changed, encode(changed), files)])
     assert states(bench, capsys, *listed) == ["recomputed"], "the record is not the one that was verified"
 
 

@@ -47,9 +47,9 @@ def test_a_line_of_another_form_is_named(line: bytes, tmp_path: Path) -> None:
 def test_a_trial_takes_the_place_of_the_same_key_in_any_file(tmp_path: Path) -> None:
     first, second, *_ = STORE.records()
     for record in (first, second):
-        add_packed(tmp_path, record, encode(record), {"a.bin": record.key.encode()})
+        add_packed(tmp_path, [(record, encode(record), {"a.bin": record.key.encode()})])
     moved = first.model_copy(update={"suite": "no file / name"})
-    path = add_packed(tmp_path, moved, encode(moved), {"b.bin": b"b"})
+    (path,) = add_packed(tmp_path, [(moved, encode(moved), {"b.bin": b"b"})])
     packed = Packed(tmp_path)
     assert path.name == "other.jsonl"
     assert packed.records.keys() == {first.key, second.key}

@@ -116,8 +116,8 @@ def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str)
 
 def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
     """Add trials without problems to `folder`, without paths of this machine; returns the files that hold them."""
-    written: dict[Path, None] = {}
     with Store(folder).lock(LOCK):
+        added = []
         for record in records:
             command = [_without_place(str(word)) for word in record.provenance["command"]]
             shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
@@ -127,7 +127,8 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
             if len(files[PREDICTIONS]) > LARGEST:
                 del files[PREDICTIONS]
             content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
-            written[add_packed(folder, shared, content, files)] = None
+            added.append((shared, content, files))
+        written = add_packed(folder, added)
         accepted = Store(folder)
         tables = _tables(accepted)
         for dataset in {record.trial.dataset for record in records}:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,22 +128,31 @@ def compact_path(root: Path, dataset: str) -> Path:
     return root / f"{_file_name(dataset)}{PACK}"
 
 
-def add_packed(root: Path, record: Record, content: bytes, files: Mapping[str, bytes]) -> Path:
-    """Add a record file and its result files, in place of those of the same key. Returns the file of its line.
+def add_packed(root: Path, trials: Iterable[tuple[Record, bytes, Mapping[str, bytes]]]) -> list[Path]:
+    """Add trials (record, record file, result files by name), in place of those of the same keys.
 
-    The lines are written last. One process at a time may write.
+    Returns the files of their lines, which are written last. One process at a time may write.
     """
-    path, known = packed_path(root, record), Packed(root)
-    before = known.records.get(record.key)
-    for place in {path} | ({before.path} if before else set()):
-        lines = {key: own.line for key, own in known.records.items() if own.path == place and key != record.key}
-        stored = known.arrays(place.with_suffix(PACK))
-        arrays = {name: array for name, array in stored.items() if name.partition("/")[0] in lines}
-        if place == path:
-            lines[record.key] = line_of(content)
-            arrays |= {f"{record.key}/{name}": np.frombuffer(own, np.uint8) for name, own in files.items()}
-        _write(place, lines, arrays)
-    return path
+    known = Packed(root)
+    lines: dict[Path, dict[str, bytes]] = defaultdict(dict)
+    for key, own in known.records.items():
+        lines[own.path][key] = own.line
+    keys: dict[str, Path] = {}  # of the trials, with the files that get them
+    arrays: dict[Path, dict[str, np.ndarray]] = defaultdict(dict)
+    changed: set[Path] = set()
+    for record, content, files in trials:
+        if before := known.records.get(record.key):
+            lines[before.path].pop(record.key, None)
+            changed.add(before.path)
+        path = keys[record.key] = packed_path(root, record)
+        lines[path][record.key] = line_of(content)
+        arrays[path] |= {f"{record.key}/{name}": np.frombuffer(own, np.uint8) for name, own in files.items()}
+    for path in changed | set(keys.values()):
+        stay = lines[path].keys() - keys.keys()
+        stored = known.arrays(path.with_suffix(PACK))
+        kept = {name: own for name, own in stored.items() if name.partition("/")[0] in stay}
+        _write(path, lines[path], kept | arrays[path])
+    return list(dict.fromkeys(keys.values()))
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
