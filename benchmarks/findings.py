@@ -1,0 +1,247 @@
+"""Which method, at which budget: the figures and the table of docs/findings.md, from the accepted records of a suite.
+
+Rows are compared over test queries and seeds with Holm's correction (`xmcbench/evaluation/significance.py`). Quality
+along the budget is that on held-out training queries, which also chose settings and checkpoints.
+
+    python benchmarks/findings.py                  # from leaderboard/measured
+    python benchmarks/findings.py --store DIR      # from a store, before its trials are accepted
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
+from xmcbench.evaluation.stored import stored_samples
+from xmcbench.files.atomic import atomic_write
+from xmcbench.reporting.numbers import format_value
+from xmcbench.reporting.plots.canvas import COLOURS, PAGE, drawing, plain
+from xmcbench.reporting.published import ACCEPTED
+from xmcbench.trial.record import Record, Status
+from xmcbench.trial.store import Store
+
+HERE = Path(__file__).parent
+DOCUMENT, PICTURES = HERE.parent / "docs" / "findings.md", HERE.parent / "docs" / "pictures"
+SUITE, DATASET = "evidence", "lf-tate-titles-16k"
+METRICS = ("P@1", "P@5", "PSP@5", "macro-F1@5", "R@100")
+RANKED, ALONG = "P@5", "nDCG@5"
+SHARES = (0.05, 0.1, 0.3, 1.0)  # of the budget
+CHANGE = 0.95  # of the budget: how ranks change when it changes by 5 %
+FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
+LINES = 8  # that a figure names directly
+# Method names as in the suite, by family: one colour each.
+FAMILIES = {
+    "dual encoder": ("dexml", "dpr", "ance", "ngame"),
+    "prototypes": ("prime",),
+    "classifier": ("ova", "unidec"),
+    "second stage": ("rae", "classifier", "sparse-ranker"),
+    "linear or tree": ("plt", "parabel", "xr-linear"),
+    "lexical": ("tfidf", "bm25"),
+    "floor": ("popular", "untrained"),
+}
+COLOUR = dict(zip(FAMILIES, (*COLOURS[:4], COLOURS[7], "#777777", "#bbbbbb"), strict=True))
+BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Method:
+    """The trials of a label of the suite, one for each seed."""
+
+    label: str
+    records: Sequence[Record]
+    samples: Mapping[str, Sample]
+
+    @property
+    def family(self) -> str:
+        return next(name for name, labels in FAMILIES.items() if self.label.startswith(labels))
+
+    @property
+    def colour(self) -> str:
+        return COLOUR[self.family]
+
+    @cached_property
+    def curve(self) -> list[tuple[float, float, float]]:
+        """(share of the budget, operations, quality on held-out queries) of each evaluation, means over seeds."""
+        points: dict[float, list[Mapping[str, float]]] = defaultdict(list)
+        for record in self.records:
+            for point in record.curve:
+                points[round(point["fraction"], 3)].append(point)
+        return [
+            (share, fmean(point["flops"] for point in found), fmean(point[ALONG] for point in found))
+            for share, found in sorted(points.items())
+            if len(found) == len(self.records)
+        ]
+
+    def at(self, share: float) -> float:
+        """The best quality on held-out queries up to a share of the budget; of an untrained method, that of tuning."""
+        if not self.curve:
+            return float((self.records[0].chosen or {}).get("quality", 0.0))
+        return max((quality for own, _, quality in self.curve if own <= share + 1e-6), default=0.0)
+
+    @property
+    def converged(self) -> bool:
+        start, rise = FLAT
+        return self.at(1.0) - self.at(start) <= rise
+
+    def spent(self, name: str) -> float:
+        return fmean(record.spent[name] or 0 for record in self.records)
+
+
+def read(root: Path, dataset: str) -> list[Method]:
+    """The finished methods of the suite, best first."""
+    store, found = Store(root), defaultdict(list)
+    for record in store.records():
+        ours = (record.suite, record.trial.dataset, record.status) == (SUITE, dataset, Status.OK)
+        if ours and "/" not in record.trial.label:  # not a sample of tuning
+            found[record.trial.label].append(record)
+    if not found:
+        raise XMCBenchError(f"{root} has no trials of the suite {SUITE!r} on {dataset}")
+    most = max(map(len, found.values()))
+    whole = {label: sorted(own, key=lambda one: one.trial.seed) for label, own in found.items() if len(own) == most}
+    methods = [Method(label, own, stored_samples(store, own, METRICS)) for label, own in whole.items()]
+    return sorted(methods, key=lambda method: -method.samples[RANKED].mean)
+
+
+def table(methods: Sequence[Method]) -> Iterator[str]:
+    """A row for each method; a rank interval holds together with all others at 95 %."""
+    ranks = rank_intervals([method.samples[RANKED] for method in methods])
+    costs = ("operations", "memory", "ms a query", "converged")
+    yield "| " + " | ".join((f"rank by {RANKED}", "method", *METRICS, *costs)) + " |"
+    yield "| " + " | ".join(["---"] * (2 + len(METRICS) + len(costs))) + " |"
+    for (low, high), method in zip(ranks, methods, strict=True):
+        cells = [f"{low}" if low == high else f"{low} to {high}", method.label]
+        for metric in METRICS:
+            own = estimate(method.samples[metric])
+            cells.append(f"{100 * own.value:.1f} ±{50 * (own.interval[1] - own.interval[0]):.1f}")
+        flops = method.spent("flops")
+        queries = fmean(record.spent["predicted_queries"] for record in method.records)
+        cells += [
+            format_value(flops, "count") if flops else "-",
+            format_value(method.spent("peak_bytes"), "bytes"),
+            f"{1000 * method.spent('predict_cpu_seconds') / queries:.2f}" if queries else "-",
+            "-" if not method.curve else "yes" if method.converged else "no",
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def against(methods: Sequence[Method], rivals: Sequence[str], metrics: Sequence[str]) -> Iterator[str]:
+    """The differences of every trained method from each rival; bold: significant, corrected for all of them."""
+    by_label = {method.label: method for method in methods}
+    known = [name for name in rivals if name in by_label]
+    rows = [method for method in methods if method.curve]
+    pairs = [(method, by_label[name], metric) for method in rows for name in known for metric in metrics]
+    found = [difference(first.samples[metric], second.samples[metric]) for first, second, metric in pairs]
+    texts = iter(
+        f"{'**' if clear else ''}{100 * own.value:+.1f}{'**' if clear else ''}"
+        for own, clear in zip(found, significant_together(found), strict=True)
+    )
+    yield "| method | " + " | ".join(f"{metric} over {name}" for name in known for metric in metrics) + " |"
+    yield "| --- |" + " --- |" * (len(known) * len(metrics))
+    for method in rows:
+        yield f"| {method.label} | " + " | ".join(next(texts) for _ in known for _ in metrics) + " |"
+
+
+def along(methods: Sequence[Method]) -> Iterator[str]:
+    """Quality on held-out queries at shares of the budget, and the rank among trained methods."""
+    rows = [method for method in methods if method.curve]
+    orders = {share: sorted(rows, key=lambda one: -one.at(share)) for share in (*SHARES, CHANGE)}
+    yield "| method | " + " | ".join(f"{100 * share:g} %" for share in SHARES) + " |"
+    yield "| --- |" + " --- |" * len(SHARES)
+    for method in orders[1.0]:
+        places = [(method.at(share), orders[share].index(method) + 1) for share in SHARES]
+        yield f"| {method.label} | " + " | ".join(f"{100 * own:.1f} ({rank})" for own, rank in places) + " |"
+    moved = sum(orders[CHANGE].index(method) != orders[1.0].index(method) for method in rows)
+    yield f"\nWith 5 % less budget {moved} of {len(rows)} ranks change."
+
+
+def draw(methods: Sequence[Method], dataset: str) -> None:
+    """The figures: final quality, quality along the budget, ranks along the budget, frequent against rare labels."""
+    floors = [method for method in methods if method.family != "floor"]
+    with drawing(PICTURES / "findings-quality.svg", PAGE, 0.6 + 0.19 * len(methods)) as axes:
+        for row, method in enumerate(methods):
+            own = estimate(method.samples[RANKED])
+            low, high = (100 * value for value in own.interval)
+            axes.plot([low, high], [row, row], color=method.colour, linewidth=1.6)
+            axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
+        axes.set_yticks(range(len(methods)), [plain(method.label) for method in methods])
+        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {dataset}, 95 % over queries and seeds")
+        _families(axes, methods)
+    trained = sorted((method for method in methods if method.curve), key=lambda one: -one.at(1.0))
+    flat = [method for method in floors if not method.curve and method.at(1.0)][:2]
+    with drawing(PICTURES / "findings-budget.svg", PAGE, 3.2) as axes:
+        for method in trained:
+            axes.plot([own[1] for own in method.curve], [100 * own[2] for own in method.curve], color=method.colour)
+        ends = [(method.curve[-1][1], 100 * method.at(1.0), method) for method in trained[:LINES]]
+        for (x, _, method), y in zip(ends, _apart([y for _, y, _ in ends], 2.2), strict=True):
+            axes.annotate(plain(method.label), (x, y), (4, -2), textcoords="offset points", color=method.colour)
+        for method in flat:
+            axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9)
+            axes.annotate(plain(method.label), (0.01, 100 * method.at(1.0)), (0, 2), xycoords=("axes fraction", "data"),
+                          textcoords="offset points", color=method.colour)  # fmt: skip
+        axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
+        axes.margins(x=0.16)
+        _families(axes, trained)
+    with drawing(PICTURES / "findings-ranks.svg", PAGE, 3.0) as axes:
+        for method in trained:
+            ranks = [sorted(trained, key=lambda one: -one.at(share)).index(method) + 1 for share in SHARES]
+            axes.plot(range(len(SHARES)), ranks, "o-", color=method.colour, markersize=3)
+            axes.annotate(plain(method.label), (len(SHARES) - 1, ranks[-1]), (6, -2), textcoords="offset points")
+        axes.set_xticks(range(len(SHARES)), [f"{100 * share:g} %" for share in SHARES])
+        axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the budget", ylabel=f"rank by {ALONG}, held out")
+        axes.set_xlim(-0.1, len(SHARES) - 0.3)
+    with drawing(PICTURES / "findings-tail.svg", PAGE, 3.0) as axes:
+        for method in floors:
+            x, y = (100 * method.samples[metric].mean for metric in (RANKED, "macro-F1@5"))
+            axes.plot(x, y, "o", color=method.colour, markersize=4)
+            axes.annotate(plain(method.label), (x, y), (4, 1), textcoords="offset points", fontsize=6)
+        axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
+        _families(axes, floors)
+
+
+def _families(axes: Any, methods: Sequence[Method]) -> None:
+    """A legend of the colours."""
+    for family in dict.fromkeys(method.family for method in methods):
+        axes.plot([], [], "o", color=COLOUR[family], label=family, markersize=4)
+    axes.legend(loc="best", fontsize=6)
+
+
+def _apart(values: Sequence[float], gap: float) -> list[float]:
+    """The values, the first as it is and each lower one at least `gap` below the one before."""
+    placed: list[float] = []
+    for value in values:
+        placed.append(min(value, placed[-1] - gap) if placed else value)
+    return placed
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--store", type=Path, default=ACCEPTED)
+    parser.add_argument("--dataset", default=DATASET)
+    options = parser.parse_args()
+    methods = read(options.store, options.dataset)
+    blocks = {
+        "table": table(methods),
+        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
+        "budget": along(methods),
+    }
+    texts = {name: "\n".join(lines) for name, lines in blocks.items()}
+    draw(methods, options.dataset)
+    if options.store == ACCEPTED and DOCUMENT.exists():
+        written = BLOCK.sub(lambda found: f"{found[1]}{texts[found[2]]}\n{found[3]}", DOCUMENT.read_text())
+        with atomic_write(DOCUMENT) as file:
+            file.write(written.encode())
+    for name, text in texts.items():
+        print(f"\n{name}\n\n{text}")
+
+
+if __name__ == "__main__":
+    main()
