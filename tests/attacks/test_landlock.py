@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -136,3 +137,17 @@ def test_folders_that_grow_are_not_restricted(guarded: Bench, monkeypatch: pytes
     record = guarded.run(guarded.suite(["fake-ok"]))["ok"]
     assert record.provenance["checks"]["test files"] == "audit hook"
     assert os.environ["TMPDIR"] == str(guarded.root)
+
+
+def test_a_dataset_with_a_card_of_its_own_is_trained_on_and_predicted(guarded: Bench) -> None:
+    """Its folder is forbidden as a whole: the card in it is read before."""
+    folder = guarded.root / "data" / "own"
+    folder.mkdir(parents=True)
+    rows = [{"uid": str(row), "title": f"text {row}", "target_ind": [row % 3]} for row in range(12)]
+    for name, part in (("trn", rows[:8]), ("tst", rows[8:])):
+        (folder / f"{name}.json").write_text("".join(json.dumps(row) + "\n" for row in part))
+    (folder / "lbl.json").write_text("".join(json.dumps({"title": f"label {label}"}) + "\n" for label in range(3)))
+    (folder / "card.yaml").write_text("source: here\n")
+    record = guarded.run(guarded.suite(["fake-ok"], datasets=["own"]))["ok"]
+    assert record.status is Status.OK, record.failure
+    assert record.provenance["checks"]["test files"] == "Landlock, audit hook"

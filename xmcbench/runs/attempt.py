@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -157,8 +157,7 @@ class Attempt:
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
         self.outcome["truth_hash"] = truth = truth_hash(dataset)
-        prepared = prepared_directory(find_source(trial.dataset, self.job.data), self.job.data, self.job.cache)
-        self.outcome["test_texts_in_train"] = read_statistics(prepared).test_texts_in_train
+        self.outcome["test_texts_in_train"] = read_statistics(self._places[1]).test_texts_in_train
         self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
         scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
         digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
@@ -325,12 +324,17 @@ class Attempt:
                 load_model(loaded, model)
                 sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
 
+    @cached_property
+    def _places(self) -> tuple[tuple[Path, ...], Path]:
+        """The folders of the dataset's source, and that of its prepared copy. The card of the former is read here."""
+        job = self.job
+        source = find_source(job.trial.dataset, job.data)
+        return source_folders(source, job.data, job.cache), prepared_directory(source, job.data, job.cache)
+
     @contextmanager
     def _guarded(self, stage: str) -> Iterator[None]:
         """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
-        job = self.job
-        source = find_source(job.trial.dataset, job.data)
-        places = source_folders(source, job.data, job.cache), prepared_directory(source, job.data, job.cache)
+        job, places = self.job, self._places
         names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
         if self.own_thread and self._unrestricted is None:
             self._restrict(existing_test_files(*places, names))
