@@ -70,6 +70,18 @@ def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
     assert (told["metric"], len(told["samples"])) == ("nDCG@5", 9)
 
 
+@pytest.mark.parametrize("scheduler", ["none", "halving"])
+@pytest.mark.parametrize("own", [{"rate": 0.02, "width": 4}, {"rate": 1e-9, "width": 4}, {"rate": 0.02, "width": 3}])
+def test_the_first_sample_is_what_the_suite_says_where_the_space_holds_it(own: dict[str, Any], scheduler: str) -> None:
+    hill = Hill()
+    tune = Tune.model_validate({"space": {"a": SPACE}, "num_samples": 4, "scheduler": scheduler})
+    with TemporaryDirectory() as folder:
+        chosen = choose(base(config=own), tune, "a", dict, in_order(hill), Path(folder) / "journal.json")
+    held = own == {"rate": 0.02, "width": 4}
+    assert (hill.trials[0].config == own) is held
+    assert sum(sample.settings == own for sample in chosen.samples) == held
+
+
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
 @pytest.mark.parametrize("scheduler", ["none", "halving"])
 def test_the_same_suite_asks_for_the_same_trials(searcher: str, scheduler: str) -> None:

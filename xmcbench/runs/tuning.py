@@ -2,8 +2,8 @@
 decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
-quality is that of its best evaluation on held-out training queries; it never sees the test split. The best samples are
-trained again with other seeds, and the best mean is taken. With successive halving (Li et al., 2020) a sample
+quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample is
+what the suite says without tuning, where the space holds that. The best samples are trained again with other seeds, and the best mean is taken. With successive halving (Li et al., 2020) a sample
 starts with a part of the budget; while it is among the best, it is trained again with `reduction` times as much.
 """
 
@@ -118,6 +118,9 @@ class Search:
         self._optuna = import_extra("optuna", "tune", "the key 'tune' of a suite")
         self._study = _study(self._optuna, tune, derive_seed(tune.seed, entry, base.dataset) % 2**32)
         self._proposed: list[dict[str, Any]] = []
+        untuned = {name: self._untuned(name, values) for name, values in self._space.items()}
+        if None not in untuned.values():
+            self._study.enqueue_trial(untuned)
 
     @property
     def rungs(self) -> int:
@@ -207,6 +210,15 @@ class Search:
                 break
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         return asked, settings
+
+    def _untuned(self, name: str, values: Range | list[Any]) -> Any:
+        """What Optuna draws for the setting that the trial has without tuning; None if that is not in the space."""
+        own = self._resolve(self.base.config)
+        if isinstance(values, list):
+            same = (place for place, value in enumerate(values) if self._resolve({**own, name: value}) == own)
+            return next(same, None)
+        value = own.get(name)
+        return value if isinstance(value, int | float) and values.low <= value <= values.high else None
 
     @property
     def _distributions(self) -> dict[str, Any]:
