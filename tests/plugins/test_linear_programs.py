@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fakes import install
+from fakes.bench import Bench
 from toy import make_run, toy_data
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry
+from xmcbench.plugins.registry import Registry, registry
 from xmcbench.trial.environment import Environment
+from xmcbench.trial.record import Status
 from xmcbench_external import PythonProgram
 
 METHODS = [each.thing for each in Registry().all("method") if issubclass(each.thing, PythonProgram)]
@@ -62,3 +65,34 @@ def test_it_finds_the_labels_of_what_it_was_trained_on(
     loaded = method(config)
     loaded.load(tmp_path / "saved")
     assert (loaded.predict(data.texts, 5).indices == best.indices).all()
+
+
+ENVIRONMENT_USER = """
+from xmcbench import XMCBenchError, hookimpl
+from xmcbench.trial.environment import Environment
+from xmcbench_fakes import Ok
+
+class Program(Ok):
+    name = "program"
+    def predict(self, texts, k):
+        if Environment("mine", ()).python() is None:
+            raise XMCBenchError("no environment")
+        return super().predict(texts, k)
+
+@hookimpl
+def register_methods(register):
+    register(Program)
+"""
+
+
+def test_a_saved_model_finds_the_environment_of_its_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked in a process with another home and cache."""
+    (bench.root / "site" / "program_plugin.py").write_text(ENVIRONMENT_USER)
+    install(bench.root / "site", "program-plugin", {"program": "program_plugin"})
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,program-plugin")
+    monkeypatch.setenv("XMCBENCH_CACHE", str(bench.root / "cache"))
+    registry.cache_clear()
+    Environment("mine", ()).use(Path(sys.executable))
+    record = bench.run(bench.suite({"p": {"method": "program"}}))["p"]
+    assert record.status is Status.OK, record.failure
+    assert record.provenance["checks"]["saved model"] == "forked process"

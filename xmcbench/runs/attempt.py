@@ -57,6 +57,7 @@ from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import forget_peak_memory, peak_memory
 from xmcbench.trial.build import build_method
+from xmcbench.trial.environment import ENVIRONMENTS
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
@@ -66,7 +67,7 @@ from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, Train
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 T = TypeVar("T")
-CACHE_FOLDERS = ("environments", "tokenizers", "tokens")  # besides those of datasets
+CACHE_FOLDERS = (ENVIRONMENTS, "tokenizers", "tokens")  # besides those of datasets
 HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
@@ -314,8 +315,12 @@ class Attempt:
                 # The process ends before its folder is removed: it may be writing there when the order already differs.
                 with tempfile.TemporaryDirectory(prefix="xmcbench-") as folder, closing(fresh):
                     moved = shutil.copytree(model, Path(folder) / "moved" / "model")
-                    elsewhere = [model.parent, self.job.cache]
-                    fresh.ask(moved, sample.texts, sample.predictions.k, Path(folder), elsewhere)
+                    home = Path(folder) / "home"
+                    home.mkdir()
+                    # An outside program is installed, as packages are; what else the cache holds is no part of a model.
+                    (home / ENVIRONMENTS).symlink_to(self.job.cache / ENVIRONMENTS)
+                    cached = [path for path in self.job.cache.glob("*") if path.name != ENVIRONMENTS]
+                    fresh.ask(moved, sample.texts, sample.predictions.k, home, [model.parent, *cached])
                     sample.check_order(method)  # while the forked process loads the model
                     sample.check_saved(fresh.answer())
             else:

@@ -42,15 +42,15 @@ class FreshProcess:
         os.close(question)
         os.close(answer)
 
-    def ask(self, model: Path, texts: list[str], k: int, folder: Path, closed: Sequence[Path]) -> None:
-        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `folder`.
+    def ask(self, model: Path, texts: list[str], k: int, home: Path, closed: Sequence[Path]) -> None:
+        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `home`.
 
-        The process has another home and cache, and must not open the folders `closed`: a model is all in its folder.
+        That is the process's home and cache. It must not open the folders `closed`: a model is all in its folder.
         """
-        self._result = folder / "result.npz"
+        self._result = home / "result.npz"
         task: dict[str, Any] = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
-        task |= {"home": str(folder / "home"), "closed": [str(path) for path in closed]}
-        path = folder / "task.json"
+        task |= {"home": str(home), "closed": [str(path) for path in closed]}
+        path = home / "task.json"
         path.write_text(json.dumps(task))
         os.write(self._question, f"{path}\n".encode())
 

@@ -13,6 +13,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
 
 MAKE_SECONDS = 1800
+ENVIRONMENTS = "environments"  # a folder of the cache
 
 
 @dataclass(frozen=True)
@@ -29,7 +30,7 @@ class Environment:
 
         identity = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
         folder = f"{self.name}-{sha256(identity.encode()).hexdigest()[:12]}"
-        return (cache or default_cache_dir()) / "environments" / folder
+        return (cache or default_cache_dir()) / ENVIRONMENTS / folder
 
     def python(self, cache: Path | None = None) -> Path | None:
         """The interpreter, or None if no environment was created or chosen."""
