@@ -37,7 +37,7 @@ SETTINGS_OF_ALL_LABELS = {
     "catalog-131k": ["--limits", "0.5", "--steps", "1", "2", "--repeats", "1"],
 }
 NUMBERS = ("value", "of the peer", "ratio")
-COLUMNS = ("what", "value", "peer", "ratio", "wanted")
+COLUMNS = ("what", "value", "peer", "ratio")
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def step_of_all_labels(dataset: str, limit: str, column: str, unit: str) -> Meas
 
 
 def rows_of_all_labels(dataset: str, limit: str) -> list[Row]:
-    name = f"step with {dataset.removeprefix('catalog-').replace('k', ',000')} labels, {limit} of activations"
+    name = f"step, {dataset.removeprefix('catalog-').replace('k', ',000')} labels, {limit}"
     return [
         Row(f"{name}: time", "half", step_of_all_labels(dataset, limit, "s/step", "s")),
         Row(f"{name}: memory", "no more", step_of_all_labels(dataset, limit, "peak GiB", "GiB")),
