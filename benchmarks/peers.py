@@ -36,7 +36,8 @@ SETTINGS_OF_ALL_LABELS = {
     "catalog-16k": ["--limits", "0", "0.5", "2", "4"],
     "catalog-131k": ["--limits", "0.5", "--steps", "1", "2", "--repeats", "1"],
 }
-COLUMNS = ("what", "value", "unit", "peer", "of the peer", "ratio", "wanted")
+NUMBERS = ("value", "of the peer", "ratio")
+COLUMNS = ("what", "value", "peer", "ratio")
 
 
 @dataclass(frozen=True)
@@ -166,7 +167,7 @@ def step_of_all_labels(dataset: str, limit: str, column: str, unit: str) -> Meas
 
 
 def rows_of_all_labels(dataset: str, limit: str) -> list[Row]:
-    name = f"step with {dataset.removeprefix('catalog-').replace('k', ',000')} labels, {limit} of activations"
+    name = f"step, {dataset.removeprefix('catalog-').replace('k', ',000')} labels, {limit}"
     return [
         Row(f"{name}: time", "half", step_of_all_labels(dataset, limit, "s/step", "s")),
         Row(f"{name}: memory", "no more", step_of_all_labels(dataset, limit, "peak GiB", "GiB")),
@@ -264,9 +265,10 @@ def measured(rows: list[Row], places: Places) -> Iterator[dict[str, Any]]:
 
 
 def printed(row: dict[str, Any]) -> dict[str, str]:
-    """The row with its numbers as text."""
-    numbers = {name: f"{row[name]:.3g}" for name in ("value", "of the peer", "ratio") if row.get(name) is not None}
-    return {name: str(numbers.get(name, row.get(name) or "")) for name in COLUMNS}
+    """The row as text: the value with its unit, the peer with its value."""
+    value, peer, ratio = (f"{row[name]:.3g}" if row.get(name) is not None else "" for name in NUMBERS)
+    texts = {"value": f"{value} {row.get('unit', '')}", "peer": f"{row.get('peer', '')} {peer}", "ratio": ratio}
+    return {name: texts.get(name, row.get(name, "")).strip() for name in COLUMNS}
 
 
 def main() -> None:

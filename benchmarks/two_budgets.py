@@ -79,9 +79,8 @@ def rows(cells: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
         for budget in BUDGETS:
             cell = cells[budget][method]
             spread = f" ± {stdev(cell.values):.2f}" if len(cell.values) > 1 else ""
-            row[f"{METRIC}, equal {budget}"] = f"{cell.mean:.2f}{spread}"
-            row[f"rank, equal {budget}"] = str(places[budget].index(method) + 1)
-            row[f"tokens, equal {budget}"] = short_number(cell.encoder_tokens)
+            row[f"{METRIC}, equal {budget} (rank)"] = f"{cell.mean:.2f}{spread} ({places[budget].index(method) + 1})"
+        row["tokens, equal epochs"] = short_number(cells["epochs"][method].encoder_tokens)
         table.append(row)
     return table
 
