@@ -327,7 +327,7 @@ def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> 
         method.encoder.train()
         method.modules.train()
         embedded = steps.embedder.embed(dry.largest, 0)
-        steps._loss(embedded)
+        method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share).backward()
         embedded.backward()
         steps.optimizers.gradient_norm()
         steps.optimizers.apply(1.0, norm=1.0)

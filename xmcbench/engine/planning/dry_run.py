@@ -26,7 +26,7 @@ from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.shortlists import search_flops
-from xmcbench.engine.training.loop import Loop, Metrics, Position
+from xmcbench.engine.training.loop import Charge, Loop, Metrics, Position
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import derive_seed
@@ -89,13 +89,15 @@ def dry_run(
 class CountingLoop(Loop):
     """The training loop; steps of an epoch that cost the same are charged at once."""
 
+    steps: CountedSteps
+
     def step(self, before: float) -> Metrics:
         ledger, names = self.charging.ledger, self.budget.spending()
         spent = {name: ledger.spent(name) for name in names}
         metrics = super().step(before)
         if self.position.index and (more := self._more(spent)) > 0:
             with ledger.stage("train"):
-                self.charging.step(self.steps.gradients(self.position), more)
+                self.charging.step(self.steps.cost(self.position), more)
             self.advance(more)
         return metrics
 
@@ -178,14 +180,16 @@ class CountedSteps:
                 for name, count in self.refresh_cost.items():
                     setattr(ledger, name, getattr(ledger, name) + count)
 
-    def gradients(self, position: Position) -> StepCost:
+    def step(self, position: Position, charge: Charge) -> Metrics:
+        charge(self.cost(position))
+        return {}
+
+    def cost(self, position: Position) -> StepCost:
+        """The cost of the step at `position`."""
         last = position.index + 1 == self.num_batches(position.epoch)
         cost = self._last if last else self._mean
         assert cost is not None
         return cost
-
-    def update(self, fraction: float) -> Metrics:  # noqa: ARG002 (no weights, no learning rate)
-        return {}
 
     def _draw(self, epoch: int) -> None:
         """Draw some batches of the epoch, and count what they cost."""
