@@ -83,7 +83,7 @@ def tokenizer(name: str, cache: Path) -> Stage:
 
 def tokenise(name: str, cache: Path) -> Stage:
     """Tokenise training queries and labels, the first time; find the tokens in the cache, the second."""
-    from xmcbench.engine.encoders.prepared_tokens import prepare_tokens
+    from xmcbench.engine.encoders.build import prepare_tokens
 
     return partial(prepare_tokens, read(name, cache), "nano", cache, lambda *_: None)
 
@@ -164,7 +164,7 @@ def measure(stage: str, name: str, cache: Path) -> dict[str, float]:
 
 def _measured(stage: str, name: str, cache: Path) -> dict[str, float]:
     import xmcbench.data
-    import xmcbench.engine.encoders.prepared_tokens  # noqa: F401 (imports are no part of a stage)
+    import xmcbench.engine.encoders.build  # noqa: F401 (imports are no part of a stage)
 
     work = STAGES[stage](name, cache)
     started, cpu = time.perf_counter(), time.process_time()
