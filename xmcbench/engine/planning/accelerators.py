@@ -58,19 +58,20 @@ class _Here(Accelerator):
     """The device of this machine; its peak is measured when it is first asked for."""
 
     def peak(self, precision: str) -> float:
-        return measured_peak(precision, _device_here())
+        return measured_peak(precision, device_kind())
 
 
 def _this_machine() -> Accelerator:
     import psutil
     import torch
 
-    if _device_here() == "cuda":
+    if device_kind() == "cuda":
         return _Here(HERE, 0.0, 0.0, float(torch.cuda.get_device_properties(0).total_memory), "measured")
     return _Here(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
 
 
-def _device_here() -> str:
+def device_kind() -> str:
+    """The kind of device that trials use on this machine: `cpu` or `cuda`."""
     from xmcbench.engine.device import default_device
 
     return default_device().type

@@ -15,10 +15,9 @@ import numpy as np
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import micro_batches
 from xmcbench.engine.charging import batch_lengths
-from xmcbench.engine.device import default_device
+from xmcbench.engine.contract import BLOCK
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
-from xmcbench.engine.model import BLOCK
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
@@ -211,8 +210,3 @@ def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) ->
     scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
     opened = 0 if device == "cuda" else (8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share
     return float((vectors + 2 * scores) * FLOAT + opened)
-
-
-def device_kind() -> str:
-    """The kind of device that trials use on this machine."""
-    return default_device().type

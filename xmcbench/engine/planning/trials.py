@@ -18,10 +18,10 @@ from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator
+from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator, device_kind
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
+from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, memory
 from xmcbench.engine.planning.probe import Probe, observe
 from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload
 from xmcbench.engine.training.memory import kept_bytes
@@ -247,19 +247,8 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
     )
 
 
-def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
-    """Like `too_large`, for a trial on this machine. None also if the trial cannot be planned."""
-    plan = _plan_here(trial, data, cache_dir, workers)
-    return too_large(plan) if plan else None
-
-
-def predicted_too_long(trial: Trial, data: Path, cache_dir: Path, workers: int, timeout: float) -> str | None:
-    """Like `too_long`, for a trial on this machine. None also if the trial cannot be planned."""
-    plan = _plan_here(trial, data, cache_dir, workers)
-    return too_long(plan, timeout) if plan else None
-
-
-def _plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
+def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
+    """The plan of a trial on this machine; None if it cannot be planned."""
     try:
         return _planner_here(data, cache_dir).plan(trial, workers)
     except XMCBenchError:
