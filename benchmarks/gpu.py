@@ -23,9 +23,8 @@ import sys
 import tempfile
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,7 +68,6 @@ from pretend_device import NAME, pretended_gpu
 
 STEPS = 4  # of each trial; the first one is not timed
 DOCUMENT = Path(__file__).parents[1] / "docs" / "plan.md"
-CODE = str(Path(__file__).parents[1])
 Settings = dict[str, Any]
 
 
@@ -231,53 +229,33 @@ class Shapes(FakeTensorMode):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-@dataclass
 class Peak(TorchDispatchMode):
-    """The bytes on the device by the code that made them, now and when they were the most."""
+    """The most bytes that are on the device at once."""
 
-    alive: Counter[str] = field(default_factory=Counter)
-    most: Counter[str] = field(default_factory=Counter)
-    total: int = 0
-    largest: int = 0
-
-    def __post_init__(self) -> None:
+    def __init__(self) -> None:
         super().__init__()
+        self.total = self.largest = 0
         self._seen: dict[int, object] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for tensor in tree_iter(made):
-            if isinstance(tensor, Tensor) and tensor.device.type == NAME:
-                self.add(tensor, _origin())
+            if isinstance(tensor, Tensor):
+                self.add(tensor)
         return made
 
-    def add(self, tensor: Tensor, origin: str) -> None:
-        """Count a tensor's storage until it is freed, unless it is counted already."""
+    def add(self, tensor: Tensor) -> None:
+        """Count a tensor's storage until it is freed, unless it is counted already or lies elsewhere."""
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
-        if key in self._seen:
-            return
-        label = f"{origin} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
-        self._seen[key] = weakref.ref(storage, lambda _: self._free(key, size, label))
-        self.alive[label] += size
-        self.total += size
-        if self.total > self.largest:
-            self.largest, self.most = self.total, self.alive.copy()
+        if tensor.device.type == NAME and key not in self._seen:
+            self._seen[key] = weakref.ref(storage, lambda _: self._free(key, size))
+            self.total += size
+            self.largest = max(self.largest, self.total)
 
-    def _free(self, key: int, size: int, label: str) -> None:
+    def _free(self, key: int, size: int) -> None:
         del self._seen[key]
         self.total -= size
-        self.alive[label] -= size
-
-
-def _origin() -> str:
-    """The innermost function of the project that is being called; autograd's own thread calls none."""
-    frame = sys._getframe(2)
-    while frame and (not frame.f_code.co_filename.startswith(CODE) or __file__ == frame.f_code.co_filename):
-        frame = frame.f_back  # type: ignore[assignment]
-    if frame is None:
-        return "backward of the encoder and modules"
-    return f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_qualname}"
 
 
 def moved(module: nn.Module) -> None:
@@ -316,9 +294,8 @@ def assembled(method: Any, work: Workload, shapes: Shapes, root: Path) -> None:
 def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> Peak:
     """The peak of a step on the largest batch, with the moments that the steps before it have left."""
     steps, found = TrainingSteps(method, work.train), Peak()
-    for name, tensor in [*method.encoder.state_dict().items(), *method.modules.state_dict().items()]:
-        if tensor.device.type == NAME:
-            found.add(tensor, f"weights.{name.rpartition('.')[2]}")
+    for tensor in (*method.encoder.state_dict().values(), *method.modules.state_dict().values()):
+        found.add(tensor)
     shapes.cpu_is_real = True
     with shapes, found:
         for parameter in steps.optimizers.parameters:
@@ -337,7 +314,7 @@ def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> 
 
 
 def pretend(name: str, work: Workload) -> Settings:
-    """One row: predicted, counted, their ratio. Prints the parts of the plan and the largest tensors at the peak."""
+    """One row: predicted, counted, their ratio. Prints the parts of the plan."""
     plugin, settings, source = CASES[name]
     kind = registry().method(plugin).thing
     method = kind(kind.Config.model_validate(settings))
@@ -347,10 +324,8 @@ def pretend(name: str, work: Workload) -> Settings:
         assembled(method, work, shapes, Path(root))
         counted = pretended_step(method, dry, work, shapes)
     expected = plan.weights + plan.optimizer + plan.tables + plan.embeddings + plan.activations + plan.scores
-    print(f"\n{name}: {counted.largest / 1e9:.2f} GB, planned {expected / 1e9:.2f}", end="")
-    print(*("", *(f"{part} {size / 1e9:.2f}" for part, size in plan.parts().items())), sep=", ", flush=True)
-    for label, size in counted.most.most_common(8):
-        print(f"  {size / 1e9:8.3f} GB  {label}")
+    parts = ", ".join(f"{part} {size / 1e9:.2f}" for part, size in plan.parts().items())
+    print(f"{name}: {counted.largest / 1e9:.2f} GB, planned {expected / 1e9:.2f}: {parts}", flush=True)
     return {
         "step": name, "settings of": source, "queries": f"{len(dry.largest.query_ids):,}",
         "labels": f"{len(dry.largest.label_ids):,}", "counted GB": f"{counted.largest / 1e9:.1f}",

@@ -10,7 +10,7 @@ both budgets. Trains nothing.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from collections import defaultdict
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -28,49 +28,41 @@ BUDGETS = ("tokens", "epochs")
 METRIC = "P@1"
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A method within one of the budgets."""
-
-    method: str
-    budget: str
-    records: tuple[Record, ...]  # one for each seed
-
-    @property
-    def values(self) -> list[float]:
-        return [100 * record.metrics[METRIC] for record in self.records]
-
-    @property
-    def mean(self) -> float:
-        return fmean(self.values)
-
-    @property
-    def encoder_tokens(self) -> float:
-        return fmean(record.spent["encoder_tokens"] for record in self.records)
+Cells = dict[str, list[Record]]  # a record for each seed, by method, best first
 
 
-def read_cells(store: Store) -> dict[str, dict[str, Cell]]:
-    """The cells of methods that train, by budget and then by method, best first, with the seeds that all of them have.
+def values(records: list[Record]) -> list[float]:
+    return [100 * record.metrics[METRIC] for record in records]
+
+
+def tokens(records: list[Record]) -> float:
+    return fmean(record.spent["encoder_tokens"] for record in records)
+
+
+def read_cells(store: Store) -> dict[str, Cells]:
+    """The cells of methods that train, by budget, with the seeds that all methods have within both budgets.
 
     Raises `XMCBenchError` where they have no seed in common.
     """
-    found: dict[tuple[str, str], list[Record]] = {}
+    found: dict[str, Cells] = {budget: defaultdict(list) for budget in BUDGETS}
     for record in store.records():
         if record.suite == SUITE and record.status is Status.OK and record.spent["encoder_tokens"]:
             method, _, budget = record.trial.label.removesuffix("]").partition("[budget=")
-            found.setdefault((method, budget), []).append(record)
-    every = [
-        {record.trial.seed for record in found.get((method, budget), [])} for method, _ in found for budget in BUDGETS
-    ]
-    common = set[int]().union(*every).intersection(*every)
-    if found and not common:
+            found[budget][method].append(record)
+    methods = {method for cells in found.values() for method in cells}
+    seeds = [{record.trial.seed for record in found[budget][method]} for method in methods for budget in BUDGETS]
+    common = set[int]().union(*seeds).intersection(*seeds)
+    if methods and not common:
         raise XMCBenchError(f"{SUITE}: no seed has trials of all methods with equal tokens and with equal epochs")
-    of_all = {at: tuple(record for record in own if record.trial.seed in common) for at, own in found.items()}
-    cells = sorted((Cell(*at, own) for at, own in of_all.items()), key=lambda cell: -cell.mean)
-    return {budget: {cell.method: cell for cell in cells if cell.budget == budget} for budget in BUDGETS}
+
+    def of_common_seeds(cells: Cells) -> Cells:
+        own = {method: [record for record in cells[method] if record.trial.seed in common] for method in cells}
+        return dict(sorted(own.items(), key=lambda cell: -fmean(values(cell[1]))))
+
+    return {budget: of_common_seeds(cells) for budget, cells in found.items()}
 
 
-def rows(cells: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
+def rows(cells: dict[str, Cells]) -> list[dict[str, Any]]:
     """A row for each method, in the order of equal tokens."""
     places = {budget: list(own) for budget, own in cells.items()}
     table = []
@@ -78,20 +70,20 @@ def rows(cells: dict[str, dict[str, Cell]]) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"method": method}
         for budget in BUDGETS:
             cell = cells[budget][method]
-            spread = f" ± {stdev(cell.values):.2f}" if len(cell.values) > 1 else ""
-            row[f"{METRIC}, equal {budget}"] = f"{cell.mean:.2f}{spread}"
+            spread = f" ± {stdev(values(cell)):.2f}" if len(cell) > 1 else ""
+            row[f"{METRIC}, equal {budget}"] = f"{fmean(values(cell)):.2f}{spread}"
             row[f"rank, equal {budget}"] = str(places[budget].index(method) + 1)
-            row[f"tokens, equal {budget}"] = short_number(cell.encoder_tokens)
+            row[f"tokens, equal {budget}"] = short_number(tokens(cell))
         table.append(row)
     return table
 
 
-def draw(cells: dict[str, dict[str, Cell]], path: Path) -> None:
+def draw(cells: dict[str, Cells], path: Path) -> None:
     """A line for each method from its metric and tokens within one budget to those within the other."""
     with drawing(path, PAGE, 3.6) as axes:
         for number, method in enumerate(cells["tokens"]):
             ends = [cells[budget][method] for budget in BUDGETS]
-            x, y = [end.encoder_tokens for end in ends], [end.mean for end in ends]
+            x, y = [tokens(end) for end in ends], [fmean(values(end)) for end in ends]
             colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
             style = {"color": colour, "marker": MARKERS[number % len(MARKERS)], "markersize": 4, "linestyle": line}
             axes.plot(x, y, label=method, **style)
