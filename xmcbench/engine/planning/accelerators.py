@@ -48,7 +48,12 @@ HERE = "here"  # the device that trials use on this machine, its peak measured
 def accelerator(name: str) -> Accelerator:
     """The device called `name`; `here` is this machine. Raises `UnknownNameError` for another name."""
     if name == HERE:
-        return _this_machine()
+        import psutil
+        import torch
+
+        gpu = device_kind() == "cuda"
+        memory = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().total
+        return _Here(HERE, 0.0, 0.0, float(memory), "measured")
     if name not in ACCELERATORS:
         raise UnknownNameError("accelerator", name, [*ACCELERATORS, HERE], "--accelerator")
     return ACCELERATORS[name]
@@ -59,15 +64,6 @@ class _Here(Accelerator):
 
     def peak(self, precision: str) -> float:
         return measured_peak(precision, device_kind())
-
-
-def _this_machine() -> Accelerator:
-    import psutil
-    import torch
-
-    if device_kind() == "cuda":
-        return _Here(HERE, 0.0, 0.0, float(torch.cuda.get_device_properties(0).total_memory), "measured")
-    return _Here(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
 
 
 def device_kind() -> str:

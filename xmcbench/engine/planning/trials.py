@@ -21,7 +21,7 @@ from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator, device_kind
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, memory
+from xmcbench.engine.planning.memory import FLOAT, Memory, memory
 from xmcbench.engine.planning.probe import Probe, observe
 from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload
 from xmcbench.engine.training.memory import kept_bytes
@@ -102,11 +102,10 @@ class Planner:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
-        step = LargestStep.of(run.largest, work, method)
         limit = _limit(trial, machine.accelerator)
         held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
-        activations = encoder.kept_bytes(float(step.lengths_N.sum()), len(step.lengths_N)) / workers
+        activations = encoder.kept_bytes(float(run.lengths_N.sum()), len(run.lengths_N)) / workers
         kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
         recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
@@ -121,7 +120,7 @@ class Planner:
             flops=ledger.flops,
             seconds=machine.seconds(operations, precision, workers),
             memory=held,
-            network=_network(step.queries * encoder.dimension, parameters, workers),
+            network=_network(len(run.largest.query_ids) * encoder.dimension, parameters, workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
             notes=(*notes, *_refused(trial, method, ledger), *_first_stage(trial, whole, method)),
