@@ -57,7 +57,9 @@ THEIRS = {
 
 
 def make_encoder(texts: Sequence[str], place: Path) -> None:
-    """Save a DistilBERT of two layers with random weights, and the tokenizer of `nano`."""
+    """Save a DistilBERT of two layers with random weights, and the tokenizer of `nano`, unless that is done."""
+    if place.exists():
+        return
     import torch
     from transformers import DistilBertConfig, DistilBertModel
 
@@ -169,8 +171,7 @@ def main() -> None:
     data = asked.code / "Datasets"
     export(load(MADE, data, out / "cache"), data / NAME)
     dataset = load(NAME, data, out / "cache")
-    if not (out / "encoder").exists():
-        make_encoder(dataset.train.texts, out / "encoder")
+    make_encoder(dataset.train.texts, out / "encoder")
     with display() as shown:
         mine = ours(asked.only, asked.seeds, data, out, shown)
     rows = []

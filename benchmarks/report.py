@@ -1,14 +1,16 @@
-"""What benchmarks share: options, clocks, and their output: a table, JSON with hardware and versions, documents."""
+"""What benchmarks share: options, clocks, a process of its own for a case, tables (printed, as JSON, in documents)."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tabulate import tabulate
 
@@ -16,6 +18,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.trial.provenance import provenance
 
 END = "<!-- end of the table -->"
+T = TypeVar("T")
+Rows = list[dict[str, Any]]
 
 
 def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
@@ -43,15 +47,24 @@ def seconds_of(work: Callable[[], object], clock: Callable[[], float] = time.per
     return clock() - start
 
 
-def least_seconds(
-    cases: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+def in_turns(
+    cases: Mapping[str, Callable[[], object]],
+    repeats: int,
+    clock: Callable[[], float] = time.perf_counter,
+    of: Callable[[list[float]], float] = min,
 ) -> dict[str, float]:
-    """The least seconds of each case; they take turns, so that what else the machine does falls on all of them."""
-    least = dict.fromkeys(cases, float("inf"))
+    """The seconds of each case, by default the least: cases take turns, so that other work falls on all of them."""
+    taken: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(repeats):
         for name, case in cases.items():
-            least[name] = min(least[name], seconds_of(case, clock))
-    return least
+            taken[name].append(seconds_of(case, clock))
+    return {name: of(seconds) for name, seconds in taken.items()}
+
+
+def alone(function: Callable[..., T], *arguments: object) -> T:
+    """The result of `function`, called in a fresh process: its memory and its threads are its own."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        return fresh.submit(function, *arguments).result()
 
 
 def synchronise() -> None:
@@ -61,7 +74,7 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def report(name: str, rows: list[dict[str, Any]], out: Path) -> None:
+def report(name: str, rows: Rows, out: Path) -> None:
     """Print `rows` and write them to `<out>/<name>.json`."""
     print(tabulate(rows, headers="keys", floatfmt=".3g"))
     out.mkdir(parents=True, exist_ok=True)
@@ -70,7 +83,7 @@ def report(name: str, rows: list[dict[str, Any]], out: Path) -> None:
     print(f"\n{path}")
 
 
-def write_table(name: str, rows: list[dict[str, Any]], path: Path) -> None:
+def write_table(name: str, rows: Rows, path: Path) -> None:
     """Replace the table in a Markdown file between the mark of `<name>.py` and the next end of a table."""
     before, _, after = _around(name, path)
     text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)

@@ -13,12 +13,9 @@ that are already in <out>/scale.json.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import resource
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -26,11 +23,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from report import options, report
+from report import Rows, alone, options, report
 
 SCORED = 100  # labels per query
-BATCH = {"batch_size": 8192, "negatives_per_query": 10}
+BATCH, NEGATIVES = 8192, 10
 NANO = {"encoder": "nano", "batch_size": 256}
 METHODS: dict[str, dict[str, Any]] = {
     "popular": {"method": "popular"},
@@ -49,14 +45,15 @@ METHODS: dict[str, dict[str, Any]] = {
 Stage = Callable[[], object]  # what is measured, after its set-up
 
 
-def prepare(name: str, cache: Path) -> Stage:
-    """Make the data and write the prepared copy."""
-    return partial(_load, name, cache)
+def read(name: str, cache: Path) -> Any:
+    from xmcbench.data import load
+
+    return load(name, cache_dir=cache)
 
 
 def open_copy(name: str, cache: Path) -> Stage:
-    """Check and open the prepared copy."""
-    return partial(_load, name, cache)
+    """Make the data and write the prepared copy, the first time; check and open it, the second."""
+    return partial(read, name, cache)
 
 
 def show(name: str, cache: Path) -> Stage:
@@ -64,76 +61,60 @@ def show(name: str, cache: Path) -> Stage:
     from xmcbench.data.prepared import default_data_dir, find_source, prepared_directory
     from xmcbench.data.prepared_copy import read_statistics
 
-    def shown() -> None:
-        _load(name, cache)
-        read_statistics(prepared_directory(find_source(name), default_data_dir(), cache))
-
-    return shown
+    place = prepared_directory(find_source(name), default_data_dir(), cache)
+    return lambda: (read(name, cache), read_statistics(place))
 
 
 def read_text(name: str, cache: Path) -> Stage:
     """Read the training targets from sparse text, the format of the Extreme Classification Repository."""
+    from xmcbench.data.exporting import write_targets
     from xmcbench.data.sparse_text import read_targets
 
-    path = cache / f"{name}.txt"
-    write_text(name, cache)()
-    return partial(read_targets, path)
-
-
-def write_text(name: str, cache: Path) -> Stage:
-    """Write the training targets as sparse text."""
-    from xmcbench.data.exporting import write_targets
-
-    return partial(write_targets, _load(name, cache).train.targets, cache / f"{name}.txt")
+    write_targets(read(name, cache).train.targets, cache / f"{name}.txt")
+    return partial(read_targets, cache / f"{name}.txt")
 
 
 def tokenizer(name: str, cache: Path) -> Stage:
     """Train the tokenizer of `tiny` and `nano`."""
     from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 
-    return partial(trained_tokenizer, _load(name, cache).train.texts, cache)
+    return partial(trained_tokenizer, read(name, cache).train.texts, cache)
 
 
 def tokenise(name: str, cache: Path) -> Stage:
-    """Tokenise training queries and labels."""
-    from xmcbench.engine.encoders.prepared_tokens import prepare_tokens
+    """Tokenise training queries and labels, the first time; find the tokens in the cache, the second."""
+    from xmcbench.engine.encoders.build import prepare_tokens
 
-    return partial(prepare_tokens, _load(name, cache), "nano", cache, lambda *_: None)
-
-
-def open_tokens(name: str, cache: Path) -> Stage:
-    """Find the tokenizer and the tokens in the cache."""
-    return tokenise(name, cache)
+    return partial(prepare_tokens, read(name, cache), "nano", cache, lambda *_: None)
 
 
 def batch(name: str, cache: Path) -> Stage:
     """Ten batches of 8,192 queries with ten hard negatives each."""
+    import numpy as np
+
     from xmcbench import sampling
 
-    train = _load(name, cache).training_data()
-    nearest = sampling.Nearest(BATCH["negatives_per_query"])
-    shape = len(train.texts), 2 * BATCH["negatives_per_query"]
+    train, nearest = read(name, cache).training_data(), sampling.Nearest(NEGATIVES)
+    shape = len(train.texts), 2 * NEGATIVES
     nearest.nearest_NK = np.random.default_rng(0).integers(train.num_labels, size=shape, dtype=np.int32)
-    sampler = sampling.Sampler(train, batch_size=BATCH["batch_size"], seed=0, negatives=[nearest])
-    return lambda: [sampler.batch(0, index) for index in range(min(10, len(train.texts) // BATCH["batch_size"]))]
+    sampler = sampling.Sampler(train, batch_size=BATCH, seed=0, negatives=[nearest])
+    return lambda: [sampler.batch(0, index) for index in range(min(10, len(train.texts) // BATCH))]
 
 
 def trial(method: str, name: str, cache: Path) -> Stage:
     """A trial of three steps: fit, predict, score and store."""
+    from trials import Watch
+
     from xmcbench.runs.runner import Runner, Settings
 
     small, folder = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache))
-    _load(small, cache)
-    suite = {
-        "name": "scale", "datasets": [small], "budget": {"steps": 3},
-        "methods": {method: METHODS[method]},
-    }  # fmt: skip
+    read(small, cache)
+    suite = {"name": "scale", "datasets": [small], "budget": {"steps": 3}, "methods": {method: METHODS[method]}}
     (folder / "suite.yaml").write_text(json.dumps(suite))
-    places = {"data": folder, "store": folder / "store", "cache": cache}
-    runner = Runner(Settings(suite=folder / "suite.yaml", debug=True, **places))
+    runner = Runner(Settings(folder / "suite.yaml", folder, folder / "store", cache=cache, debug=True))
 
     def run() -> None:
-        (record,) = runner.run(runner.plan(), Silent())
+        (record,) = runner.run(runner.plan(), Watch())
         if record.failure:
             raise SystemExit(f"{record.status}: {record.failure.message}")
 
@@ -142,15 +123,16 @@ def trial(method: str, name: str, cache: Path) -> Stage:
 
 def score(name: str, cache: Path) -> Stage:
     """Check made predictions of the test split, and compute all metrics with their intervals."""
+    import numpy as np
+
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions
     from xmcbench.evaluation.builtin import EVALUATORS
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.trial.predictions import Predictions
 
-    dataset = _load(name, cache)
+    dataset = read(name, cache)
     queries, labels = dataset.test.targets.shape
-    rng = np.random.default_rng(0)
-    first, step = rng.integers(labels, size=(2, queries, 1))
+    first, step = np.random.default_rng(0).integers(labels, size=(2, queries, 1))
     indices = ((first + (step % (labels // SCORED) + 1) * np.arange(SCORED)) % labels).astype(np.int32)
     predictions = Predictions(indices, np.tile(np.linspace(1, 0, SCORED, dtype=np.float32), (queries, 1)))
 
@@ -161,53 +143,38 @@ def score(name: str, cache: Path) -> Stage:
     return scored
 
 
-def _load(name: str, cache: Path) -> Any:
-    from xmcbench.data import load
-
-    return load(name, cache_dir=cache)
-
-
 STAGES: dict[str, Callable[[str, Path], Stage]] = {
-    **{
-        stage.__name__: stage
-        for stage in (prepare, open_copy, show, read_text, write_text, tokenizer, tokenise, open_tokens, batch)
-    },
+    "prepare": open_copy,
+    "open_copy": open_copy,
+    "show": show,
+    "read_text": read_text,
+    "tokenizer": tokenizer,
+    "tokenise": tokenise,
+    "open_tokens": tokenise,
+    "batch": batch,
     **{f"trial-{method}": partial(trial, method) for method in METHODS},
     "score": score,
 }
 
 
-class Silent:
-    """A display that shows nothing."""
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: None
-
-
-def measure(stage: str, name: str, cache: Path) -> dict[str, Any]:
+def measure(stage: str, name: str, cache: Path) -> dict[str, float]:
     """Run a stage in a process of its own: seconds, CPU seconds and peak memory."""
-    command = [sys.executable, __file__, "--run", stage, "--labels", name, "--cache", str(cache)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    if ended.returncode:
-        raise SystemExit(f"{stage} of {name} failed: {ended.stderr.strip().splitlines()[-1]}")
-    measured: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return measured
+    return alone(_measured, stage, name, cache)
 
 
-def run_stage(stage: str, name: str, cache: Path) -> None:
-    """In the process of a stage: run it after its set-up, and print what it took."""
+def _measured(stage: str, name: str, cache: Path) -> dict[str, float]:
     import xmcbench.data
-    import xmcbench.engine.encoders.prepared_tokens  # noqa: F401 (imports are no part of a stage)
+    import xmcbench.engine.encoders.build  # noqa: F401 (imports are no part of a stage)
 
     work = STAGES[stage](name, cache)
     started, cpu = time.perf_counter(), time.process_time()
     work()
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(json.dumps({"seconds": seconds, "cpu seconds": cpu, "peak GiB": peak}))
+    return {"seconds": seconds, "cpu seconds": cpu, "peak GiB": peak}
 
 
-def draw(rows: list[dict[str, Any]], path: Path) -> None:
+def draw(rows: Rows, path: Path) -> None:
     """CPU seconds and peak memory of each stage over the number of labels."""
     from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below
 
@@ -226,37 +193,31 @@ def main() -> None:
     parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
     parser.add_argument("--cache", type=Path, help="keep prepared data here [default: a folder that is removed]")
     parser.add_argument("--figure", type=Path, help="draw <out>/scale.json into this file, and measure nothing")
-    parser.add_argument("--run", choices=list(STAGES), help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.run:
-        run_stage(args.run, args.labels[0], args.cache)
+    asked = parser.parse_args()
+    path = asked.out / "scale.json"
+    rows: Rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    if asked.figure:
+        draw(rows, asked.figure)
         return
-    if args.figure:
-        draw(json.loads((args.out / "scale.json").read_text())["rows"], args.figure)
-        return
-    path = args.out / "scale.json"
-    rows: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
     with tempfile.TemporaryDirectory() as scratch:
-        for labels in args.labels:
-            for stage in (stage for stage in STAGES if stage in args.stages):
-                row = {"stage": stage, "labels": labels}
-                row |= measure(stage, f"catalog-{labels}", args.cache or Path(scratch))
-                rows = [other for other in rows if (other["stage"], other["labels"]) != (stage, labels)] + [row]
+        for labels in asked.labels:
+            for stage in (stage for stage in STAGES if stage in asked.stages):
+                taken = measure(stage, f"catalog-{labels}", asked.cache or Path(scratch))
+                rows = [row for row in rows if (row["stage"], row["labels"]) != (stage, labels)]
+                rows.append({"stage": stage, "labels": labels, **taken})
                 rows.sort(key=lambda row: (list(STAGES).index(row["stage"]), _size(row["labels"])))
                 _add_exponents(rows)
-                report("scale", rows, args.out)
+                report("scale", rows, asked.out)
 
 
-def _add_exponents(rows: list[dict[str, Any]]) -> None:
+def _add_exponents(rows: Rows) -> None:
     """To the last row of each stage that was measured at several sizes."""
     for row in rows:
-        same = [other for other in rows if other["stage"] == row["stage"]]
-        row["exponent"] = _exponent(same[0], row) if row is same[-1] and len(same) > 1 else None
-
-
-def _exponent(first: dict[str, Any], last: dict[str, Any]) -> float:
-    growth = math.log(_size(last["labels"]) / _size(first["labels"]))
-    return math.log(last["cpu seconds"] / first["cpu seconds"]) / growth
+        first, *others = [other for other in rows if other["stage"] == row["stage"]]
+        row["exponent"] = None
+        if others and row is others[-1]:
+            growth = math.log(_size(row["labels"]) / _size(first["labels"]))
+            row["exponent"] = math.log(row["cpu seconds"] / first["cpu seconds"]) / growth
 
 
 def _size(labels: str) -> float:

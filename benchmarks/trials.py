@@ -1,99 +1,206 @@
-"""What a trial costs beside its own work: many small trials in a row, and whether neighbours change any of them.
+"""Whole trials as `xmcbench run` has them: what they take beside their own work, what workers bring, what a plan says.
 
-The trials of a suite are run in one go, then some of them again, each in a store and a process of its own. The overhead
-of a trial is the wall clock of the run, divided by the number of trials, less what its ledger's stages took.
-
-    python benchmarks/trials.py --trials 200
-    python benchmarks/trials.py --trials 20 --methods popular dexml
+python benchmarks/trials.py overhead             # many small trials in a row; some are run again alone
+python benchmarks/trials.py plan                 # predicted beside measured operations, steps and peak memory
+python benchmarks/trials.py workers              # one worker against two, without and with Ray
+python benchmarks/trials.py agree --suite suites/methods.yaml    # one local worker against two in Ray
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
+from typing import Any
 
 import numpy as np
 import psutil
 import yaml
-from report import options, report
+from report import Rows, options, report
 
+from xmcbench.data.prepared import default_cache_dir
+from xmcbench.runs.executor import Executor
+from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner, Settings
+from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record
-from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
 
-SETTINGS = {
-    "dexml": {"encoder": {"name": "nano"}, "batch_size": 32},
-    "ova": {"encoder": {"name": "nano"}, "batch_size": 32},
+NANO = {"encoder": {"name": "nano"}, "batch_size": 32}
+SMALL: dict[str, dict[str, Any]] = {"popular": {}, "tfidf-nn": {}, "dexml": NANO, "ova": NANO}
+AGAIN = 4  # trials that are run again in a run of their own
+COUNTED = ("steps", "queries", "encoder_tokens")
+PLANNED: dict[str, dict[str, Any]] = {
+    "in-batch": {"method": "dexml", "negatives": "in-batch"},
+    "hard": {"method": "dexml", "negatives": "hard", "negatives_per_query": 2, "refresh_start": 1, "refresh_every": 2},
+    "all": {"method": "dexml", "negatives": "all"},
+    "unidec": {"method": "unidec", "refresh_start": 1, "refresh_every": 2},
+    "prime": {"method": "prime", "free_vectors": 512, "cluster_start": 1, "cluster_every": 1},
+    "ova": {"method": "ova"},
+    "ngame": {"method": "ngame", "cluster_size": 4, "cluster_start": 1, "cluster_every": 1},
 }
 
 
-class ServerMemory(Display):
-    """Notes the resident memory of this process's children when a trial ends."""
+class Watch(Display):
+    """Notes when the first trial begins, the seconds of each, and the memory of the server that forks them."""
 
     def __init__(self) -> None:
-        self.bytes: list[int] = []
+        self.start = time.perf_counter()
+        self.before: float | None = None
+        self.seconds: list[float] = []
+        self.server_bytes: list[int] = []
 
-    def begin(self, planned: PlannedTrial, number: int, total: int) -> None: ...
-
-    def wait(self, planned: PlannedTrial) -> None: ...
-
-    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None: ...
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self.begun = time.perf_counter()
+        self.before = self.before or self.begun - self.start
+        print(f"[{number}/{total}] {planned.trial.label}", flush=True)
 
     def end(self, planned: PlannedTrial, record: Record) -> None:  # noqa: ARG002
-        self.bytes.append(max(child.memory_info().rss for child in psutil.Process().children()))
+        self.seconds.append(time.perf_counter() - self.begun)
+        self.server_bytes.append(max((child.memory_info().rss for child in psutil.Process().children()), default=0))
 
 
-def run(methods: list[str], seeds: range, root: Path, display: Display) -> tuple[list[Record], float]:
-    """The records of a suite of these methods and seeds, and the wall-clock seconds of the run."""
-    root.mkdir(exist_ok=True)
-    suite = {"name": "small", "datasets": ["catalog-100"], "budget": {"steps": 3}, "seeds": list(seeds)}
-    suite |= {"methods": {name: {"method": name, **SETTINGS.get(name, {})} for name in methods}}
-    path = root / "suite.yaml"
-    path.write_text(yaml.safe_dump(suite))
-    runner = Runner(Settings(suite=path, data=root, store=root / "results", cache=root.parent / "cache"))
-    plan = runner.plan()
-    start = time.perf_counter()
-    return runner.run(plan, display), time.perf_counter() - start
+def run(suite: dict[str, Any] | Path, store: Path, **settings: Any) -> tuple[Sequence[Record], Watch]:
+    """The records of a suite. Raises SystemExit if a trial of a made suite fails."""
+    path = suite if isinstance(suite, Path) else store.with_suffix(".yaml")
+    if not isinstance(suite, Path):
+        path.write_text(yaml.safe_dump(suite, sort_keys=False))
+    runner = Runner(Settings(path, Path("data"), store, **settings))
+    plan, watch = runner.plan(), Watch()
+    records = runner.run(plan, watch)
+    failed = [record.failure.message for record in records if record.failure]
+    if failed and path is not suite:
+        raise SystemExit(failed[0])
+    return records, watch
 
 
-def differs_alone(record: Record, root: Path, display: Display) -> bool:
+def small_suite(methods: Sequence[str], seeds: Sequence[int]) -> dict[str, Any]:
+    chosen = {name: {"method": name, **SMALL[name]} for name in methods}
+    return {"name": "small", "datasets": ["catalog-100"], "budget": {"steps": 3}, "seeds": seeds, "methods": chosen}
+
+
+def differs_alone(record: Record, root: Path) -> bool:
     """Whether the trial makes other predictions in a run of its own than among the others."""
     trial = record.trial
-    (alone,), _ = run([trial.method], range(trial.seed, trial.seed + 1), root / record.key, display)
-    assert alone.key == record.key
-    stores = (Store(root / folder / "results") for folder in ("together", record.key))
-    together, by_itself = (store.predictions(own)[0] for store, own in zip(stores, (record, alone), strict=True))
-    return not all(np.array_equal(getattr(together, name), getattr(by_itself, name)) for name in ("indices", "scores"))
+    (own,), _ = run(small_suite([trial.method], [trial.seed]), root / record.key)
+    pair = [Store(root / store).predictions(found)[0] for store, found in (("all", record), (record.key, own))]
+    return not all(np.array_equal(*(getattr(found, name) for found in pair)) for name in ("indices", "scores"))
+
+
+def overhead(trials: int = 200) -> Rows:
+    """The wall clock of a trial, less what its ledger's stages took, and whether neighbours change any of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        root, start = Path(folder), time.perf_counter()
+        records, watch = run(small_suite([*SMALL], list(range(-(-trials // len(SMALL))))), root / "all")
+        seconds = (time.perf_counter() - start) / len(records)
+        own = fmean(sum(record.spent["stage_seconds"].values()) for record in records)
+        sample = records[:: max(1, len(records) // AGAIN)][:AGAIN]
+        changed = sum(differs_alone(record, root) for record in sample)
+    return [
+        {"what": "trials", "value": len(records)},
+        {"what": "seconds per trial", "value": seconds},
+        {"what": "in its ledger's stages, mean", "value": own},
+        {"what": "overhead per trial", "value": seconds - own},
+        {"what": "server process, MB, in the first 5 trials", "value": median(watch.server_bytes[:5]) / 1e6},
+        {"what": "server process, MB, in the last 5 trials", "value": median(watch.server_bytes[-5:]) / 1e6},
+        {"what": f"of {len(sample)} run again alone: other predictions", "value": changed},
+    ]  # fmt: skip
+
+
+def plan(asked: Any, root: Path) -> Rows:
+    """Predicted over measured: the peak is reached in a few steps of a small budget."""
+    from xmcbench.engine.planning.accelerators import HERE, accelerator
+    from xmcbench.engine.planning.trials import Machine, Planner
+    from xmcbench.engine.planning.workload import Lengths
+
+    suite = {
+        "name": "plan", "datasets": [asked.dataset or "catalog-1k"], "encoder": {"name": asked.encoder},
+        "budget": {"encoder_tokens": asked.tokens}, "methods": {name: PLANNED[name] for name in asked.methods},
+        "sweep": {"batch_size": asked.batch, "precision": asked.precision},
+    }  # fmt: skip
+    records, _ = run(suite, root / "plan")
+    planner, rows = Planner(Path("data"), default_cache_dir(), Lengths(), Machine(accelerator(HERE))), []
+    for record in records:
+        spent, planned = record.spent, planner.plan(record.trial)
+        flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])
+        rows.append(
+            {"trial": record.trial.label, "steps": spent["steps"], "steps ratio": planned.steps / spent["steps"],
+             "pool": spent["pool_labels"] / spent["steps"], "flops": flops, "flops ratio": planned.flops / flops,
+             "memory": peak, "memory ratio": planned.memory.total / peak}
+        )  # fmt: skip
+    for name, bound in (("flops ratio", 0.05), ("memory ratio", 0.15)):
+        print(f"{name}: at most {max(abs(row[name] - 1) for row in rows):.1%} off (aim: {bound:.0%})")
+    return rows
+
+
+def workers(asked: Any, root: Path) -> Rows:
+    """Tokens a second of one worker and of two; seconds of idle trials, with and without Ray."""
+    from xmcbench.runs.ray import RayExecutor
+
+    os.environ["OMP_NUM_THREADS"] = "1"  # of each worker
+    suite = {
+        "name": "throughput", "datasets": [asked.dataset or "catalog-4k"], "budget": {"steps": asked.steps},
+        "methods": {"all": {"method": "dexml", "negatives": "all", "batch_size": 512}},
+        "settings": {"encoder": {"name": "tiny", "hidden_dropout": 0.0}},
+    }  # fmt: skip
+    idle = {
+        "name": "overhead", "datasets": ["catalog-300"], "seeds": [0, 1, 2], "budget": {"steps": 1},
+        "methods": {"untrained": {"method": "untrained", "encoder": "tiny"}},
+    }  # fmt: skip
+    rows: Rows = []
+    for count in (1, 2):
+        (record,), _ = run(suite, root / f"throughput-{count}", share=Share(workers=count))
+        tokens = record.spent["encoder_tokens"] / record.spent["stage_seconds"]["train"]
+        rows.append({"what": "throughput", "workers": count, "tokens/s": tokens})
+        rows[-1]["speed-up"] = tokens / rows[0]["tokens/s"]
+    for count in (1, 2):
+        share = Share(workers=count, cpus=float(os.cpu_count() or 1) / count)  # one trial at a time
+        executors: dict[str, Executor] = {"local": LocalExecutor(), "ray": RayExecutor()}
+        for name, executor in executors.items():
+            _, watch = run(idle, root / f"{name}-{count}", executor=executor, share=share)
+            seconds = {"s before the first": watch.before, "s/trial": median(watch.seconds)}
+            rows.append({"what": f"idle, {name}", "workers": count, **seconds})
+    return rows
+
+
+def agree(asked: Any, root: Path) -> Rows:
+    """How far the records of a suite with one local worker and with two in Ray are apart."""
+    from xmcbench.runs.ray import RayExecutor
+
+    common = {"sets": [f"budget={{steps: {asked.steps}}}", *asked.set], "datasets": [asked.dataset or "catalog-300"]}
+    alone, _ = run(asked.suite, root / "local", share=Share(workers=1), **common)
+    together, _ = run(asked.suite, root / "ray", executor=RayExecutor(), share=Share(workers=2), **common)
+    rows = []
+    for one, two in zip(alone, together, strict=True):
+        apart = max((abs(two.metrics[name] - value) for name, value in one.metrics.items()), default=float("nan"))
+        rows.append(
+            {"trial": one.trial.label, "status": str(two.status), "workers": two.workers,
+             "same key": one.key == two.key, "largest difference": apart,
+             "same ledger": all(one.spent[name] == two.spent[name] for name in COUNTED)}
+        )  # fmt: skip
+    return rows
 
 
 def main() -> None:
-    asked = options(
-        __doc__, trials=200, methods=["popular", "tfidf-nn", "dexml", "ova"],
-        again=(4, "trials that are run again in a process of their own"),
-    ).parse_args()  # fmt: skip
+    parser = options(
+        __doc__, trials=(200, "of overhead"), steps=(12, "of workers and agree"), encoder=("tiny", "of plan"),
+        batch=([64, 256], "of plan"), tokens=(120_000, "of each trial of plan: PRIME encodes all texts first"),
+        precision=(["float32"], "of plan"),
+    )  # fmt: skip
+    parser.add_argument("what", choices=["overhead", "plan", "workers", "agree"])
+    parser.add_argument("--dataset", help="in place of each benchmark's own")
+    parser.add_argument("--methods", nargs="+", choices=PLANNED, default=list(PLANNED), help="of plan")
+    parser.add_argument("--suite", type=Path, default=Path("suites/methods.yaml"), help="of agree")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of agree")
+    asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        root, memory = Path(folder), ServerMemory()
-        seeds = -(-asked.trials // len(asked.methods))
-        records, seconds = run(asked.methods, range(seeds), root / "together", memory)
-        assert all(record.metrics for record in records), [record.failure for record in records if record.failure]
-        own = [sum(record.spent["stage_seconds"].values()) for record in records]
-        rows = [
-            {"what": "trials", "value": len(records)},
-            {"what": "seconds of the run", "value": seconds},
-            {"what": "seconds per trial", "value": seconds / len(records)},
-            {"what": "in its ledger's stages, mean", "value": fmean(own)},
-            {"what": "overhead per trial", "value": seconds / len(records) - fmean(own)},
-            {"what": "server process, MB, in the first 5 trials", "value": median(memory.bytes[:5]) / 1e6},
-            {"what": "server process, MB, in the last 5 trials", "value": median(memory.bytes[-5:]) / 1e6},
-        ]  # fmt: skip
-        sample = records[:: max(1, len(records) // asked.again)][: asked.again]
-        changed = sum(differs_alone(record, root, memory) for record in sample)
-        rows.append({"what": f"of {len(sample)} run again alone: other predictions", "value": changed})
-    report("trials", rows, asked.out)
+        measure = {"plan": plan, "workers": workers, "agree": agree}.get(asked.what)
+        rows = measure(asked, Path(folder)) if measure else overhead(asked.trials)
+    report(f"trials_{asked.what}", rows, asked.out)
 
 
 if __name__ == "__main__":

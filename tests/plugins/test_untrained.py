@@ -13,7 +13,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.search.faiss import IVF
-from xmcbench.runs.repeated_predictions import Sample
+from xmcbench.runs.predicting import Sample
 from xmcbench_untrained import Untrained
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -181,14 +180,15 @@ def test_a_trial_that_takes_too_much_memory_is_recorded_as_that(bench: Bench) ->
 def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_large", lambda *_: None)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.plan_here", lambda trial, *_: trial)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_large", lambda _: None)
     asked: list[float] = []
 
-    def predicted(trial: Trial, _data: Path, _cache: Path, _workers: int, timeout: float) -> str | None:
+    def predicted(trial: Trial, timeout: float) -> str | None:
         asked.append(timeout)
         return f"{trial.label} takes years" if trial.method == "fake-ok" else None
 
-    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_long", predicted)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_long", predicted)
 
     def told(budget: dict[str, Any]) -> list[str]:
         runner = bench.runner(bench.suite(["fake-ok", "fake-slow"], budget=budget, seeds=[0, 1], timeout=50.0))
@@ -202,7 +202,8 @@ def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
 
 
 def test_a_trial_that_is_predicted_too_large_is_not_run(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("xmcbench.engine.planning.trials.predicted_too_large", lambda *_: "predicted to take 9 GB")
+    monkeypatch.setattr("xmcbench.engine.planning.trials.plan_here", lambda trial, *_: trial)
+    monkeypatch.setattr("xmcbench.engine.planning.trials.too_large", lambda _: "predicted to take 9 GB")
     suite = bench.suite(["fake-ok"], budget={"steps": 5, "peak_bytes": 1e12})
     assert bench.plan(suite)["ok"] == ("too large", "predicted to take 9 GB")
     record = bench.run(suite)["ok"]

@@ -15,7 +15,7 @@ from fakes.bench import Bench
 from processes import gone, until
 
 from xmcbench.cli import main
-from xmcbench.runs.repeated_predictions import differs
+from xmcbench.runs.predicting import differs
 from xmcbench.runs.running_trial import RunningTrial
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record

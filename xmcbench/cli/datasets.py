@@ -92,7 +92,7 @@ def prepare(
         bars.update(tasks["copy"], completed=1)
         directory = prepared_directory(find_source(name, data_dir), data_dir, cache)
         if encoder is not None:
-            from xmcbench.engine.encoders.prepared_tokens import prepare_tokens
+            from xmcbench.engine.encoders.build import prepare_tokens
             from xmcbench.files.atomic import atomic_write
 
             lengths = prepare_tokens(dataset, encoder, cache, progress)

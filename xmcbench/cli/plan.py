@@ -48,9 +48,8 @@ def plan(
     """
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
-    from xmcbench.engine.planning.accelerators import HERE
+    from xmcbench.engine.planning.accelerators import HERE, device_kind
     from xmcbench.engine.planning.accelerators import accelerator as find
-    from xmcbench.engine.planning.memory import device_kind
     from xmcbench.engine.planning.trials import Machine, Planner, too_long
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.reporting import render_tables

@@ -48,8 +48,7 @@ from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
 from xmcbench.runs.late_imports import import_late
-from xmcbench.runs.predicting import predict_test
-from xmcbench.runs.repeated_predictions import Sample
+from xmcbench.runs.predicting import Sample, predict_test
 from xmcbench.runs.saved_model import load_model, save_model, saved_model
 from xmcbench.runs.shared_training import restore_log, same_training
 from xmcbench.teachers import Teacher

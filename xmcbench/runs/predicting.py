@@ -1,16 +1,87 @@
-"""Asks a fitted method for its predictions on the test split."""
+"""Asks a fitted method for its predictions on the test split, and again for those of a sample, to compare them.
+
+Legend: N test queries, S sampled queries, K predicted labels.
+"""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import scipy
 
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
-from xmcbench.runs.repeated_predictions import Sample
+from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.run import derive_seed
+
+SAMPLE = 32
+# Scores may differ by rounding (another batch, another number of threads, bf16): by this share of a row's range.
+TOLERANCE = 0.02
+# An approximate search may miss labels, and others each time that its index is built: this share of a row.
+MISSES = 0.1
+
+
+@dataclass(frozen=True)
+class Sample:
+    """S test queries, and what the method predicted for them in one call with all other test queries."""
+
+    texts: list[str]
+    predictions: Predictions
+
+    @classmethod
+    def draw(cls, texts: Texts, predictions: Predictions) -> Sample:
+        """`SAMPLE` queries at equal distances, with their best `STORED` labels."""
+        rows = np.unique(np.linspace(0, len(texts) - 1, min(SAMPLE, len(texts))).astype(int))
+        return cls(
+            [texts[int(row)] for row in rows],
+            Predictions(predictions.indices[rows, :STORED], predictions.scores[rows, :STORED]),
+        )
+
+    def check_order(self, method: Method) -> None:
+        """Raise `BrokenContractError` if the sample alone, in reverse order, gets other predictions."""
+        predictions = method.predict(self.texts[::-1], self.predictions.k)
+        again = Predictions(predictions.indices[::-1], predictions.scores[::-1])
+        self._compare(again, "depend on the other queries of the call or on their order")
+
+    def check_saved(self, predictions: Predictions) -> None:
+        """Raise `BrokenContractError` if `predictions`, of the saved model for `texts`, are others."""
+        self._compare(predictions, "differ from those of the saved model, loaded again")
+
+    def recall(self, method: Method) -> float | None:
+        """The share of the best labels of exact search that are predicted; None where the method's search is exact."""
+        exact = method.predict_exactly(self.texts, self.predictions.k)
+        if exact is None:
+            return None
+        best_SK = exact.indices[:, :, None]
+        found_SK = (best_SK == self.predictions.indices[:, None, :]).any(axis=2)
+        return float(found_SK[exact.indices >= 0].mean())
+
+    def _compare(self, again: Predictions, problem: str) -> None:
+        found, expected = again.indices.shape, self.predictions.indices.shape
+        if found != expected:
+            raise BrokenContractError(f"predictions {problem}: found the shape {found}, expected {expected}")
+        wrong_S = differs(self.predictions, again)
+        if wrong_S.any():
+            query = int(np.argmax(wrong_S))
+            raise BrokenContractError(
+                f"predictions {problem}: {self.texts[query][:60]!r} gets {_best(self.predictions, query)}, "
+                f"then {_best(again, query)}"
+            )
+
+
+def ask(method: Method, texts: list[str], k: int) -> Predictions:
+    """What the method predicts. Raises `InvalidPredictions` for another type or shape than [N, k]."""
+    found = method.predict(texts, k)
+    if not isinstance(found, Predictions):
+        raise InvalidPredictions(f"predict returned {type(found).__name__}, expected xmcbench.Predictions")
+    if found.indices.shape != (len(texts), k):
+        raise InvalidPredictions(
+            f"predictions are of shape {found.indices.shape}, expected (queries, k) = {(len(texts), k)}"
+        )
+    return found
 
 
 def predict_test(method: Method, texts: Texts, ignore: scipy.sparse.csr_array) -> tuple[Predictions, Sample]:
@@ -21,15 +92,37 @@ def predict_test(method: Method, texts: Texts, ignore: scipy.sparse.csr_array) -
     num_labels = ignore.shape[1]
     order = np.random.default_rng(derive_seed(0, "test order")).permutation(len(texts))
     most_ignored = int(np.diff(ignore.indptr).max(initial=0))
-    k = min(num_labels, STORED + most_ignored)
-    shuffled = method.predict([texts[int(i)] for i in order], k)
-    if not isinstance(shuffled, Predictions):
-        raise InvalidPredictions(f"predict returned {type(shuffled).__name__}, expected xmcbench.Predictions")
-    if shuffled.indices.shape != (len(order), k):
-        raise InvalidPredictions(
-            f"predictions are of shape {shuffled.indices.shape}, expected (queries, k) = {(len(order), k)}"
-        )
+    shuffled = ask(method, [texts[int(i)] for i in order], min(num_labels, STORED + most_ignored))
     back = np.argsort(order)
     predictions = Predictions(shuffled.indices[back], shuffled.scores[back])
     check_predictions(predictions, *ignore.shape)
     return drop_ignored(predictions, ignore, min(STORED, num_labels)), Sample.draw(texts, predictions)
+
+
+def differs(first: Predictions, second: Predictions) -> np.ndarray:
+    """Which rows differ by more than rounding: bool [S]."""
+    either: np.ndarray = _contradicts(first, second) | _contradicts(second, first)
+    return either
+
+
+def _contradicts(first: Predictions, second: Predictions) -> np.ndarray:
+    """Which rows of `first` have a label that `second` scores otherwise, or too many that it lacks: bool [S]."""
+    valid_SK = first.indices >= 0
+    scores_SK = np.where(valid_SK, first.scores, 0.0)
+    lowest_S, highest_S = (np.where(valid_SK, first.scores, edge).astype(float) for edge in (np.inf, -np.inf))
+    range_S = np.where(valid_SK.any(axis=1), highest_S.max(axis=1) - lowest_S.min(axis=1), 0.0)
+    slack_S1 = (TOLERANCE * range_S + 1e-4 * np.abs(scores_SK).max(axis=1, initial=0.0) + 1e-6)[:, None]
+    same_SKK = first.indices[:, :, None] == second.indices[:, None, :]
+    in_both_SK = valid_SK & same_SKK.any(axis=2)
+    other_SK = np.where(same_SKK, second.scores[:, None, :], -np.inf).max(axis=2, initial=-np.inf)
+    with np.errstate(invalid="ignore"):
+        rescored_SK = in_both_SK & ~(np.abs(scores_SK - other_SK) <= slack_S1)
+    # A label that `second` lacks scores at most as high there as its last label.
+    last_S1 = np.where(second.indices >= 0, second.scores, -np.inf)[:, -1:]
+    missing_SK = valid_SK & ~in_both_SK & (scores_SK > last_S1 + slack_S1)
+    return np.asarray(rescored_SK.any(axis=1) | (missing_SK.sum(axis=1) > MISSES * valid_SK.sum(axis=1)))
+
+
+def _best(predictions: Predictions, query: int) -> str:
+    pairs = zip(predictions.indices[query, :3], predictions.scores[query, :3], strict=True)
+    return ", ".join(f"{label}:{score:.4g}" for label, score in pairs)

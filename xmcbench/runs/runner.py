@@ -25,6 +25,7 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 if TYPE_CHECKING:
+    from xmcbench.engine.planning.trials import TrialPlan
     from xmcbench.runs.job import Job
     from xmcbench.runs.running_trial import Task
 
@@ -153,14 +154,17 @@ class Runner:
         first = {(trial.dataset, trial.label): trial for trial in reversed(todo) if self._worth_planning(trial)}
         if self.settings.executor is not None or not first:
             return []
-        from xmcbench.engine.planning.trials import predicted_too_long  # imports torch
+        from xmcbench.engine.planning.trials import too_long  # imports torch
 
-        settings, limit = self.settings, self.suite.timeout
-        reasons = (
-            predicted_too_long(trial, settings.data, settings.cache, self.needs(trial).workers, limit)
-            for trial in reversed(first.values())
-        )
+        plans = (self._predicted(trial) for trial in reversed(first.values()))
+        reasons = (too_long(plan, self.suite.timeout) for plan in plans if plan)
         return [reason for reason in reasons if reason]
+
+    def _predicted(self, trial: Trial) -> TrialPlan | None:
+        """What the trial will take on this machine; None if it cannot be planned."""
+        from xmcbench.engine.planning.trials import plan_here  # imports torch
+
+        return plan_here(trial, self.settings.data, self.settings.cache, self.needs(trial).workers)
 
     def _worth_planning(self, trial: Trial) -> bool:
         card = self.cards[trial.dataset]
@@ -176,10 +180,10 @@ class Runner:
         """Why a worker of this trial would need more memory than its budget allows, or None."""
         if trial.budget.peak_bytes is None:
             return None
-        from xmcbench.engine.planning.trials import predicted_too_large  # imports torch
+        from xmcbench.engine.planning.trials import too_large  # imports torch
 
-        settings, workers = self.settings, self.needs(trial).workers
-        return predicted_too_large(trial, settings.data, settings.cache, workers)
+        plan = self._predicted(trial)
+        return too_large(plan) if plan else None
 
     def outcome(self, planned: PlannedTrial) -> Record:
         """The record of a trial that is not run."""

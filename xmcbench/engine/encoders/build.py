@@ -1,16 +1,21 @@
-"""The encoder that the settings name: a transformer or a static one."""
+"""The encoder that the settings name, a transformer or a static one; its tokenizer and tokens before any trial."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from xmcbench.data.dataset import Dataset
+from xmcbench.data.statistics import Spread
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.encoders.words import words_tokenizer
+
+Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
 
 
 def build_encoder(config: EncoderConfig, texts: Sequence[str], seed: int, cache: Path) -> Encoder:
@@ -35,3 +40,25 @@ def tokenizer_of(config: EncoderConfig, texts: Sequence[str], cache: Path) -> Te
 
 def _class_of(config: EncoderConfig) -> type[TransformerEncoder] | type[StaticEncoder]:
     return StaticEncoder if config.name == STATIC else TransformerEncoder
+
+
+def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progress) -> dict[str, Spread]:
+    """Tokenise the training queries and labels at the card's maximum lengths, into `cache`; a later trial finds them.
+
+    Returns the lengths in tokens by kind of text. Raises XMCBenchError if the encoder's tokenizer is not available.
+    """
+    queries, labels, card = dataset.train.texts, dataset.label_texts, dataset.card
+    progress("tokenizer", 0, 1)
+    tokenizer = tokenizer_of(EncoderConfig(name=encoder), queries, cache)
+    progress("tokenizer", 1, 1)
+    lengths = {}
+    for kind, texts, most in (("query", queries, card.max_length), ("label", labels, card.max_label_length)):
+        stage = f"tokens of {len(texts):,} {'queries' if kind == 'query' else 'labels'}"
+        report = partial(_report, progress, stage, len(texts))
+        lengths[kind] = Spread.of(tokenizer.tokens(texts, most, cache, report).lengths)
+        progress(stage, len(texts), len(texts))
+    return lengths
+
+
+def _report(progress: Progress, stage: str, total: int, done: int) -> None:
+    progress(stage, done, total)

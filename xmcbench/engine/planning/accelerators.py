@@ -48,7 +48,12 @@ HERE = "here"  # the device that trials use on this machine, its peak measured
 def accelerator(name: str) -> Accelerator:
     """The device called `name`; `here` is this machine. Raises `UnknownNameError` for another name."""
     if name == HERE:
-        return _this_machine()
+        import psutil
+        import torch
+
+        gpu = device_kind() == "cuda"
+        memory = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().total
+        return _Here(HERE, 0.0, 0.0, float(memory), "measured")
     if name not in ACCELERATORS:
         raise UnknownNameError("accelerator", name, [*ACCELERATORS, HERE], "--accelerator")
     return ACCELERATORS[name]
@@ -58,19 +63,11 @@ class _Here(Accelerator):
     """The device of this machine; its peak is measured when it is first asked for."""
 
     def peak(self, precision: str) -> float:
-        return measured_peak(precision, _device_here())
+        return measured_peak(precision, device_kind())
 
 
-def _this_machine() -> Accelerator:
-    import psutil
-    import torch
-
-    if _device_here() == "cuda":
-        return _Here(HERE, 0.0, 0.0, float(torch.cuda.get_device_properties(0).total_memory), "measured")
-    return _Here(HERE, 0.0, 0.0, float(psutil.virtual_memory().total), "measured")
-
-
-def _device_here() -> str:
+def device_kind() -> str:
+    """The kind of device that trials use on this machine: `cpu` or `cuda`."""
     from xmcbench.engine.device import default_device
 
     return default_device().type

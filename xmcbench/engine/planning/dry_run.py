@@ -17,7 +17,7 @@ import scipy.sparse as sp
 import torch
 
 from xmcbench.engine import flops
-from xmcbench.engine.charging import Charging, StepCost
+from xmcbench.engine.charging import Charging, StepCost, batch_lengths
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses import Positives
 from xmcbench.engine.planning.probe import Probe
@@ -26,7 +26,7 @@ from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.shortlists import search_flops
-from xmcbench.engine.training.loop import Loop, Metrics, Position
+from xmcbench.engine.training.loop import Charge, Loop, Metrics, Position
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.run import derive_seed
@@ -68,7 +68,8 @@ class DryRun:
     """The predicted costs of a trial, its largest step, and the sampler with the state that it would hold."""
 
     ledger: Ledger
-    largest: Batch
+    largest: Batch  # of the step that encodes the most tokens
+    lengths_N: np.ndarray  # of all texts that this step encodes
     sampler: Sampler
     refreshed: bool  # whether the sampler looked at embeddings before some epoch
 
@@ -83,11 +84,14 @@ def dry_run(
     steps.begin()
     CountingLoop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
     assert steps.largest is not None
-    return DryRun(charging.ledger, steps.largest, steps.sampler, bool(steps.refresh_cost))
+    lengths_N = batch_lengths(steps.largest, work.query_lengths_N, steps.label_lengths_L)
+    return DryRun(charging.ledger, steps.largest, lengths_N, steps.sampler, bool(steps.refresh_cost))
 
 
 class CountingLoop(Loop):
     """The training loop; steps of an epoch that cost the same are charged at once."""
+
+    steps: CountedSteps
 
     def step(self, before: float) -> Metrics:
         ledger, names = self.charging.ledger, self.budget.spending()
@@ -95,7 +99,7 @@ class CountingLoop(Loop):
         metrics = super().step(before)
         if self.position.index and (more := self._more(spent)) > 0:
             with ledger.stage("train"):
-                self.charging.step(self.steps.gradients(self.position), more)
+                self.charging.step(self.steps.cost(self.position), more)
             self.advance(more)
         return metrics
 
@@ -116,6 +120,7 @@ class CountedSteps:
     def __init__(self, method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, seed: int) -> None:
         self.method, self.work, self.probe, self.charging = method, work, probe, charging
         self.sampler = method.sampler(work.train, derive_seed(seed, "sampler"))
+        self.label_lengths_L = work.label_lengths_L if method.encodes_labels else None
         self.largest: Batch | None = None
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
         self._changes = 0  # of the batches, by refreshes or by what the sampler added
@@ -178,14 +183,16 @@ class CountedSteps:
                 for name, count in self.refresh_cost.items():
                     setattr(ledger, name, getattr(ledger, name) + count)
 
-    def gradients(self, position: Position) -> StepCost:
+    def step(self, position: Position, charge: Charge) -> Metrics:
+        charge(self.cost(position))
+        return {}
+
+    def cost(self, position: Position) -> StepCost:
+        """The cost of the step at `position`."""
         last = position.index + 1 == self.num_batches(position.epoch)
         cost = self._last if last else self._mean
         assert cost is not None
         return cost
-
-    def update(self, fraction: float) -> Metrics:  # noqa: ARG002 (no weights, no learning rate)
-        return {}
 
     def _draw(self, epoch: int) -> None:
         """Draw some batches of the epoch, and count what they cost."""
@@ -208,9 +215,8 @@ class CountedSteps:
                 batch = replace(batch, label_ids=self.sampler.harder(batch, *vectors))
             looked = scored.flops * self._scale
         pairs = len(batch.query_ids) * len(batch.label_ids)
-        label_lengths_L = work.label_lengths_L if self.method.encodes_labels else None
         scoring = round(self.probe.flops_per_pair * pairs + looked)
-        cost = self.charging.step_cost(batch, work.query_lengths_N, label_lengths_L, scoring)
+        cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, scoring)
         if self.largest is None or cost.encoder_tokens > self._most_tokens:
             self.largest, self._most_tokens = batch, cost.encoder_tokens
         return cost

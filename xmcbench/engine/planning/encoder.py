@@ -105,26 +105,23 @@ def _random(config: EncoderConfig, vocabulary: int | None) -> Encoder:
     if config.name == STATIC:
         vectors_VH = torch.empty(vectors_shape(config, vocabulary or RANDOM_VOCABULARY))
         return StaticEncoder(config, no_tokenizer, vectors_VH)
-    transformer = _transformer(config.name, config.hidden_dropout, config.layers, vocabulary or TINY_VOCABULARY)
+    named = EncoderConfig(name=config.name, hidden_dropout=config.hidden_dropout, layers=config.layers)
+    transformer = _transformer(named, vocabulary or TINY_VOCABULARY)
     return TransformerEncoder(config, transformer, no_tokenizer, TransformerEncoder.own_modules(config))
 
 
 @lru_cache(maxsize=1)  # pooling and normalisation differ between the methods of a suite, transformers rarely
-def _transformer(name: str, hidden_dropout: float | None, layers: int | None, vocabulary: int) -> torch.nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        settings = _architecture(EncoderConfig(name=name, hidden_dropout=hidden_dropout, layers=layers), vocabulary)
-        return TransformerEncoder.transformer_of(settings)
-
-
-def _architecture(config: EncoderConfig, vocabulary: int) -> Any:
+def _transformer(config: EncoderConfig, vocabulary: int) -> torch.nn.Module:
     try:
-        return TransformerEncoder.architecture(config, vocabulary)
+        settings = TransformerEncoder.architecture(config, vocabulary)
     except XMCBenchError:
         if config.name not in KNOWN:
             raise
-    from transformers import AutoConfig
+        from transformers import AutoConfig
 
-    return AutoConfig.for_model(KNOWN[config.name])
+        settings = AutoConfig.for_model(KNOWN[config.name])
+    with torch.random.fork_rng(devices=[]):
+        return TransformerEncoder.transformer_of(settings)
 
 
 def _kept(encoder: Encoder, precision: Precision, texts: int, width: int) -> int:

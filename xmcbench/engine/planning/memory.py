@@ -14,16 +14,13 @@ import numpy as np
 
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import micro_batches
-from xmcbench.engine.charging import batch_lengths
-from xmcbench.engine.device import default_device
+from xmcbench.engine.contract import BLOCK
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
-from xmcbench.engine.model import BLOCK
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
 from xmcbench.engine.planning.workload import Workload
-from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.clustering import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
@@ -65,21 +62,6 @@ class Memory:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
-@dataclass(frozen=True)
-class LargestStep:
-    """The step of a trial that encodes the most tokens: its queries, the labels of its pool, all text lengths."""
-
-    queries: int
-    labels: int
-    lengths_N: np.ndarray
-
-    @classmethod
-    def of(cls, batch: Batch, work: Workload, method: EmbeddingMethod) -> LargestStep:
-        label_lengths_L = work.label_lengths_L if method.encodes_labels else None
-        lengths_N = batch_lengths(batch, work.query_lengths_N, label_lengths_L)
-        return cls(len(batch.query_ids), len(batch.label_ids), lengths_N)
-
-
 def memory(
     method: EmbeddingMethod,
     work: Workload,
@@ -91,16 +73,16 @@ def memory(
     limit: float,
 ) -> Memory:
     """The memory of one of `workers` on a device of the kind `cpu` or `cuda`, which may take `limit` bytes."""
-    step = LargestStep.of(run.largest, work, method)
+    queries, pool = len(run.largest.query_ids), len(run.largest.label_ids)
     parameters = encoder.parameters + probe.module_parameters
-    labels = step.labels / workers
-    texts = step.queries / workers + (labels if method.encodes_labels else 0)
+    labels = pool / workers
+    texts = queries / workers + (labels if method.encodes_labels else 0)
     # The loss sees all queries and the texts of this worker's labels; rows of tables have gradients of their own.
-    vectors = step.queries + (labels if method.encodes_labels else 0)
+    vectors = queries + (labels if method.encodes_labels else 0)
     tables = probe.tables.values()
-    at_once = max(1, CHUNK_SCORES[device] // max(1, step.queries))  # rows whose gradients are made in chunks
-    gradients = sum(_table_gradients(table, step.labels, work.train.num_labels, at_once) for table in tables) / workers
-    pairs = step.queries * labels * FLOAT
+    at_once = max(1, CHUNK_SCORES[device] // max(1, queries))  # rows whose gradients are made in chunks
+    gradients = sum(_table_gradients(table, pool, work.train.num_labels, at_once) for table in tables) / workers
+    pairs = queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
     held = Memory(
@@ -116,7 +98,7 @@ def memory(
         search=_search(work, encoder, probe, device),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
-    return replace(held, activations=_activations(method, encoder, step, workers, device, kept))
+    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept))
 
 
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
@@ -150,13 +132,12 @@ def _table_gradients(table: Table, pool: int, num_labels: int, at_once: int) -> 
 
 
 def _activations(
-    method: EmbeddingMethod, encoder: EncoderCosts, step: LargestStep, workers: int, device: str, kept: int
+    method: EmbeddingMethod, encoder: EncoderCosts, lengths_N: np.ndarray, device: str, kept: int
 ) -> float:
     """Activations of the micro-batches that fit into `kept` bytes, and of the largest that passes the encoder again.
 
     Where all fit on a CPU, as much as the largest is taken by its backward pass; a GPU's memory is reused in it.
     """
-    lengths_N = step.lengths_N[::workers]
     micros = micro_batches(lengths_N, method.config.micro_batch_on(device))
     each = [encoder.kept_bytes(len(group) * int(lengths_N[group].max()), len(group)) for group in micros]
     fitting = int(np.searchsorted(np.cumsum(each), kept, side="right"))  # longest texts first, as in training
@@ -211,8 +192,3 @@ def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) ->
     scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
     opened = 0 if device == "cuda" else (8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share
     return float((vectors + 2 * scores) * FLOAT + opened)
-
-
-def device_kind() -> str:
-    """The kind of device that trials use on this machine."""
-    return default_device().type

@@ -18,10 +18,10 @@ from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator
+from xmcbench.engine.planning.accelerators import HERE, UTILISATION, Accelerator, accelerator, device_kind
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import FLOAT, LargestStep, Memory, device_kind, memory
+from xmcbench.engine.planning.memory import FLOAT, Memory, memory
 from xmcbench.engine.planning.probe import Probe, observe
 from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload
 from xmcbench.engine.training.memory import kept_bytes
@@ -102,11 +102,10 @@ class Planner:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
-        step = LargestStep.of(run.largest, work, method)
         limit = _limit(trial, machine.accelerator)
         held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
-        activations = encoder.kept_bytes(float(step.lengths_N.sum()), len(step.lengths_N)) / workers
+        activations = encoder.kept_bytes(float(run.lengths_N.sum()), len(run.lengths_N)) / workers
         kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
         recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
@@ -121,7 +120,7 @@ class Planner:
             flops=ledger.flops,
             seconds=machine.seconds(operations, precision, workers),
             memory=held,
-            network=_network(step.queries * encoder.dimension, parameters, workers),
+            network=_network(len(run.largest.query_ids) * encoder.dimension, parameters, workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
             measured=work.measured,
             notes=(*notes, *_refused(trial, method, ledger), *_first_stage(trial, whole, method)),
@@ -247,19 +246,8 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
     )
 
 
-def predicted_too_large(trial: Trial, data: Path, cache_dir: Path, workers: int) -> str | None:
-    """Like `too_large`, for a trial on this machine. None also if the trial cannot be planned."""
-    plan = _plan_here(trial, data, cache_dir, workers)
-    return too_large(plan) if plan else None
-
-
-def predicted_too_long(trial: Trial, data: Path, cache_dir: Path, workers: int, timeout: float) -> str | None:
-    """Like `too_long`, for a trial on this machine. None also if the trial cannot be planned."""
-    plan = _plan_here(trial, data, cache_dir, workers)
-    return too_long(plan, timeout) if plan else None
-
-
-def _plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
+def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
+    """The plan of a trial on this machine; None if it cannot be planned."""
     try:
         return _planner_here(data, cache_dir).plan(trial, workers)
     except XMCBenchError:

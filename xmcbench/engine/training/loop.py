@@ -24,8 +24,11 @@ class Position:
     index: int = 0
 
 
+Charge = Callable[[StepCost], float]  # enters the cost of a step; returns the step's place on the schedule, in 0..1
+
+
 class Steps(Protocol):
-    """The parts of an optimiser step, real or counted."""
+    """The optimiser steps of a training, taken or counted."""
 
     def num_batches(self, epoch: int) -> int:
         """The number of steps in an epoch."""
@@ -33,11 +36,8 @@ class Steps(Protocol):
     def refresh(self, epoch: int) -> None:
         """Called before each epoch: the sampler may look at the embeddings of everything."""
 
-    def gradients(self, position: Position) -> StepCost:
-        """Embed the batch at `position`, compute its loss and all gradients; return what that costs."""
-
-    def update(self, fraction: float) -> Metrics:
-        """Apply the gradients, `fraction` of the budget being spent; return metrics of the step."""
+    def step(self, position: Position, charge: Charge) -> Metrics:
+        """Train on the batch at `position`: `charge` its cost, once, before the update; return metrics of the step."""
 
 
 class Loop:
@@ -70,12 +70,16 @@ class Loop:
 
     def step(self, before: float) -> Metrics:
         """Take a step, `before` of the budget being spent."""
-        ledger = self.charging.ledger
-        with ledger.between_checks(self.budget), ledger.stage("train"):
-            self.charging.step(self.steps.gradients(self.position))
+
+        def charge(cost: StepCost) -> float:
+            self.charging.step(cost)
             self.advance()
             # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
-            return self.steps.update((before + min(1.0, self.spent())) / 2)
+            return (before + min(1.0, self.spent())) / 2
+
+        ledger = self.charging.ledger
+        with ledger.between_checks(self.budget), ledger.stage("train"):
+            return self.steps.step(self.position, charge)
 
     def _refreshed(self, epoch: int) -> bool:
         """Refresh the sampler; whether training continues. Raises PassTooLargeError if no step was taken yet."""

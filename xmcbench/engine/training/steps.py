@@ -13,14 +13,13 @@ from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
-from xmcbench.engine.charging import StepCost
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.prefetch import Prefetch
 from xmcbench.engine.tables.touched_rows import TouchedRows
-from xmcbench.engine.training.batch_embedder import BatchEmbedder, EmbeddedBatch
+from xmcbench.engine.training.batch_embedder import BatchEmbedder
 from xmcbench.engine.training.contract import TrainedMethod
-from xmcbench.engine.training.loop import Metrics, Position
+from xmcbench.engine.training.loop import Charge, Metrics, Position
 from xmcbench.engine.training.schedule import warmup_linear
 from xmcbench.engine.training.update import Update
 from xmcbench.errors import XMCBenchError
@@ -44,7 +43,6 @@ class TrainingSteps:
         self.optimizers = Update(
             method.parameter_groups(), method.tables(), self.workers, method.config.clip_norm, words
         )
-        self._pending: tuple[EmbeddedBatch, Tensor, str] | None = None  # gradients to apply, the loss, the place
 
     def begin(self) -> None:
         """Give the method access to the encoder's embeddings before the first step. Computing them is charged."""
@@ -58,42 +56,33 @@ class TrainingSteps:
         with self.method.charging.counted_scoring("mine"):
             self.sampler.refresh(epoch, self._mining_embeddings())
 
-    def gradients(self, position: Position) -> StepCost:
-        method, seed, step = self.method, self.method.run.seed, self.method.run.ledger.steps
-        place = f"step {step}, epoch {position.epoch}, batch {position.index}"
+    def step(self, position: Position, charge: Charge) -> Metrics:
+        method, seed, number = self.method, self.method.run.seed, self.method.run.ledger.steps
+        place = f"step {number}, epoch {position.epoch}, batch {position.index}"
         method.encoder.train()
         method.modules.train()
         with counting() as scored:
             batch = self.batches.batch(position.epoch, position.index)
-            embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", step))
+            embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", number))
             # Every worker draws alike: what all workers do to the queries must agree.
-            torch.manual_seed(derive_seed(seed, "loss", step))
-            loss = self._loss(embedded)
+            torch.manual_seed(derive_seed(seed, "loss", number))
+            loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
+            loss.backward()  # type: ignore[no-untyped-call]
         embedded.backward()
-        self._pending = embedded, loss, place
         label_lengths_L = method.labels.lengths if method.encodes_labels else None
-        return method.charging.step_cost(embedded.whole, method.queries.lengths, label_lengths_L, scored.flops)
-
-    def update(self, fraction: float) -> Metrics:
-        method = self.method
-        assert self._pending is not None
-        (embedded, own, place), self._pending = self._pending, None
+        cost = method.charging.step_cost(embedded.whole, method.queries.lengths, label_lengths_L, scored.flops)
+        rate = warmup_linear(charge(cost), method.config.warmup)
         # All that the host asks the device in a step, at once: it waits until the gradients are there.
-        loss, norm = torch.stack([own, self.optimizers.gradient_norm()]).tolist()
-        _check_finite(loss, "loss", place)
+        whole = self.workers.sum(loss.detach().double())
+        value, norm = torch.stack([whole, self.optimizers.gradient_norm()]).tolist()
+        _check_finite(value, "loss", place)
         _check_finite(norm, "norm of the gradient", place)
-        self.optimizers.apply(warmup_linear(fraction, method.config.warmup), norm)
+        self.optimizers.apply(rate, norm)
         with torch.no_grad():
             if self.sampler.watches:
                 self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
             method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
-        return {"loss": loss, "gradient": norm}
-
-    def _loss(self, embedded: EmbeddedBatch) -> Tensor:
-        """The loss over all workers, float64, after its backward pass to the embeddings."""
-        own = self.method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-        own.backward()  # type: ignore[no-untyped-call]
-        return self.workers.sum(own.detach().double())
+        return {"loss": value, "gradient": norm}
 
     def _mining_embeddings(self) -> Embeddings:
         """The vectors of everything in which samplers look for neighbours, charged when asked for."""

@@ -23,10 +23,9 @@ from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import Registered
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
 from xmcbench.runs.conformance.second_process import Task, run_tasks
-from xmcbench.runs.conformance.tiny_data import NUM_LABELS, ODD, ONE_LABEL, ORDINARY
-from xmcbench.runs.conformance.tiny_trial import BUDGET, TinyTrial
+from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial
 from xmcbench.runs.file_guard import forbid_test_files
-from xmcbench.runs.repeated_predictions import Sample, differs
+from xmcbench.runs.predicting import Sample, ask, differs
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.plugin_code import code_files
@@ -53,12 +52,7 @@ class Fitted:
         """Predictions for the test queries [N, k]. Raises if they break the contract of `Predictions`."""
         texts, num_labels = list(self.trial.dataset.test.texts), len(self.trial.dataset.label_texts)
         k = min(k, num_labels)
-        found = self.method.predict(texts, k)
-        require(isinstance(found, Predictions), f"predict returned {type(found).__name__}")
-        require(
-            found.indices.shape == (len(texts), k),
-            f"predictions of shape {found.indices.shape}, expected (queries, k) = {(len(texts), k)}",
-        )
+        found = ask(self.method, texts, k)
         check_predictions(found, len(texts), num_labels)
         return found
 

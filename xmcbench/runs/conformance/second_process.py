@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from xmcbench.runs.conformance.rules import BrokenRuleError
 from xmcbench.runs.conformance.tiny_trial import TinyTrial
@@ -31,38 +31,8 @@ class Task:
     rank: int = 0
     size: int = 1
 
-    def as_json(self) -> str:
-        trial = self.trial
-        return json.dumps(
-            {
-                "trial": {
-                    "method": trial.method,
-                    "settings": dict(trial.settings),
-                    "folder": str(trial.folder),
-                    "dataset_name": trial.dataset_name,
-                    "seed": trial.seed,
-                    "name": trial.name,
-                },
-                "k": self.k,
-                "result": str(self.result),
-                "model": self.model and str(self.model),
-                "rank": self.rank,
-                "size": self.size,
-            }
-        )
 
-    @classmethod
-    def from_json(cls, text: str) -> Task:
-        content: dict[str, Any] = json.loads(text)
-        trial = content["trial"]
-        return cls(
-            TinyTrial(**{**trial, "folder": Path(trial["folder"])}),
-            content["k"],
-            Path(content["result"]),
-            content["model"] and Path(content["model"]),
-            content["rank"],
-            content["size"],
-        )
+TASK = TypeAdapter(Task)
 
 
 def run_tasks(tasks: Sequence[Task], environment: Mapping[str, str]) -> dict[str, Predictions]:
@@ -70,7 +40,11 @@ def run_tasks(tasks: Sequence[Task], environment: Mapping[str, str]) -> dict[str
     command = [sys.executable, "-P", "-m", "xmcbench.runs.conformance.second_process"]
     processes = [
         subprocess.Popen(
-            [*command, task.as_json()], env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, TASK.dump_json(task).decode()],
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for task in tasks
     ]
@@ -92,7 +66,7 @@ def run_tasks(tasks: Sequence[Task], environment: Mapping[str, str]) -> dict[str
 
 def main(text: str) -> None:
     """Carry out a task, and write its predictions."""
-    task = Task.from_json(text)
+    task = TASK.validate_json(text)
     texts = list(task.trial.dataset.test.texts)
     method = task.trial.build()
     if task.size > 1:

@@ -15,7 +15,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.runs.conformance.data_rules import DATASET_RULES, EVALUATOR_RULES, DatasetSubject, EvaluatorSubject
 from xmcbench.runs.conformance.outside_rules import TEACHER_RULES, TRACKER_RULES, TeacherSubject, TrackerSubject
 from xmcbench.runs.conformance.rules import Result, Rule, outcome
-from xmcbench.runs.conformance.tiny_data import ORDINARY, load_tiny
+from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 
 KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")
 

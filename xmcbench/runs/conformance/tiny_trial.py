@@ -1,4 +1,7 @@
-"""Fits a method on a tiny dataset: what a trial does, without its records."""
+"""Fits a method on a dataset of a few queries: an ordinary one, one with odd texts, or one with a single label.
+
+It is what a trial does without a trial's own checks, so that each broken rule is found by itself.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from xmcbench.data import Dataset
+from xmcbench.data import Dataset, load
+from xmcbench.data.importing.rows import Row
+from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.tiny_data import load_tiny
 from xmcbench.teachers.judge_factory import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import Budget
@@ -24,6 +28,65 @@ from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run, TrainingLog
 
 BUDGET = Budget(steps=3)
+ORDINARY, ODD, ONE_LABEL = "check-ordinary", "check-odd", "check-one-label"
+NUM_TRAIN, NUM_TEST, NUM_LABELS = 48, 24, 16
+SYLLABLES = [onset + vowel for onset in "bdfgklmnprst" for vowel in "aeiou"]
+LONG = "a very long text of many words " * 400
+ODD_TEXTS = ("", " ", LONG, "寒い冬の朝", "Ωμέγα и кириллица", "שלום عالم", "🙂🙂", "line\nbreak\tand tab", "!?")
+
+
+def load_tiny(name: str, data: Path, cache: Path) -> Dataset:
+    """The dataset `name`, written to the data folder first where it is not there."""
+    if not (data / name).exists():
+        data.mkdir(parents=True, exist_ok=True)
+        MAKERS[name](data / name)
+    return load(name, data, cache)
+
+
+def _words(count: int, seed: int) -> list[str]:
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(SYLLABLES, size=3)) for _ in range(count)]
+
+
+def _ordinary(folder: Path) -> None:
+    """Each label is a word; a query holds the words of its one to three labels, and others."""
+    labels, others = _words(NUM_LABELS, 0), _words(60, 1)
+    rng = np.random.default_rng(2)
+
+    def rows(count: int) -> list[Row]:
+        made = []
+        for _ in range(count):
+            keys = rng.choice(NUM_LABELS, size=rng.integers(1, 4), replace=False)
+            words = [labels[key] for key in keys] + list(rng.choice(others, size=4))
+            made.append(Row(" ".join(rng.permutation(words)), [str(key) for key in keys], "made"))
+        return made
+
+    _write(folder, rows(NUM_TRAIN), rows(NUM_TEST), {str(key): text for key, text in enumerate(labels)})
+
+
+def _odd(folder: Path) -> None:
+    """Odd, repeated and empty texts, queries without labels, labels without queries."""
+    texts = [*ODD_TEXTS, *ODD_TEXTS[:3], *(f"query {word}" for word in _words(12, 3))]
+    labels = {str(key): text for key, text in enumerate([*ODD_TEXTS[1:], "no query has this", "same", "same"])}
+    train = [Row(text, [] if place % 4 == 3 else [str(place % 6)], "made") for place, text in enumerate(texts)]
+    test = [Row(text, [] if place % 3 == 2 else [str(place % len(labels))], "made") for place, text in enumerate(texts)]
+    _write(folder, train, test, labels)
+
+
+def _one_label(folder: Path) -> None:
+    """One label for all queries."""
+    texts = [f"query {word}" for word in _words(12, 4)]
+    rows = [Row(text, ["0"], "made") for text in texts]
+    _write(folder, rows[:8], rows[8:], {"0": "the only label"})
+
+
+def _write(folder: Path, train: list[Row], test: list[Row], labels: Mapping[str, str]) -> None:
+    write_dataset(train, test, folder, source="made for checks", label_texts=dict(labels))
+    with (folder / "card.yaml").open("a", encoding="utf-8") as card:
+        card.write("max_length: 16\nmax_label_length: 8\n")
+
+
+MAKERS = {ORDINARY: _ordinary, ODD: _odd, ONE_LABEL: _one_label}
 
 
 @dataclass(frozen=True)

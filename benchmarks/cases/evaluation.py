@@ -1,0 +1,93 @@
+"""Evaluation: the default metrics against plain numpy, those of pyxclib against pyxclib, and all with intervals.
+
+Random predictions and truth; about every fifth true pair is among the predictions. The peer looks up a query at a time
+what is true, and computes the metrics from dense matrices. The sides have to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+
+import numpy as np
+import scipy.sparse as sp
+from peers import Places, Result
+from report import in_turns
+from scale import measure
+
+from xmcbench.evaluation.builtin import EVALUATORS
+from xmcbench.evaluation.evaluator import DEFAULT_METRICS, score
+from xmcbench.evaluation.metrics import find_hits
+from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.trial.predictions import Predictions
+
+FIVE = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in range(1, 6)]
+BY_NAME = {evaluator.name: evaluator for evaluator in EVALUATORS}
+REPEATS = 3
+
+
+def make(num_queries: int, num_labels: int, k: int = 100, true: int = 5) -> tuple[Predictions, sp.csr_array]:
+    """Ranked distinct labels and about `true` true labels a query, some of them predicted."""
+    rng = np.random.default_rng(0)
+    # Multiples of an odd step are distinct as long as step * k stays below the number of labels.
+    steps = rng.integers(1, max(2, num_labels // k), num_queries)[:, None]
+    first = rng.integers(0, num_labels, num_queries)[:, None]
+    indices = ((first + steps * np.arange(k)) % num_labels).astype(np.int32)
+    scores = np.tile(np.linspace(1, 0, k, dtype=np.float32), (num_queries, 1))
+    hits = indices[np.arange(num_queries)[:, None], rng.integers(0, k, (num_queries, max(1, true // 5)))]
+    labels = np.concatenate([hits, rng.integers(0, num_labels, (num_queries, true - hits.shape[1]))], axis=1)
+    rows = np.repeat(np.arange(num_queries), labels.shape[1])
+    truth = sp.csr_array((np.ones(labels.size, np.float32), (rows, labels.ravel())), (num_queries, num_labels))
+    truth.data[:] = 1.0  # a label drawn twice was summed
+    return Predictions(indices, scores), truth
+
+
+def plain_numpy(predictions: Predictions, truth: sp.csr_array, weights: np.ndarray) -> dict[str, float]:
+    """The default metrics, a query at a time and then as dense matrices."""
+    hits, best = np.zeros(predictions.indices.shape, dtype=bool), np.zeros((len(predictions), 5))
+    for row, labels in enumerate(predictions.indices):
+        true = truth.indices[truth.indptr[row] : truth.indptr[row + 1]]
+        hits[row] = np.isin(labels, true)
+        heaviest = np.sort(weights[true])[::-1][:5]
+        best[row, : len(heaviest)] = heaviest
+    num_true = np.maximum(np.diff(truth.indptr), 1)
+    metrics = {f"R@{k}": (hits[:, :k].sum(1) / num_true).mean() for k in (1, 3, 5, 10, 100)}
+    for k in (1, 3, 5):
+        discounts = 1 / np.log2(np.arange(2, k + 2))
+        ideal = np.cumsum(discounts)[np.minimum(num_true, k) - 1]
+        gains = hits[:, :k] * weights[predictions.indices[:, :k]]
+        metrics[f"P@{k}"] = hits[:, :k].mean()
+        metrics[f"nDCG@{k}"] = (hits[:, :k] @ discounts / ideal).mean()
+        metrics[f"PSP@{k}"] = gains.sum() / best[:, :k].sum()
+        metrics[f"PSnDCG@{k}"] = (gains @ discounts / ideal).sum() / (best[:, :k] @ discounts / ideal).sum()
+    return metrics
+
+
+def pyxclib(predictions: Predictions, truth: sp.csr_array, weights: np.ndarray) -> dict[str, float]:
+    """The metrics `FIVE` from the ranked labels, by pyxclib."""
+    from xclib.evaluation import xc_metrics
+
+    found = xc_metrics.Metrics(sp.csr_matrix(truth), weights).eval(predictions.indices[:, :5], K=5, sorted=True)
+    return dict(zip(FIVE, np.concatenate(found), strict=True))
+
+
+def results(places: Places) -> Iterator[Result]:
+    predictions, truth = make(*((2000, 3000) if places.quick else (100_000, 131_072)))
+    weights = inverse_propensity(truth, 0.55, 1.5)
+    peers: list[tuple[str, str, str, list[str], Callable[..., dict[str, float]], float]] = [
+        ("all metrics, 100k x 131k", "0.25 s", "plain numpy", list(DEFAULT_METRICS), plain_numpy, 1e-9)
+    ]
+    if find_spec("xclib"):
+        peers.append(("20 metrics, 100k x 131k", "1 x", "pyxclib", FIVE, pyxclib, 1e-6))
+    for what, wanted, peer, names, theirs, tolerance in peers:
+        cases: dict[str, Callable[[], dict[str, float]]] = {
+            "ours": lambda names=names: score(find_hits(predictions, truth, weights), names, BY_NAME),
+            "theirs": lambda theirs=theirs: theirs(predictions, truth, weights),
+        }
+        mine, its = (case() for case in cases.values())
+        np.testing.assert_allclose([its[name] for name in names], [mine[name] for name in names], rtol=tolerance)
+        seconds = in_turns(cases, REPEATS)
+        yield Result(what, seconds["ours"], "s", wanted, peer, seconds["theirs"])
+    dataset = "catalog-1k" if places.quick else "catalog-1300k"
+    taken = measure("score", dataset, places.out)["cpu seconds"]
+    yield Result("17 metrics with intervals, 780k x 1.3M", taken, "CPU s", "10 s")
