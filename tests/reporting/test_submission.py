@@ -94,6 +94,21 @@ def test_several_trials_are_handed_in_at_once_without_those_that_are_wrong(
     assert (code, "accepted before, in " in said, wrong) == (0, True, "")
 
 
+def test_with_more_metrics_a_trial_takes_the_place_of_the_accepted_one(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(bench, capsys, "ok")[0] == 0
+    places = ["--store", str(bench.root / "results"), "--data", str(bench.root / "data")]
+    with pytest.raises(SystemExit):
+        main(["rescore", "ok", "--metrics", "P@1,R@3", *places])
+    capsys.readouterr()
+    code, said, wrong = submit(bench, capsys, "ok")
+    assert (code, "metrics recomputed" in said, wrong) == (0, True, "")
+    (found,) = Store(bench.root / "accepted").records()
+    assert found.metrics.keys() == record.metrics.keys() | {"R@3"}
+    assert submit(bench, capsys, "--check")[0] == 0
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
