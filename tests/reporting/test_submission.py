@@ -100,12 +100,12 @@ def test_with_more_metrics_a_trial_takes_the_place_of_the_accepted_one(
     assert submit(bench, capsys, "ok")[0] == 0
     places = ["--store", str(bench.root / "results"), "--data", str(bench.root / "data")]
     with pytest.raises(SystemExit):
-        main(["rescore", "ok", "--metrics", "P@1,R@3", *places])
+        main(["rescore", "ok", "--metrics", "P@1,F1@2", *places])
     capsys.readouterr()
     code, said, wrong = submit(bench, capsys, "ok")
     assert (code, "metrics recomputed" in said, wrong) == (0, True, "")
     (found,) = Store(bench.root / "accepted").records()
-    assert found.metrics.keys() == record.metrics.keys() | {"R@3"}
+    assert found.metrics.keys() == record.metrics.keys() | {"F1@2"}
     assert submit(bench, capsys, "--check")[0] == 0
 
 
