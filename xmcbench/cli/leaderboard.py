@@ -65,7 +65,7 @@ def leaderboard(
     if bib is not None:
         _write_text(reporting.bibliography(board.table, board.published), bib)
     if text:
-        _write_text(reporting.render(board.table, format, width()), output)
+        _write_text(str(board) if format == "table" else reporting.render(board.table, format, width()), output)
     else:
         _write_folder(board, format, output, data)
 

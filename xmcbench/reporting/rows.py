@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.curated import NamedMethod, methods
-from xmcbench.reporting.numbers import Value, format_value
+from xmcbench.reporting.numbers import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Status
 
@@ -155,6 +155,18 @@ def budget_text(budget: dict[str, float]) -> str:
     if not budget:
         return "unknown"
     return ", ".join(f"{limit:,.10g} {name.replace('_', ' ')}" for name, limit in budget.items())
+
+
+def short_budget(budget: Mapping[str, float]) -> str:
+    """A budget in few letters.
+
+    >>> short_budget({"flops": 2.5e12, "epochs": 10})
+    '2.5T operations, 10 epochs'
+    """
+    names = {"flops": "operations", "encoder_tokens": "tokens"}
+    return ", ".join(
+        f"{short_number(limit)} {names.get(name, name.replace('_', ' '))}" for name, limit in budget.items()
+    )
 
 
 def column_name(word: str) -> str | None:

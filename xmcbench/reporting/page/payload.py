@@ -12,10 +12,9 @@ from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
 from xmcbench.reporting.curated import Findings, methods
 from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.notes import CLAIM, notes_of
-from xmcbench.reporting.numbers import short_number
 from xmcbench.reporting.page.settings import Samples, half_widths, settings
 from xmcbench.reporting.ranked_groups import every_printed
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
@@ -193,18 +192,6 @@ def _samples(group: Group, records: Mapping[str, Record], resampled: Resampled) 
         if own:
             found[at] = own
     return found
-
-
-def short_budget(budget: Mapping[str, float]) -> str:
-    """A budget in few letters.
-
-    >>> short_budget({"flops": 2.5e12, "epochs": 10})
-    '2.5T operations, 10 epochs'
-    """
-    names = {"flops": "operations", "encoder_tokens": "tokens"}
-    return ", ".join(
-        f"{short_number(limit)} {names.get(name, name.replace('_', ' '))}" for name, limit in budget.items()
-    )
 
 
 def _stripped(cells: list[Any]) -> list[Any]:
