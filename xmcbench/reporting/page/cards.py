@@ -20,6 +20,7 @@ class Card:
 
     name: str
     made: bool
+    folded: bool  # papers alone have results on it
     rows: tuple[tuple[str, str], ...]
 
 
@@ -27,8 +28,8 @@ def cards(board: Leaderboard) -> list[Card]:
     """A card for each dataset of the board: those with measured rows first, real ones before made ones."""
     measured = {group.dataset for group in board.groups if group.source == "measured"}
     names = sorted({group.dataset for group in board.groups})
-    found = [Card(name, dataset_facts(name).made, tuple(_rows(name, board))) for name in names]
-    return sorted(found, key=lambda card: (card.name not in measured, card.made, card.name))
+    found = [Card(name, dataset_facts(name).made, name not in measured, tuple(_rows(name, board))) for name in names]
+    return sorted(found, key=lambda card: (card.folded, card.made, card.name))
 
 
 def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:

@@ -79,7 +79,7 @@ def bars(claim: Claim) -> list[Bar]:
 
 def place(points: float) -> float:
     """The place of a difference on the axis of claims."""
-    return FOREST / 2 * (1 + asinh(max(-FAR, min(FAR, points))) / asinh(FAR) * 0.97)
+    return FOREST / 2 * (1 + asinh(max(-FAR, min(FAR, points))) / asinh(FAR) * 0.94)
 
 
 def ticks() -> Sequence[tuple[int, float]]:

@@ -156,8 +156,8 @@ function linkCell(row) {
     if (others.length) cell.append(element("span", { class: "sign", "aria-hidden": "true", "data-tip": row.source }, `+${others.length}`), hidden(`, also ${others.join("; ")}`));
   }
   row.keys.forEach((key, at) => {
-    const label = row.keys.length > 1 ? `record ${at + 1}` : "record";
-    cell.append(element("a", { href: `records/${encodeURIComponent(key)}.html`, "data-tip": `trial ${key}` }, label));
+    const label = at ? String(at + 1) : "record";
+    cell.append(element("a", { href: `records/${encodeURIComponent(key)}.html`, "aria-label": at ? `record ${at + 1}` : "record", "data-tip": `trial ${key}` }, label));
   });
   return cell;
 }
