@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
 from pathlib import Path
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from xmcbench.trial.store import Store
 
 Names = str | Sequence[str]
-BEST = 5  # rows of each dataset that are shown where no dataset and no method is chosen
 
 
 class _Printed:
@@ -53,6 +52,7 @@ class Board(_Printed):
     table: Leaderboard
     measured: Archive
     published: tuple[reporting.PublishedRow, ...] = ()
+    short: bool = False  # whether it prints a line for each table
 
     @property
     def groups(self) -> tuple[reporting.Group, ...]:
@@ -60,7 +60,7 @@ class Board(_Printed):
         return self.table.groups
 
     def __str__(self) -> str:
-        return reporting.render(self.table, "table", width())
+        return (reporting.summary if self.short else reporting.render)(self.table, width=width())
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""
@@ -185,8 +185,9 @@ def leaderboard(
 ) -> Board:
     """Published results and measured ones, those of the user's store among them, best first.
 
-    Where no dataset, method or variants are asked for, the best rows of each of the user's datasets, or of all; `whole`
-    gives every row. `paper` leaves out what a table in a paper has no place for. The other arguments are the options of
+    Where no dataset, method, variants or number of rows are asked for, it has the user's datasets; if there are none,
+    all, and prints a line for each table, unless `whole` asks for every row. `paper` leaves out what a table in a paper
+    has no place for. The other arguments are the options of
     `xmcbench leaderboard`. Raises `UnknownNameError` for a name that no row has.
     """
     store = Path(store)
@@ -194,7 +195,7 @@ def leaderboard(
     published = tuple(reporting.published_rows(*map(Path, rows))) if source in ("all", "published") else ()
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
-    overview = not (whole or dataset or method or variants)
+    overview = not (whole or dataset or method or variants or top)
     if overview and (own := measured.datasets(store)):
         overview, measured = False, measured.of(own)
         published = tuple(row for row in published if row.dataset in own)
@@ -208,11 +209,11 @@ def leaderboard(
         columns=_names(columns),
         sort=sort,
         group_by=group_by,
-        top=BEST if top is None and overview else top,
+        top=top,
         variants=variants,
         paper=paper,
     )
-    return _board(measured, published, view, Path(data))
+    return replace(_board(measured, published, view, Path(data)), short=overview)
 
 
 def score(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 SHOWN = 200  # characters of a value in a message
-LISTED = 20  # known names in a message
+LISTED = 20  # known names in a message; of more, the nearest ones
 
 
 class XMCBenchError(Exception):
@@ -23,7 +23,7 @@ class UnknownNameError(XMCBenchError):
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)``, or some of the known names where none is similar.
+    """Return `` (did you mean 'x'?)``; where none is similar the known names, or of many the nearest.
 
     >>> suggest("dexm", ["dexml", "tfidf-nn"])
     " (did you mean 'dexml'?)"
@@ -32,8 +32,10 @@ def suggest(name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, names, n=3, cutoff=0.55) if len(name) <= SHOWN else []
     if near:
         return f" (did you mean {' or '.join(repr(n) for n in near)}?)"
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return f" (known: {', '.join(names[:LISTED])}{more})" if names else ""
+    if len(names) > LISTED:
+        nearest = difflib.get_close_matches(name[:SHOWN], names, n=3, cutoff=0.0)
+        return f" (nearest of {len(names)}: {', '.join(map(repr, nearest))})"
+    return f" (known: {', '.join(names)})" if names else ""
 
 
 def text_of(problem: BaseException) -> str:

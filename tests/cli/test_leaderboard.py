@@ -92,6 +92,7 @@ def test_csv_holds_every_recorded_figure_to_the_last_digit(store: Path) -> None:
         (["--metrics", "P@x"], r"unknown metric 'P@x' \(did you mean 'P@1'\?\)"),
         (["--sort", "r@50"], "did you mean 'R@50'"),
         (["--dataset", "three"], "unknown dataset 'three'"),
+        (["--method", "nosuch", "--source", "published"], r"unknown method 'nosuch' \(nearest of \d+: '\w+"),
     ],
 )
 def test_a_name_that_no_record_has_is_an_error(store: Path, options: list[str], message: str) -> None:
@@ -99,11 +100,15 @@ def test_a_name_that_no_record_has_is_an_error(store: Path, options: list[str], 
         run("--store", store, *options)
 
 
-def test_without_records_papers_are_shown_the_best_of_each_dataset(tmp_path: Path) -> None:
+def test_without_records_each_table_of_the_papers_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     text = run("--store", tmp_path / "nowhere")
-    assert "lf-amazontitles-1.3m, published" in text
-    assert "eurlex-4k-lmtx, zero-shot, published, protocol: 500 samples" in text
-    assert "further rows are not shown (--top)." in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "lf-amazontitles-1.3m published 26 PRIME P@1 59.62" in lines
+    assert len(lines) < 60
+    assert "lf-amazontitles-1.3m, published" in run("--store", tmp_path / "nowhere", "--top", 1)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert all(len(line) <= 80 for line in run("--store", tmp_path / "nowhere").splitlines())
     with pytest.raises(XMCBenchError, match="no records yet") as problem:
         run("--store", tmp_path, "--source", "measured")
     assert str(tmp_path) in str(problem.value)
@@ -120,7 +125,7 @@ def test_what_was_handed_in_stands_beside_ones_own_of_the_same_dataset(store: Pa
     text = run("--store", store / "nowhere")
     assert "theirs" in text
     assert "elsewhere" in text
-    assert "lf-amazontitles-1.3m, published" in text
+    assert "lf-amazontitles-1.3m" in text
 
 
 def test_all_shows_every_printed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

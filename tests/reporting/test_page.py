@@ -4,19 +4,27 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from io import StringIO
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from xmcbench.reporting import View, leaderboard, published_rows
+from xmcbench.evaluation.significance import difference, samples
+from xmcbench.reporting import Leaderboard, View, leaderboard, published_rows
+from xmcbench.reporting.curated import Findings, methods
+from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.page import write_page
+from xmcbench.reporting.page.payload import payload
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record
 
 from .browser import Visit, browser
 from .leaderboards import HOSTILE, METRICS, analysed, board, claims, many
+from .made import record
 
 STEPS, TOKENS = "1,000 steps", "5,000 encoder tokens"
 
@@ -132,7 +140,7 @@ def test_text_of_a_record_is_text(visit: Visit) -> None:
     assert page.locator("#tables script, #tables img").count() == 0
     assert page.locator("script").count() == 2  # the data and the page's own
     links = page.locator("#tables a").evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
-    outside = {link for link in links if not link.startswith(("records/", "#claim-"))}
+    outside = {link for link in links if not link.startswith(("records/", "claims.html#claim-"))}
     assert outside == {"https://example.org/paper"}
 
 
@@ -159,13 +167,16 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
     points = page.locator("#cost circle title").all_text_contents()
     scored = {label: r for label, r in expected.items() if r.metrics and r.spent["encoder_tokens"]}
     assert len(points) == len(scored)
-    for label, record in scored.items():
-        assert any(text.startswith(f"{label}: P@1 {100 * record.metrics['P@1']:.2f}, ") for text in points)
+    for label, own in scored.items():
+        called = methods().of(label, "dexml").call(label)
+        assert any(text.startswith(f"{called}: P@1 {100 * own.metrics['P@1']:.2f}, ") for text in points)
     names = page.locator("#cost .label").all_text_contents()
-    assert names[0] == "method-0", "the cheapest is the best"
+    assert names[0] == "DEXML (method-0)", "the cheapest is the best"
     assert len(names) == len(scored), "few points all have their names"
+    assert page.locator("#cost .error").count() == 6, "each interval is drawn"
     assert page.locator("#curve polyline").count() == 6
-    assert page.locator("#deciles rect").count() == 7 * 10
+    assert page.locator("#deciles polyline").count() == 7
+    assert page.locator("#deciles circle").count() == 7 * 10
     choice(page, "Dataset").select_option("other-set")
     assert page.locator("figure:visible").count() == 0  # one row has no cost to compare
 
@@ -175,10 +186,8 @@ def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: 
     page.go_back()
     page.locator("#view").wait_for(state="hidden")
     headings = page.locator("#overview h2").all_inner_texts()
-    assert headings == ["Measured results", "Published results", "Claims of the papers"]
-    cell = page.locator("#overview tr", has_text="method-0").first.locator("td").first
-    assert cell.inner_text().startswith("90.00")
-    page.locator("#overview").get_by_role("link", name="zoo").click()
+    assert headings == ["Measured results", "Published results", "Datasets"]
+    page.locator("#first-matrix").get_by_role("link", name="zoo", exact=True).click()
     page.get_by_role("heading", name="zoo", exact=True).wait_for()
     page.goto(f"{visit.uri}#dataset=nowhere")
     page.get_by_role("alert").filter(has_text="No dataset is called “nowhere”").wait_for()
@@ -187,7 +196,87 @@ def test_the_page_opens_on_an_overview_and_the_back_button_returns_to_it(visit: 
     page.get_by_role("heading", name="made", exact=True).wait_for()
 
 
-def test_a_claim_links_from_its_row_to_its_trials_and_scale(visit: Visit, records: dict[str, Record]) -> None:
+def compared() -> tuple[Leaderboard, dict[str, Record], Resampled]:
+    """Two budgets of a dataset: methods with listed and unlisted labels, tuned and not, and their resamples."""
+    rng = np.random.default_rng(0)
+    rows = {"dexml-hard": 0.6, "hard-10": 0.7, "prime": 0.5, "ngame": 0.59}
+    found = [
+        record(label, p1, method=label.partition("-")[0].replace("hard", "dexml"), budget=Budget(steps=steps))
+        for steps in (1000, 9000)
+        for label, p1 in rows.items()
+        if steps == 1000 or label != "ngame"
+    ]
+    noise = {own.key: rng.normal(scale=0.01, size=200) for own in found}
+
+    def resampled(key: str, metrics: Sequence[str]) -> dict[str, np.ndarray]:
+        metric = by_key[key].metrics
+        return {name: metric[name] + noise[key] for name in metrics if name in metric}
+
+    by_key = {own.key: own for own in found}
+    return leaderboard(found, (), View(), resampled), by_key, resampled
+
+
+def test_the_overview_has_each_method_once_at_one_budget_and_its_variants_folded(chromium: Any, tmp_path: Path) -> None:
+    board, by_key, resampled = compared()
+    write_page(board, by_key, tmp_path, resampled=resampled)
+    visit = Visit(chromium, tmp_path / "index.html")
+    page = visit.page
+
+    def shown() -> list[list[str]]:
+        rows = page.locator("#first-matrix tbody tr").all()
+        return [[" ".join(cell.inner_text().split()) for cell in row.locator("th, td").all()] for row in rows]
+
+    assert [row[0] for row in shown()] == ["DEXML+1", "NGAME", "PRIME"], (
+        "the best variant does not stand for its method"
+    )
+    assert page.locator("#first-matrix td.best").inner_text().startswith("60.00")
+    page.get_by_role("button", name="1 variants of DEXML").press("Enter")
+    assert [row[0] for row in shown()] == ["DEXML+1", "DEXML (hard-10)", "NGAME", "PRIME"]
+    page.get_by_role("combobox", name="Budget of made").select_option("9k steps")
+    assert [row[0] for row in shown()] == ["DEXML+1", "DEXML (hard-10)", "PRIME"], "rows of one budget alone"
+    page.get_by_role("searchbox", name="Search methods").fill("pri")
+    assert [row[0] for row in shown()] == ["PRIME"]
+    assert visit.problems == []
+    visit.context.close()
+
+
+def test_ticked_rows_are_compared_in_pairs(chromium: Any, tmp_path: Path) -> None:
+    board, by_key, resampled = compared()
+    write_page(board, by_key, tmp_path, resampled=resampled)
+    visit = Visit(chromium, tmp_path / "index.html")
+    page = visit.page
+    choice(page, "Dataset").select_option("made")
+    table = page.locator("#tables table").first
+    table.get_by_role("checkbox", name="Compare hard-10").check()
+    assert page.locator("#comparison").is_hidden()
+    table.get_by_role("checkbox", name="Compare ngame").check()
+    first, second = (
+        next(own for own in by_key.values() if (own.trial.label, own.trial.budget.steps) == (label, 1000))
+        for label in ("hard-10", "ngame")
+    )
+    both = [samples([own], [resampled(own.key, ["P@1"])])["P@1"] for own in (first, second)]
+    low, high = difference(both[1], both[0]).interval
+    expected = f"−11.00 ± {50 * (high - low):.2f}"
+    cell = page.locator("#comparison tbody tr").last.locator("td small").first
+    assert cell.inner_text() == expected
+    assert cell.get_attribute("class") == "clear"
+    page.get_by_role("button", name="Clear").click()
+    assert page.locator("#comparison").is_hidden()
+    visit.context.close()
+
+
+def test_half_widths_are_those_of_every_pair() -> None:
+    board, by_key, resampled = compared()
+    group = payload(board, by_key, {}, resampled)["groups"][0]
+    keys = [board.groups[0].rows[at].keys[0] for at in group["compared"]]
+    own = [samples([by_key[key]], [resampled(key, ["P@1"])])["P@1"] for key in keys]
+    expected = [difference(one, other).interval for one, other in combinations(own, 2)]
+    assert group["halves"]["P@1"] == [round(5000 * (high - low)) for low, high in expected]
+
+
+def test_claims_have_a_page_with_a_forest_plot_and_links_to_trials_and_scale(
+    visit: Visit, records: dict[str, Record]
+) -> None:
     page = visit.page
     mark = page.get_by_role("link", name="DEXML wins (dexml Table 1): seen here (made, 9 labels, nano, 2 epochs)")
     assert mark.inner_text() == "○"
@@ -195,11 +284,89 @@ def test_a_claim_links_from_its_row_to_its_trials_and_scale(visit: Visit, record
     claim = page.locator("#claim-dexml-wins")
     claim.wait_for()
     assert "seen here made, 9 labels, nano, 2 epochs P@1 +2.00 (+1.00 to +3.00)" in " ".join(claim.inner_text().split())
-    about = page.locator("#overview section").last.inner_text()
+    about = " ".join(page.locator("main > .about").inner_text().split())
     assert "1 claims in 1 attempts: 1 seen." in about
     assert "1 questions of our own: 1 undecided" in about
     links = [link.get_attribute("href") for link in claim.get_by_role("link").all()]
     assert links == [f"records/{key}.html" for key in list(records)[:2]]
+    low, middle, high = (
+        float(page.locator(f".forest {part}").first.get_attribute(name))
+        for part, name in ((".whisker", "x1"), ("circle", "cx"), (".whisker", "x2"))
+    )
+    assert (
+        page.locator(".forest .zero").first.evaluate("(line) => Number(line.getAttribute('x1'))") < low < middle < high
+    )
+    page.goto(visit.uri)
+    visit.requests[:] = visit.requests[:1]
+
+
+def test_a_record_says_first_what_people_ask_and_has_commands_to_copy(
+    chromium: Any, site: Path, records: dict[str, Record]
+) -> None:
+    key = next(key for key, own in records.items() if own.trial.label == "method-1")
+    visit = Visit(chromium, site / "records" / f"{key}.html")
+    page = visit.page
+    assert page.locator("main h2").all_inner_texts() == [
+        "Metrics",
+        "Curve",
+        "Settings",
+        "Cost",
+        "Provenance",
+        "Run it again",
+    ]
+    values = {
+        row.locator("th").inner_text(): row.locator("td").first.inner_text()
+        for row in page.locator(".narrow tbody tr").all()
+    }
+    assert values == {name: f"{100 * value:.2f}" for name, value in records[key].metrics.items()}
+    assert not page.locator("details").evaluate("(details) => details.open")
+    page.get_by_role("button", name="Copy the suite").click()
+    page.locator("#done").filter(has_text="Suite").wait_for()
+    assert page.locator(".curve circle").count() == 2
+    assert visit.problems == []
+    visit.context.close()
+
+
+def test_tooltips_open_by_keyboard(visit: Visit) -> None:
+    page = visit.page
+    page.locator("#tables").get_by_role("button", name="tokens").first.focus()
+    assert page.locator(".tip").inner_text() == "real tokens encoded, mining included"
+    page.keyboard.press("Escape")
+    assert page.locator(".tip").is_hidden()
+
+
+def test_what_was_found_is_a_chart_of_the_suites_recommended_rows(
+    chromium: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records, table = board()
+    write_page(table, records, tmp_path / "without")
+    assert 'id="found"' not in (tmp_path / "without/index.html").read_text(), "no record of the suite"
+    found = Findings(dataset="made", suite="tests", metric="P@1", sentences=("First <b>.", "Second.", "Third."))
+    monkeypatch.setattr("xmcbench.reporting.page.site.findings", lambda: found)
+    ngame = {
+        own.key: own
+        for own in (record("ngame", method="ngame", curve=[{"fraction": f, "P@1": f / 2} for f in (0.5, 1.0)]),)
+    }
+    records |= ngame
+    write_page(leaderboard(records.values(), (), View()), records, tmp_path / "with")
+    visit = Visit(chromium, tmp_path / "with/index.html")
+    assert visit.page.locator("#found p").all_inner_texts()[:3] == list(found.sentences)
+    assert visit.page.locator("#found polyline").count() == 1, "one row of a method, if it has a curve"
+    assert visit.page.locator("#found .label").all_text_contents() == ["NGAME"]
+    visit.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 800, 1400])
+def test_the_first_row_is_visible_at_once(chromium: Any, tmp_path: Path, width: int) -> None:
+    table, by_key, resampled = compared()
+    write_page(table, by_key, tmp_path, resampled=resampled)
+    visit = Visit(chromium, tmp_path / "index.html", viewport={"width": width, "height": 844})
+    for where in ("#first-matrix tbody tr", "#tables tbody tr"):
+        box = visit.page.locator(where).first.bounding_box()
+        assert box["y"] + box["height"] < 844
+        choice(visit.page, "Dataset").select_option("made")
+    assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+    visit.context.close()
 
 
 def test_what_is_shown_is_downloaded(visit: Visit) -> None:

@@ -23,9 +23,8 @@ def test_a_row_of_which_a_paper_prints_the_like_shows_the_difference() -> None:
     (group,) = data["groups"]
     at = group["columns"].index("against")
     assert "against" in group["shown"]
-    assert group["rows"][0]["texts"][at] == "-1.23 (dexml Table 1)"
-    assert group["rows"][0]["values"][at] == -0.0123
-    assert {row["values"][at] for row in group["rows"][1:]} == {None}
+    assert group["rows"][0]["cells"][at] == ["-1.23 (dexml Table 1)", -0.0123]
+    assert {"".join(row["cells"][at : at + 1]) for row in group["rows"][1:]} == {""}
     assert "against" not in payload(table, {}, {})["groups"][0]["columns"]
 
 
@@ -41,7 +40,7 @@ def test_nothing_of_a_record_can_end_the_element_it_stands_in(tmp_path: Path) ->
     assert page.count("<script") == 2
     for path in paths[2:]:
         text = path.read_text()
-        assert "<script" not in text
+        assert text.count("<script") == 1  # the one that copies
         assert "<img" not in text
         assert any(label in unescape(text) for label in (HOSTILE, "method-", "fails"))
 
@@ -61,7 +60,8 @@ def test_the_policy_allows_the_scripts_by_their_hashes_and_nothing_else(tmp_path
         assert {policy[name] for name in ("default-src", "base-uri", "form-action")} == {"'none'"}
     assert re.fullmatch(r"'sha256-\S{44}'", first["script-src"])
     assert re.fullmatch(r"'sha256-\S{44}'", first["style-src"])
-    assert {policy["script-src"] for policy in others} == {"'none'"}
+    (copying,) = {policy["script-src"] for policy in others}
+    assert re.fullmatch(r"'sha256-\S{44}'", copying)
 
 
 def test_the_same_leaderboard_is_the_same_page(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 import sys
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
@@ -54,9 +55,26 @@ def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert all(f"method-{i}" in paths["made-1000-steps-curve"] for i in range(3))
 
 
+def test_colours_are_those_of_the_page() -> None:
+    style = files("xmcbench.reporting.page").joinpath("page.css").read_text(encoding="utf-8").split("@media")[0]
+    assert re.findall(r"--c\d: (#\w+);", style) == list(canvas.COLOURS)
+
+
+def test_the_front_is_of_what_nothing_beats() -> None:
+    places = [(1.0, 10.0), (2.0, 9.0), (2.0, 30.0), (3.0, 30.0), (4.0, 40.0)]
+    points = [of_tables.Point("measured", "", 0, x, y, (0.0, 0.0)) for x, y in places]
+    front = of_tables._front(points)
+    assert [(point.x, point.y) for point in front] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
+    for point in points:
+        beaten = any(
+            (other.x <= point.x and other.y > point.y) or (other.x < point.x and other.y >= point.y) for other in points
+        )
+        assert (point in front) == (not beaten)
+
+
 def test_formulas_and_markup_in_names_are_drawn_as_they_are(tmp_path: Path) -> None:
     label = f"$x^$ \\frac {HOSTILE}"
-    found = record(label, curve=[{"encoder_tokens": 1.0, "P@1": 0.5}])
+    found = record(label, curve=[{"encoder_tokens": at, "P@1": 0.5} for at in (1.0, 2.0)])
     table = leaderboard([found, record("other", config={"x": 1})], (), View())
     paths = write_figures(table, {found.key: found}, tmp_path, "png", analysed({found.key: found}))
     assert len(paths) == 4

@@ -65,7 +65,7 @@ def leaderboard(
     if bib is not None:
         _write_text(reporting.bibliography(board.table, board.published), bib)
     if text:
-        _write_text(reporting.render(board.table, format, width()), output)
+        _write_text(str(board) if format == "table" else reporting.render(board.table, format, width()), output)
     else:
         _write_folder(board, format, output, data)
 
@@ -95,7 +95,8 @@ def _write_folder(board: Board, format: str, output: Path | None, data: Path) ->
 
         bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
         claims = reporting.read_claims()
-        written = write_page(board.table, records, output or Path("leaderboard-site"), analyses, claims, bibtex)
+        folder = output or Path("leaderboard-site")
+        written = write_page(board.table, records, folder, analyses, claims, bibtex, board.measured.resampled)
     else:
         from xmcbench.reporting.plots import write_figures
 

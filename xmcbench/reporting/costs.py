@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
+from math import sqrt
+from statistics import fmean, stdev
 
 from xmcbench.reporting.published import count_devices
 from xmcbench.reporting.rows import Row
@@ -52,12 +54,31 @@ def share_spent(record: Record) -> float:
     return max((float(record.spent.get(name, 0.0)) / limit for name, limit in limits), default=0.0)
 
 
-def curves(rows: Iterable[Row], records: Mapping[str, Record]) -> dict[str, tuple[str, list[dict[str, float]]]]:
-    """Quality along the budget, by key of a trial: what to call the trial, and the points of its record's curve."""
-    points = {}
-    for row in rows:
-        for key, seed in zip(row.keys, row.seeds, strict=True):
-            if key in records and records[key].curve:
-                name = row.label if len(row.keys) == 1 else f"{row.label} seed {seed}"
-                points[key] = (name, records[key].curve)
-    return points
+def mean_curve(records: Sequence[Record]) -> dict[str, list[float]]:
+    """Quality along the budget, mean over the seeds of a row: values by what was spent, in per cent by metric.
+
+    `METRIC ±` is half the 95 % interval over seeds, where there are several. It ends where the first seed ended; empty
+    where a seed has no curve.
+    """
+    points = list(zip(*(record.curve for record in records), strict=False))
+    if not points:
+        return {}
+    known = [name for name in points[0][0] if all(name in own for point in points for own in point)]
+    found: dict[str, list[float]] = {}
+    for name in known:
+        values = [[own[name] for own in point] for point in points]
+        if name in (*CURVE_COSTS, "fraction"):
+            found[name] = [float(f"{fmean(own):.4g}") for own in values]
+        else:
+            found[name] = [round(100 * fmean(own), 2) for own in values]
+            if len(records) > 1:
+                found[f"{name} ±"] = [round(100 * _half_width(own), 2) for own in values]
+    return found
+
+
+def _half_width(values: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of `values`."""
+    from xmcbench.evaluation.significance import Estimate  # scipy
+
+    own = Estimate(0.0, 0.0, stdev(values) / sqrt(len(values)), len(values) - 1.0)
+    return own.interval[1]

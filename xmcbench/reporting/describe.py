@@ -27,6 +27,18 @@ KINDS: Mapping[str, Kind] = {
     "device_seconds": "seconds",
     "memory_bytes": "bytes",
 }
+NOTHING = ("null", "none", "false")
+ASKED = (
+    "epochs",
+    "steps",
+    "queries",
+    "encoder_tokens",
+    "flops",
+    "device_seconds",
+    "peak_bytes",
+    "model_bytes",
+    "predicted_queries",
+)
 
 
 @dataclass(frozen=True)
@@ -59,6 +71,54 @@ def describe(record: Record, store: Path | None = None) -> tuple[Section, ...]:
         Section(section.title, tuple((name, printable(text)) for name, text in section.rows)) for section in sections
     )
     return tuple(section for section in clean if section.rows)
+
+
+def summary(record: Record) -> str:
+    """What the record is of, in a line."""
+    trial = record.trial
+    first = next(iter(record.metrics), "")
+    found = f"{first} {100 * record.metrics[first]:.2f}" if first else str(record.status)
+    text = f"{found}, seed {trial.seed}, budget {budget_text(trial.budget.limits())}, suite {record.suite}"
+    return printable(text + (f", {record.ended[:10]}" if record.ended else ""))
+
+
+def for_people(record: Record) -> tuple[Section, ...]:
+    """What people ask of a record first: its metrics, settings, cost and origin, without what was left at nothing."""
+    spent, provenance = record.spent, record.provenance
+    shown = {name: spent[name] for name in ASKED if spent.get(name)}
+    stages = {
+        f"seconds to {stage}": seconds for stage, seconds in spent.get("stage_seconds", {}).items() if seconds >= 0.05
+    }
+    git, versions = provenance.get("git") or {}, provenance.get("versions") or {}
+    origin = {
+        "ended": record.ended,
+        "code": f"{git.get('commit', '')[:12]}{' with uncommitted changes' if git.get('dirty') else ''}",
+        "hardware": provenance.get("gpu") or provenance.get("cpu"),
+        "cores": provenance.get("cores_usable"),
+        "versions": ", ".join(f"{name} {version}" for name, version in versions.items()),
+        "checkpoint chosen on": record.selection_split,
+        "settings chosen by": "tuning" if record.chosen else "the suite",
+    }
+    sections = (
+        Section("Problem", ((record.failure.type, record.failure.message),) if record.failure else ()),
+        Section("Metrics", tuple(_metrics(record))),
+        Section("Settings", tuple((name, text) for name, text in _flat(record.trial.config) if text not in NOTHING)),
+        Section("Cost", (*_flat(shown), *((name, f"{seconds:,.1f}") for name, seconds in stages.items()))),
+        Section("Provenance", tuple((name, str(value)) for name, value in origin.items() if value)),
+    )
+    return tuple(
+        Section(section.title, tuple((printable(name), printable(text)) for name, text in section.rows))
+        for section in sections
+        if section.rows
+    )
+
+
+def metric_rows(record: Record) -> list[tuple[str, str, str]]:
+    """Name, value and interval of each metric, in per cent."""
+    return [
+        (name, f"{100 * value:.2f}", " to ".join(f"{100 * end:.2f}" for end in record.intervals.get(name, ())))
+        for name, value in record.metrics.items()
+    ]
 
 
 def reproducing_suite(record: Record) -> str:

@@ -13,7 +13,7 @@ from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.numbers import printable
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
     REQUIRED,
     TABLE_FORMATS,
@@ -53,6 +53,32 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
     tables = [group_table(group, show_hash=ambiguous) for group in board.groups]
     notes = render_notes([printable(note) for note in board.notes], format, width)
     return "\n\n".join([render_tables(tables, format, width), notes])
+
+
+def summary(board: Leaderboard, width: int | None = None) -> str:
+    """A line for each table of the leaderboard: what it holds, and its best row."""
+    headings = (
+        Heading("dataset", left=True, shortest=16),
+        Heading("table", left=True, shortest=14),
+        Heading("rows"),
+        Heading("best", left=True, importance=50, shortest=12),
+        Heading("", importance=50),
+    )
+    lines = [_summary_line(group) for group in board.groups]
+    note = (
+        "`xmcbench leaderboard --dataset NAME` shows the tables of a dataset. Rows are compared within a table alone."
+    )
+    return render_tables([TextTable("", headings, tuple(lines), (note,))], "table", width)
+
+
+def _summary_line(group: Group) -> tuple[str, ...]:
+    best = next((row for row in group.rows if row.rank == 1), None)
+    about = (
+        title(group).removeprefix(f"{group.dataset}, ").replace(budget_text(group.budget), short_budget(group.budget))
+    )
+    about = about.replace("budget: ", "")
+    found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
+    return (group.dataset, about, str(len(group.rows)), *found)
 
 
 def group_table(group: Group, show_hash: bool = False) -> TextTable:

@@ -85,6 +85,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         keys=tuple(record.key for record in records),
         metric_version=first.metric_version,
         plugin=first.trial.method,
+        tuned=bool(first.chosen),
         older=older,
         idle=idle_parts(first),
         few_steps=few_steps(first),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.numbers import Value, format_value
+from xmcbench.reporting.curated import NamedMethod, methods
+from xmcbench.reporting.numbers import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Status
 
@@ -59,6 +60,7 @@ class Row:
     keys: tuple[str, ...] = ()  # of its trials
     metric_version: int = 0  # measured: of the definitions
     plugin: str = ""  # measured: the method plugin of its trials
+    tuned: bool = False  # measured: a tuning chose its settings
     older: str = ""  # measured: why it is a result of older code; empty if it is not
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran
@@ -78,6 +80,22 @@ class Row:
     def label(self) -> str:
         """Method and variant."""
         return f"{self.method} ({self.variant})" if self.variant else self.method
+
+    @property
+    def named(self) -> NamedMethod:
+        """Its method by its name in papers."""
+        return methods().of(self.method, self.plugin)
+
+    @property
+    def called(self) -> str:
+        """Its name in figures: that of papers, with what distinguishes it from other rows of the method."""
+        name = self.named.call(self.method)
+        return f"{name} ({self.variant})" if self.variant else name
+
+    @property
+    def family(self) -> int:
+        """The number of its method's family, which is that of its colour."""
+        return methods().colour(self.named)
 
     @property
     def folded_claims(self) -> tuple[Claim, ...]:
@@ -137,6 +155,18 @@ def budget_text(budget: dict[str, float]) -> str:
     if not budget:
         return "unknown"
     return ", ".join(f"{limit:,.10g} {name.replace('_', ' ')}" for name, limit in budget.items())
+
+
+def short_budget(budget: Mapping[str, float]) -> str:
+    """A budget in few letters.
+
+    >>> short_budget({"flops": 2.5e12, "epochs": 10})
+    '2.5T operations, 10 epochs'
+    """
+    names = {"flops": "operations", "encoder_tokens": "tokens"}
+    return ", ".join(
+        f"{short_number(limit)} {names.get(name, name.replace('_', ' '))}" for name, limit in budget.items()
+    )
 
 
 def column_name(word: str) -> str | None:

@@ -1,11 +1,13 @@
 "use strict";
-// Charts as SVG. Colours come from classes (c0 to c7), so that they follow the colour scheme and print.
+// Charts as SVG. Colours come from classes (c0 to c7): that of a method is the one of its family, on every page.
 
-const SERIES = 8; // lines or bars of a chart; more could not be distinguished
+const SERIES = 24; // lines of a chart; more could not be distinguished
 const DRAWN = 400; // points of a chart: the Pareto front and the best others
-const NAMED = 16; // points that all have names; of more points only those of the Pareto front
+const DIRECT = 8; // names beside points and lines; where there are more, numbers, and a key below
 const HEIGHT = 360;
+const SPAN = 1e4; // of a logarithmic axis of costs: what costs less is drawn at its end
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 46 };
+const DASHES = ["", "6 3", "2 3", "8 3 2 3"];
 
 // 20400000 -> "20.4M"
 function short(number) {
@@ -56,9 +58,9 @@ function scale(values, pixels, { log = false, room = 0.06, zero = false } = {}) 
 }
 
 // The axes of a chart; `x` and `y` are scales, `names` replace the ticks of a bar chart.
-function frame(width, x, y, labels, names = null) {
-  const root = svg("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT, role: "img" });
-  const [left, right, top, bottom] = [MARGIN.left, width - MARGIN.right, MARGIN.top, HEIGHT - MARGIN.bottom];
+function frame(width, height, x, y, labels, { names = null, room = 0 } = {}) {
+  const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img" });
+  const [left, right, top, bottom] = [MARGIN.left, width - MARGIN.right - room, MARGIN.top, height - MARGIN.bottom];
   for (const tick of y.ticks) {
     const at = y.place(tick);
     root.append(svg("line", { class: "grid", x1: left, x2: right, y1: at, y2: at }), svg("text", { class: "tick", x: left - 8, y: at + 4, "text-anchor": "end" }, short(tick)));
@@ -68,23 +70,25 @@ function frame(width, x, y, labels, names = null) {
     root.append(svg("text", { class: "tick", x: at, y: bottom + 18, "text-anchor": "middle" }, text));
   }
   root.append(
-    svg("text", { class: "axis", x: (left + right) / 2, y: HEIGHT - 6, "text-anchor": "middle" }, labels.x),
+    svg("text", { class: "axis", x: (left + right) / 2, y: height - 6, "text-anchor": "middle" }, labels.x),
     svg("text", { class: "axis", transform: `translate(14 ${(top + bottom) / 2}) rotate(-90)`, "text-anchor": "middle" }, labels.y),
   );
   return root;
 }
 
-function show(id, root, description, legend, remarks) {
+function show(id, root, description, { families = [], legend = [], key = [], remarks = [] }) {
   const figure = document.getElementById(id);
   root.setAttribute("aria-label", description);
   figure.querySelector(".plot").replaceChildren(root);
-  figure.querySelector(".legend").replaceChildren(...legend.map(([style, text]) => element("li", {}, element("span", { class: `swatch ${style}` }), text)));
+  const entries = [...unique(families).sort().map((family) => [`c${family}`, PAGE.families[family]]), ...legend];
+  figure.querySelector(".legend").replaceChildren(...entries.map(([style, text]) => element("li", {}, element("span", { class: `swatch ${style}` }), text)));
+  figure.querySelector(".key").replaceChildren(...key.map((text) => element("li", {}, text)));
   figure.querySelector(".remark").textContent = remarks.filter(Boolean).join(" ");
 }
 
-const plotWidth = (id) => Math.max(300, document.querySelector(`#${id} .plot`).clientWidth);
-const xPixels = (width) => [MARGIN.left, width - MARGIN.right];
-const yPixels = [HEIGHT - MARGIN.bottom, MARGIN.top];
+const plotWidth = (id) => Math.max(260, document.querySelector(`#${id} .plot`).clientWidth);
+const xPixels = (width, room = 0) => [MARGIN.left, width - MARGIN.right - room];
+const yPixels = (height) => [height - MARGIN.bottom, MARGIN.top];
 
 // The points that no other point beats in both cost and metric, cheapest first.
 function paretoFront(points) {
@@ -95,76 +99,138 @@ function paretoFront(points) {
   return front;
 }
 
+// The front as steps: between two points the cheaper one is the best for its cost.
+function steps(front, right) {
+  const corners = front.flatMap(({ px, py }, at) => (at ? [[px, front[at - 1].py], [px, py]] : [[px, py]]));
+  return [...corners, [right, front[front.length - 1].py]].map((corner) => corner.join()).join(" ");
+}
+
 // Labels beside points: at the first free place around each point, else above it with a line to it.
-function placeLabels(points, width) {
-  const taken = points.map(({ px, py }) => [px - 6, py - 6, px + 6, py + 6]);
+function placeLabels(points, all, width, height) {
+  const taken = all.map(({ px, py }) => [px - 6, py - 6, px + 6, py + 6]);
   const overlaps = (box) => taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
   return points.map((point) => {
-    const text = cut(point.name, 34);
-    const length = 6.6 * text.length;
+    const length = 6.6 * point.text.length + 2;
     const shifts = [[9, 4], [-9 - length, 4], [-length / 2, -11], [-length / 2, 20]];
-    for (let away = 26; away < 160; away += 13) shifts.push([12, -away], [12, away], [-12 - length, -away], [-12 - length, away]);
+    for (let away = 20; away < 200; away += 13) shifts.push([12, -away], [12, away], [-12 - length, -away], [-12 - length, away]);
     const boxes = shifts.map(([dx, dy]) => [point.px + dx, point.py + dy - 11, point.px + dx + length, point.py + dy + 3]);
-    const inside = (box) => box[0] > MARGIN.left && box[2] < width - 2 && box[1] > 0 && box[3] < HEIGHT - MARGIN.bottom;
+    const inside = (box) => box[0] > MARGIN.left && box[2] < width - 2 && box[1] > 0 && box[3] < height - MARGIN.bottom;
     const at = Math.max(0, boxes.findIndex((box) => inside(box) && !overlaps(box)));
     taken.push(boxes[at]);
-    return { text, x: boxes[at][0], y: boxes[at][3] - 3, px: point.px, py: point.py, far: at > 3 };
+    return { text: point.text, x: boxes[at][0], y: boxes[at][3] - 3, px: point.px, py: point.py, far: at > 3 };
   });
+}
+
+// Names for at most DIRECT things, else numbers with a key.
+function labelled(things) {
+  const direct = things.length <= DIRECT;
+  return { texts: things.map(({ name }, at) => (direct ? cut(name, 34) : String(at + 1))), key: direct ? [] : things.map(({ name }) => name) };
 }
 
 // PRIME's Figure 1: what a row costs against how good it is, with the Pareto front of all that is shown.
 function planCost(rows, x, y) {
   const known = rows.filter((row) => row.costs[x] > 0 && row.metric(y) !== null && row.rank !== null);
   if (known.length < 2) return null;
-  const all = known.map((row) => ({ x: row.costs[x], y: 100 * row.metric(y), name: row.kind ? `${row.method}, ${row.kind}` : nameOf(row), source: row.from }));
+  const least = Math.max(...known.map((row) => row.costs[x])) / SPAN;
+  const all = known.map((row) => ({ x: Math.max(least, row.costs[x]), cost: row.costs[x], y: 100 * row.metric(y), ends: row.intervals[y]?.map((end) => Math.max(0, Number(end))), name: row.kind ? `${row.method}, ${row.kind}` : row.name, source: row.source, family: row.family }));
   const front = paretoFront(all);
   const others = all.filter((point) => !front.includes(point)).sort((a, b) => b.y - a.y).slice(0, DRAWN);
   return () => {
     const width = plotWidth("cost");
     const points = [...others, ...front];
-    const [across, up] = [scale(points.map((p) => p.x), xPixels(width), { log: true }), scale(points.map((p) => p.y), yPixels)];
-    const root = frame(width, across, up, { x: PAGE.costs[x], y: `${y} (%)` });
+    const ends = points.flatMap((point) => (points.length > 100 ? [point.y] : [point.y, ...(point.ends ?? [])]));
+    const [across, up] = [scale(points.map((p) => p.x), xPixels(width), { log: true }), scale(ends, yPixels(HEIGHT))];
+    const root = frame(width, HEIGHT, across, up, { x: PAGE.costs[x], y: `${y} (%)` });
     for (const point of points) Object.assign(point, { px: across.place(point.x), py: up.place(point.y) });
-    root.append(svg("polyline", { class: "front", points: front.map(({ px, py }) => `${px},${py}`).join(" ") }));
+    root.append(svg("polyline", { class: "front", points: steps(front, width - MARGIN.right) }));
     for (const point of points) {
-      const circle = svg("circle", { class: `point ${point.source}`, cx: point.px, cy: point.py, r: points.length > 100 ? 3 : 5 });
-      circle.append(title(`${point.name}: ${y} ${point.y.toFixed(2)}, ${PAGE.costs[x]} ${short(point.x)}`));
+      if (point.ends && points.length <= 100) root.append(svg("line", { class: `error c${point.family}`, x1: point.px, x2: point.px, y1: up.place(point.ends[0]), y2: up.place(point.ends[1]) }));
+      const circle = svg("circle", { class: `point ${point.source} c${point.family}`, cx: point.px, cy: point.py, r: points.length > 100 ? 3 : 5 });
+      circle.append(title(`${point.name}: ${y} ${point.y.toFixed(2)}, ${PAGE.costs[x]} ${short(point.cost)}`));
       root.append(circle);
     }
-    const named = points.length <= NAMED ? [...front, ...others] : front;
-    for (const label of placeLabels(named, width)) {
+    const named = points.length <= SERIES ? [...front, ...others] : front;
+    const { texts, key } = labelled(named);
+    named.forEach((point, at) => { point.text = texts[at]; });
+    for (const label of placeLabels(named, points, width, HEIGHT)) {
       if (label.far) root.append(svg("line", { class: "leader", x1: label.px, y1: label.py, x2: label.x, y2: label.y - 4 }));
       root.append(svg("text", { class: "label", x: label.x, y: label.y }, label.text));
     }
-    const sources = unique(points.map((point) => point.source)).sort();
-    show("cost", root, `${y} against ${PAGE.costs[x]} of ${points.length} rows; the table above holds the same values`,
-      [...sources.map((source) => [source, source]), ["front-swatch", "Pareto front: no row is better at the same cost or less"]], [
-      named === front ? "Names are those of the Pareto front; the other points show theirs on hover." : "",
-      all.length > points.length ? `${all.length - points.length} of ${all.length} rows below the best are not drawn.` : "",
-      rows.length > known.length ? `${rows.length - known.length} rows without this cost or without a rank are left out.` : "",
-    ]);
+    const kinds = unique(points.map((point) => point.source)).length > 1 ? [["hollow", "published"], ["filled", "measured"]] : [];
+    show("cost", root, `${y} against ${PAGE.costs[x]} of ${points.length} rows; the table above holds the same values`, {
+      families: points.map((point) => point.family),
+      legend: [...kinds, ["front-swatch", "Pareto front: no row is better at the same cost or less"]],
+      key,
+      remarks: [
+        points.some((point) => point.cost < least) ? "Rows at the left end cost less than the axis shows." : "",
+        named === front ? "Names are those of the Pareto front; the other points show theirs on hover." : "",
+        all.length > points.length ? `${all.length - points.length} of ${all.length} rows below the best are not drawn.` : "",
+        rows.length > known.length ? `${rows.length - known.length} rows without this cost or without a rank are left out.` : "",
+      ],
+    });
   };
 }
 
-const called = (trial, all) => cut(all.some(({ budget }) => budget !== trial.budget) ? `${trial.budget}: ${trial.method}` : trial.method, 60);
+const roomFor = (texts, width) => Math.min(0.34 * width, 6.6 * Math.max(...texts.map((text) => text.length)) + 10);
 
-// Metrics on held-out queries along what was spent, a line for each trial.
-function planCurve(curves, x, y) {
-  const found = curves.filter((curve) => curve.points.some((point) => x in point && y in point)).slice(0, SERIES);
+// Another dash for each line of a family.
+function dashesOf() {
+  const drawn = {};
+  return (family) => DASHES[(drawn[family] = (drawn[family] ?? -1) + 1) % DASHES.length];
+}
+
+// The texts to the right of the ends of lines, none over another.
+function nameEnds(root, ends, texts, width, height, room) {
+  const right = width - MARGIN.right - room;
+  spread(ends.map(([, end]) => end), 14, height - MARGIN.bottom).forEach((py, at) => {
+    root.append(svg("line", { class: "leader", x1: ends[at][0], y1: ends[at][1], x2: right + 4, y2: py }), svg("text", { class: "label", x: right + 6, y: py + 4 }, cut(texts[at], Math.floor((room - 8) / 6.4))));
+  });
+}
+
+// Metrics on held-out queries along what was spent, a line for each row, with the interval over its seeds.
+function planCurve(id, rows, x, y, { height = HEIGHT, log = false } = {}) {
+  const last = (row) => row.curve[y][row.curve[y].length - 1];
+  const known = rows.filter((row) => row.curve?.[x]?.length > 1 && row.curve[y]).sort((a, b) => last(b) - last(a));
+  const found = known.slice(0, SERIES);
   if (!found.length) return null;
   return () => {
-    const width = plotWidth("curve");
-    const lines = found.map((curve) => curve.points.filter((point) => x in point && y in point).map((point) => [point[x], 100 * point[y]]));
-    const [across, up] = [scale(lines.flat().map(([value]) => value), xPixels(width)), scale(lines.flat().map(([, value]) => value), yPixels)];
-    const root = frame(width, across, up, { x: PAGE.spent[x], y: `${y} (%)` });
-    lines.forEach((line, at) => {
-      const places = line.map(([a, b]) => [across.place(a), up.place(b)]);
-      root.append(svg("polyline", { class: `line c${at}`, points: places.map((place) => place.join()).join(" ") }));
-      places.forEach(([px, py], i) => root.append(svg("circle", { class: `dot c${at}`, cx: px, cy: py, r: 3.5 }, title(`${found[at].method}: ${y} ${line[i][1].toFixed(2)} at ${short(line[i][0])}`))));
+    const width = plotWidth(id);
+    const { texts, key } = labelled(found);
+    const room = roomFor(texts, width);
+    const across = scale(found.flatMap((row) => row.curve[x].filter((value) => value > 0)), xPixels(width, room), { log, room: 0.02 });
+    const up = scale(found.flatMap((row) => row.curve[y]), yPixels(height));
+    const root = frame(width, height, across, up, { x: PAGE.spent[x], y: `${y} (%)` }, { room });
+    const dashes = dashesOf();
+    const ends = found.map((row) => {
+      const at = row.curve[x].map((value, i) => [value, row.curve[y][i], row.curve[`${y} ±`]?.[i] ?? 0]).filter(([value]) => value > 0);
+      const places = at.map(([a, b]) => [across.place(a), up.place(b)]);
+      root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map((place) => place.join()).join(" ") }, title(row.name)));
+      at.forEach(([spent, value, half], i) => {
+        const [px, py] = places[i];
+        if (half && (i === at.length - 1 || found.length <= DIRECT)) root.append(svg("line", { class: `error c${row.family}`, x1: px, x2: px, y1: up.place(value - half), y2: up.place(value + half) }));
+        root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: found.length > DIRECT ? 2 : 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(2)}` : ""} at ${short(spent)}`)));
+      });
+      return places[places.length - 1];
     });
-    show("curve", root, `${y} along ${PAGE.spent[x]} of ${found.length} trials`, found.map((curve, at) => [`c${at}`, called(curve, found)]),
-      ["On held-out training queries, while training.", curves.length > found.length ? `The first ${found.length} of ${curves.length} trials.` : ""]);
+    nameEnds(root, ends, texts, width, height, room);
+    show(id, root, `${y} along ${PAGE.spent[x]} of ${found.length} rows`, {
+      families: found.map((row) => row.family),
+      key,
+      remarks: [`On held-out training queries, while training${found.some((row) => row.keys.length > 1) ? "; means over seeds with 95 % intervals" : ""}.`, known.length > found.length ? `The best ${found.length} of ${known.length} rows.` : ""],
+    });
   };
+}
+
+// Places in the order of `wanted`, `gap` apart where there is room and above `bottom`, each near where it would be.
+function spread(wanted, most, bottom) {
+  const gap = Math.min(most, bottom / wanted.length);
+  const order = wanted.map((place, at) => [place, at]).sort(([a], [b]) => a - b);
+  let last = -Infinity;
+  const placed = order.map(([place]) => (last = Math.max(place, last + gap)));
+  for (let at = placed.length - 1, end = bottom; at >= 0; at -= 1, end = placed[at + 1] - gap) placed[at] = Math.min(placed[at], end);
+  const found = [];
+  order.forEach(([, at], i) => { found[at] = placed[i]; });
+  return found;
 }
 
 // DEXML's Figure 7: what labels of each decile add to P@k; and which share of their true pairs is found.
@@ -173,24 +239,31 @@ const DECILE_VALUES = {
   recall: (k) => `true pairs among the best ${k} (%)`,
 };
 
-function planDeciles(analyses, y) {
-  if (!analyses.length) return null;
-  const found = analyses.slice(0, SERIES);
-  const label = DECILE_VALUES[y](found[0].k);
+function planDeciles(rows, y) {
+  if (!rows.length) return null;
+  const found = rows.slice(0, DIRECT);
+  const label = DECILE_VALUES[y](found[0].deciles.k);
   return () => {
     const width = plotWidth("deciles");
-    const up = scale([0, ...found.flatMap((each) => each[y].map((share) => 100 * (share ?? 0)))], yPixels, { zero: true });
-    const slot = (width - MARGIN.left - MARGIN.right) / found[0][y].length;
-    const names = found[0][y].map((_, at) => [MARGIN.left + (at + 0.5) * slot, String(at + 1)]);
-    const root = frame(width, null, up, { x: "decile of the labels, 1 the most frequent", y: label }, names);
-    found.forEach((each, series) => each[y].forEach((share, at) => {
-      const top = up.place(100 * (share ?? 0));
-      const bar = svg("rect", { class: `fill c${series}`, x: MARGIN.left + (at + 0.1 + (0.8 * series) / found.length) * slot, y: top, width: (0.76 * slot) / found.length, height: Math.max(0, up.place(0) - top) });
-      bar.append(title(`${each.method}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`));
-      root.append(bar);
-    }));
-    show("deciles", root, `${label} by decile of the labels, for ${found.length} trials`, found.map((each, at) => [`c${at}`, called(each, found)]),
-      [analyses.length > found.length ? `The best ${found.length} of ${analyses.length} trials.` : "", y === "contribution" ? "The bars of a method add up to its metric." : ""]);
+    const { texts } = labelled(found);
+    const room = roomFor(texts, width);
+    const up = scale([0, ...found.flatMap(({ deciles }) => deciles[y].map((share) => 100 * (share ?? 0)))], yPixels(HEIGHT), { zero: true });
+    const slot = (width - MARGIN.left - MARGIN.right - room) / found[0].deciles[y].length;
+    const place = (at) => MARGIN.left + (at + 0.5) * slot;
+    const names = found[0].deciles[y].map((_, at) => [place(at), String(at + 1)]);
+    const root = frame(width, HEIGHT, null, up, { x: "decile of the labels, 1 the most frequent", y: label }, { names, room });
+    const dashes = dashesOf();
+    const ends = found.map((row) => {
+      const places = row.deciles[y].map((share, at) => [place(at), up.place(100 * (share ?? 0)), share]);
+      root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map(([px, py]) => `${px},${py}`).join(" ") }, title(row.name)));
+      places.forEach(([px, py, share], at) => root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: 3 }, title(`${row.name}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`))));
+      return places[places.length - 1];
+    });
+    nameEnds(root, ends, texts, width, HEIGHT, room);
+    show("deciles", root, `${label} by decile of the labels, for ${found.length} rows`, {
+      families: found.map((row) => row.family),
+      remarks: [rows.length > found.length ? `The best ${found.length} of ${rows.length} rows; tick rows to choose others.` : "", y === "contribution" ? "The points of a method add up to its metric." : ""],
+    });
   };
 }
 

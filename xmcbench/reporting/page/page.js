@@ -2,19 +2,24 @@
 // The state of the view is in the address after #, so that a view can be linked to; every change redraws the page.
 
 const PAGE = JSON.parse(document.getElementById("data").textContent);
-const EMPTY = { variant: "", kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], slips: {}, older: "", below_popular: false, unlimited: false, stated: false, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: "", papers: [] };
+const EMPTY = { variant: "", called: "", family: 0, kind: "", rank: null, status: "ok", problem: "", intervals: {}, tied: [], slips: {}, older: "", below_popular: false, unlimited: false, stated: false, idle: [], claims: [], folded_claims: [], costs: {}, keys: [], source: "", url: 0, papers: [], curve: null, deciles: null };
 for (const group of PAGE.groups) {
-  for (const list of [group.rows, group.printed]) list.forEach((row, at) => { list[at] = { ...EMPTY, ...row }; });
+  for (const list of [group.rows, group.printed]) {
+    list.forEach((row, at) => {
+      list[at] = { ...EMPTY, ...row, intervals: row.intervals ?? {}, costs: row.costs ?? {}, at, group };
+      decode(group, list[at]);
+    });
+  }
 }
+const calledOf = (row) => row.called || nameOf(row);
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
-const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", claim: "", sort: null, columns: new Set(), added: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
+const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), added: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
 const STORED = ["dataset", "track", "source", "budget", "method", "variants"];
 const DATASETS = unique(PAGE.groups.map((group) => group.dataset)).sort();
 
 function readAddress() {
-  const claim = /^#(claim-[a-z0-9-]+)$/.exec(location.hash);
-  state.claim = claim ? claim[1] : "";
+  if (/^#claim-[a-z0-9-]+$/.test(location.hash)) location.replace(`claims.html${location.hash}`);
   const stored = new URLSearchParams(location.hash.slice(1));
   for (const name of STORED) state[name] = stored.get(name) ?? "";
   const column = stored.get("sort");
@@ -76,7 +81,8 @@ function fillColumns(groups) {
       state.added[box.checked ? "add" : "delete"](column);
       redrawTables();
     });
-    return element("label", { title: PAGE.columns[column].help }, box, PAGE.columns[column].heading);
+    box.dataset.tip = PAGE.columns[column].help;
+    return element("label", { "data-tip": PAGE.columns[column].help }, box, PAGE.columns[column].heading);
   });
   place.replaceChildren(place.querySelector("legend"), ...boxes);
 }
@@ -90,9 +96,12 @@ function found(row, wanted) {
   return wanted.every((word) => own.some((other) => other.startsWith(word)));
 }
 
+// The groups and rows that are shown: first the groups with the most methods, so that a sweep comes after a comparison.
 function chosen() {
   const wanted = words(state.method);
+  const methods = (group) => (group.source === "published" ? 0 : Math.max(0, ...group.settings.map(({ heads }) => heads.length)));
   return groupsWithout("")
+    .sort((a, b) => methods(b) - methods(a))
     .map((group) => [group, state.variants && group.printed.length ? group.printed : group.rows])
     .map(([group, rows]) => [group, wanted.length ? rows.filter((row) => found(row, wanted)) : rows])
     .filter(([, rows]) => rows.length);
@@ -122,7 +131,9 @@ function redrawTables() {
 function redrawCharts() {
   if (!state.dataset) return;
   const groups = chosen();
-  const rows = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, from: group.source, metric: (name) => valueOf(group, row, name) })));
+  const several = unique(groups.map(([group]) => group.budget)).filter(Boolean).length > 1;
+  const all = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, name: `${calledOf(row)}${several && group.limits ? `, ${group.limits}` : ""}`, source: group.source, group, metric: (name) => valueOf(group, row, name) })));
+  const rows = ticked.size > 1 ? all.filter((row) => [...ticked].some((own) => own.at === row.at && own.group === row.group)) : all;
   const metrics = PAGE.metrics.filter((name) => rows.some((row) => row.metric(name) !== null));
   const different = (name) => unique(rows.map((row) => row.costs[name]).filter((cost) => cost > 0)).length;
   const costs = Object.keys(PAGE.costs).filter((name) => different(name) > 1);
@@ -130,28 +141,35 @@ function redrawCharts() {
   state.costX = fill(byId("cost-x"), costs.map((name) => [name, PAGE.costs[name]]), costs.includes(state.costX) ? state.costX : usual);
   state.costY = fill(byId("cost-y"), metrics.map((name) => [name, name]), state.costY || groups[0]?.[0].sort);
 
-  const keys = new Set(rows.flatMap((row) => row.keys));
-  const curves = PAGE.curves.filter((curve) => keys.has(curve.key));
-  const points = curves.flatMap((curve) => curve.points);
-  const has = (name) => points.some((point) => name in point);
-  state.curveX = fill(byId("curve-x"), Object.entries(PAGE.spent).filter(([name]) => has(name)), state.curveX);
-  const evaluated = unique(points.flatMap(Object.keys)).filter((name) => name.includes("@"));
-  state.curveY = fill(byId("curve-y"), evaluated.map((name) => [name, name]), state.curveY || PAGE.sort);
-  const analysed = PAGE.deciles.filter((each) => keys.has(each.key));
-  const values = Object.entries(DECILE_VALUES).map(([name, label]) => [name, label(analysed[0]?.k ?? "k")]);
+  const curves = rows.filter((row) => row.curve);
+  const measured = unique(curves.flatMap((row) => Object.keys(row.curve)));
+  state.curveX = fill(byId("curve-x"), Object.entries(PAGE.spent).filter(([name]) => measured.includes(name)), state.curveX);
+  state.curveY = fill(byId("curve-y"), measured.filter((name) => name.includes("@") && !name.endsWith("±")).map((name) => [name, name]), state.curveY || PAGE.sort);
+  const analysed = rows.filter((row) => row.deciles);
+  const values = Object.entries(DECILE_VALUES).map(([name, label]) => [name, label(analysed[0]?.deciles.k ?? "k")]);
   state.decilesY = fill(byId("deciles-y"), values, state.decilesY);
   drawAll({
     cost: costs.length ? planCost(rows, state.costX, state.costY) : null,
-    curve: planCurve(curves, state.curveX, state.curveY),
+    curve: planCurve("curve", curves, state.curveX, state.curveY),
     deciles: planDeciles(analysed, state.decilesY),
   });
+}
+
+function drawFound() {
+  if (!PAGE.found || state.dataset) return;
+  const { group, rows, metric } = PAGE.found;
+  const drawn = rows.map((at) => PAGE.groups[group].rows[at]).filter((row) => row.curve?.[metric]).map((row) => ({ ...row, name: calledOf(row) }));
+  drawAll({ "found-figure": drawn.length ? planCurve("found-figure", drawn, Object.keys(drawn[0].curve)[0], metric, { height: 270, log: true }) : null });
 }
 
 function redraw(navigated = false) {
   byId("overview").hidden = Boolean(state.dataset);
   byId("view").hidden = !state.dataset;
   byId("dataset").value = state.dataset;
-  if (!state.dataset) return byId(state.claim)?.scrollIntoView({ block: "center" });
+  if (!state.dataset) return drawFound();
+  const facts = byId(`card-${state.dataset}`)?.querySelector("dl").cloneNode(true);
+  byId("card").hidden = !facts;
+  if (facts) byId("card").querySelector("dl").replaceWith(facts);
   byId("title").textContent = state.dataset;
   fillFilters();
   const groups = groupsWithout("");
@@ -160,6 +178,7 @@ function redraw(navigated = false) {
   fillColumns(groups);
   writeAddress(navigated);
   redrawTables();
+  drawComparison();
   redrawCharts();
   byId("bibtex").hidden = !groups.some((group) => group.rows.some((row) => row.papers.length));
   byId("notes").replaceChildren(...(PAGE.notes[state.dataset] ?? []).map((note) => element("li", {}, note)));
@@ -181,24 +200,10 @@ function csvOf(rows) {
   return [columns, ...rows.map((row) => columns.map((name) => row[name]))].map((line) => line.map(field).join(",")).join("\n") + "\n";
 }
 
-function download(content, type, ending) {
-  const link = element("a", { href: URL.createObjectURL(new Blob([content], { type })), download: `xmcbench-${state.dataset}.${ending}` });
+function download(content, type, name) {
+  const link = element("a", { href: URL.createObjectURL(new Blob([content], { type })), download: name });
   link.click();
   URL.revokeObjectURL(link.href);
-}
-
-// Copies a text; where the browser forbids that, shows it selected.
-async function copy(text, what) {
-  const place = byId("copied");
-  try {
-    await navigator.clipboard.writeText(text);
-    byId("done").textContent = `${what} copied`;
-  } catch {
-    place.value = text;
-    place.hidden = false;
-    place.select();
-    byId("done").textContent = `${what} shown below`;
-  }
 }
 
 const bibtex = () => unique(chosen().flatMap(([, rows]) => rows.flatMap((row) => row.papers))).map((paper) => PAGE.bibtex[paper]).filter(Boolean).join("\n");
@@ -217,7 +222,10 @@ function listenToFilters() {
   for (const name of ["dataset", "track", "budget"]) {
     byId(name).addEventListener("change", (event) => {
       state[name] = event.target.value;
-      if (name === "dataset") Object.assign(state, { budget: "", track: "", sort: null });
+      if (name === "dataset") {
+        Object.assign(state, { budget: "", track: "", sort: null });
+        ticked.clear();
+      }
       if (name === "dataset" && !state.dataset) location.hash = "";
       redraw(name === "dataset");
     });
@@ -246,8 +254,8 @@ function listenToFilters() {
 }
 
 function listen() {
-  byId("csv").addEventListener("click", () => download(csvOf(shownRows()), "text/csv", "csv"));
-  byId("json").addEventListener("click", () => download(JSON.stringify(shownRows(), null, 1), "application/json", "json"));
+  byId("csv").addEventListener("click", () => download(csvOf(shownRows()), "text/csv", `xmcbench-${state.dataset}.csv`));
+  byId("json").addEventListener("click", () => download(JSON.stringify(shownRows(), null, 1), "application/json", `xmcbench-${state.dataset}.json`));
   byId("link").addEventListener("click", () => copy(location.href, "Link"));
   byId("bibtex").addEventListener("click", () => copy(bibtex(), "BibTeX"));
   document.addEventListener("click", (event) => {
@@ -258,7 +266,10 @@ function listen() {
     byId("columns").open = false;
     byId("columns").querySelector("summary").focus();
   });
-  addEventListener("resize", later(redrawCharts));
+  addEventListener("resize", later(() => {
+    redrawCharts();
+    drawFound();
+  }));
   addEventListener("hashchange", () => {
     readAddress();
     redraw();
@@ -271,6 +282,7 @@ function listen() {
 
 byId("dataset").append(...DATASETS.map((name) => element("option", { value: name }, name)));
 readAddress();
+drawOverview();
 listenToFilters();
 listen();
 redraw();

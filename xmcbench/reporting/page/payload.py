@@ -2,40 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import isnan
 from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, curves
+from xmcbench.evaluation.significance import samples
+from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
+from xmcbench.reporting.curated import Findings, methods
+from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.notes import CLAIM, notes_of
+from xmcbench.reporting.page.settings import Samples, half_widths, settings
 from xmcbench.reporting.ranked_groups import every_printed
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
 ON_DEMAND = ("negatives", "encoder", "hardware")  # published facts that only the list of columns shows
 HIDDEN = ("trial", "paper")  # the page has links in their place
 EMPTY: tuple[Any, ...] = (None, "", [], {}, False)
-DIGITS = 7  # of a fraction, for sorting and drawing: a table shows four
+DIGITS = 6  # of a fraction, for sorting and drawing: a table shows four
 AGAINST = "against"  # the column of differences from a published row
+CURVES = ("nDCG@5", "PSP@5")  # metrics of curves besides the one that ranks
+COMPARED = 3  # metrics of which differences of pairs are on the page
 
 
 def payload(
-    table: Leaderboard, records: Mapping[str, Record], analyses: Mapping[str, Analysis], version: str = ""
+    table: Leaderboard,
+    records: Mapping[str, Record],
+    analyses: Mapping[str, Analysis],
+    resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
+    findings: Findings | None = None,
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
-    groups = [_group(group) for group in table.groups]
-    rows = [row for group in table.groups for row in group.rows]
+    urls = {"": 0}
+    groups = [_Group(group, records, analyses, resampled, urls).content() for group in table.groups]
     metrics = list(dict.fromkeys(name for group in groups for name in group["columns"] if name not in COLUMNS))
     metrics = [name for name in metrics if name != AGAINST]
     used = dict.fromkeys(name for group in groups for name in group["columns"])
-    budgets = {key: budget_text(group.budget) for group in table.groups for row in group.rows for key in row.keys}
+    rows = [one for group in table.groups for row in group.rows for one in (row, *row.folded)]
     return {
-        "version": version,
         "sort": table.groups[0].sort if table.groups else "P@1",
         "metrics": metrics,
+        "families": methods().families,
         "columns": {
             "#": _column("#", "rank within the table", number=True),
             "method": _column("method", "method and variant"),
@@ -44,102 +53,183 @@ def payload(
         },
         "costs": CHART_COSTS,
         "spent": {**CURVE_COSTS, "fraction": "share of the budget"},
+        "urls": list(urls),
+        "claims": {claim.id: str(claim) for row in rows for claim in row.claims},
         "groups": groups,
-        "curves": [
-            {"key": key, "method": name, "budget": budgets[key], "points": points}
-            for key, (name, points) in curves(rows, records).items()
-        ],
-        "deciles": [
-            {"key": key, "method": row.label, "budget": budgets[key], **_deciles(analyses[key])}
-            for row in rows
-            for key in row.keys[:1]
-            if key in analyses
-        ],
+        "found": _found(table, findings, records) if findings else None,
         "notes": {name: _notes(table, name) for name in dict.fromkeys(group.dataset for group in table.groups)},
     }
 
 
+def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]) -> dict[str, Any] | None:
+    """Which rows the chart of the findings draws: of each method of the suite the one with the recommended settings."""
+    for at, group in enumerate(table.groups):
+        if group.dataset != findings.dataset or group.source != "measured":
+            continue
+        for setting in settings(group, {}):
+            rows = [head.row for head in setting.heads if _is_found(group.rows[head.row], findings, records)]
+            if rows:
+                return {"group": at, "rows": rows, "metric": findings.metric}
+    return None
+
+
+def _is_found(row: Row, findings: Findings, records: Mapping[str, Record]) -> bool:
+    own = [records[key] for key in row.keys if key in records]
+    return any(one.suite == findings.suite and any(findings.metric in at for at in one.curve) for one in own)
+
+
 def _notes(board: Leaderboard, dataset: str) -> list[str]:
-    """The notes on a dataset's groups, in the words of the page."""
+    """The notes on a dataset's groups, in the words of the page; claims have a page of their own."""
     notes = notes_of([group for group in board.groups if group.dataset == dataset])
-    return [note.replace("--all shows", "“every printed row” shows") for note in notes]
+    words = {"--all shows": "“every printed row” shows", "95 %: half the width of": "Small print below a value:"}
+    for word, other in words.items():
+        notes = tuple(note.replace(word, other) for note in notes)
+    return [note for note in notes if not note.startswith(f"{CLAIM} ")]
 
 
-def _group(group: Group) -> dict[str, Any]:
-    """A group; its cells are in the order of `columns`, of which `shown` are there at first."""
-    every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
-    known = dict.fromkeys(name for row in every for name in row.facts)
-    facts = [name for name in (*group.columns, *known) if name in COLUMNS and name not in HIDDEN]
-    metrics = dict.fromkeys(name for row in every for name in row.metrics)
-    compared = [AGAINST] if any(group.sort in row.against for row in group.rows) else []
-    kind = ["kind"] if "kind" in group.columns else []
-    columns = list(dict.fromkeys([*kind, *group.metrics, *compared, *metrics, *facts]))
-    usual = [name for name in group.columns if group.source != "published" or name not in ON_DEMAND]
-    shown = [*kind, *group.metrics, *compared, *usual]
-    return {
-        "source": group.source,
-        "dataset": group.dataset,
-        "track": group.track,
-        "protocol": group.protocol,
-        "budget": "" if group.source == "published" else budget_text(group.budget),
-        "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
-        "columns": columns,
-        "shown": [name for name in shown if name in columns],
-        "sort": group.sort,
-        "rows": [_row(row, group.sort, columns) for row in group.rows],
-        "printed": [_row(one, group.sort, columns) for one in every_printed(group)]
-        if len(every) > len(group.rows)
-        else [],
-    }
+class _Group:
+    """A group; the cells of its rows are in the order of `columns`, of which `shown` are there at first."""
+
+    def __init__(
+        self,
+        group: Group,
+        records: Mapping[str, Record],
+        analyses: Mapping[str, Analysis],
+        resampled: Resampled,
+        urls: dict[str, int],
+    ) -> None:
+        self._group, self._records, self._analyses, self._urls = group, records, analyses, urls
+        self._samples = _samples(group, records, resampled)
+        every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
+        known = dict.fromkeys(name for row in every for name in row.facts)
+        facts = [name for name in (*group.columns, *known) if name in COLUMNS and name not in HIDDEN]
+        metrics = dict.fromkeys(name for row in every for name in row.metrics)
+        self._kind = ["kind"] if "kind" in group.columns else []
+        self._compared = [AGAINST] if any(group.sort in row.against for row in group.rows) else []
+        self._columns = list(dict.fromkeys([*self._kind, *group.metrics, *self._compared, *metrics, *facts]))
+        self._several = len(every) > len(group.rows)
+
+    def content(self) -> dict[str, Any]:
+        """The group as JSON."""
+        group = self._group
+        usual = [name for name in group.columns if group.source != "published" or name not in ON_DEMAND]
+        shown = [*self._kind, *group.metrics, *self._compared, *usual]
+        found = settings(group, self._samples) if not group.protocol else []
+        metrics = list(dict.fromkeys([group.sort, *group.metrics]))[:COMPARED]
+        return {
+            "source": group.source,
+            "dataset": group.dataset,
+            "track": group.track,
+            "protocol": group.protocol,
+            "budget": "" if group.source == "published" else budget_text(group.budget),
+            "limits": "" if group.source == "published" else short_budget(group.budget),
+            "by": ", ".join(f"{heading(name)} {value}" for name, value in group.by.items()),
+            "columns": self._columns,
+            "shown": [name for name in shown if name in self._columns],
+            "sort": group.sort,
+            "settings": [
+                {
+                    "encoder": setting.encoder,
+                    "heads": [[head.method.name, head.row, *head.variants] for head in setting.heads],
+                    "tied": setting.tied,
+                }
+                for setting in found
+            ],
+            "compared": list(self._samples),
+            "halves": {name: half_widths(self._samples, name) for name in metrics} if self._samples else {},
+            "rows": [self._row(row) for row in group.rows],
+            "printed": [self._row(one) for one in every_printed(group)] if self._several else [],
+        }
+
+    def _row(self, row: Row) -> dict[str, Any]:
+        """A row without its empty fields, which the script adds again."""
+        content = {
+            "method": row.method,
+            "variant": row.variant,
+            "called": row.called if row.called != row.label else "",
+            "family": row.family,
+            "kind": row.kind,
+            "rank": row.rank,
+            "status": "" if row.status == "ok" else str(row.status),
+            "problem": row.problem,
+            "cells": _stripped([_cell(row, self._group.sort, name) for name in self._columns]),
+            "intervals": {name: [round(1000 * end) for end in ends] for name, ends in row.intervals.items()},
+            "tied": sorted(row.tied),
+            "slips": row.slips,
+            "older": row.older,
+            "below_popular": row.below_popular,
+            "unlimited": row.unlimited,
+            "stated": row.stated,
+            "idle": list(row.idle),
+            "claims": [claim.id for claim in row.claims],
+            "folded_claims": [claim.id for claim in row.folded_claims],
+            "costs": {name: float(f"{cost:.4g}") for name, cost in costs(row).items() if name not in self._columns},
+            "keys": list(row.keys),
+            "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
+            "url": self._urls.setdefault(row.url, len(self._urls)),
+            "papers": list(row.papers),
+            "curve": self._curve(row),
+            "deciles": _deciles(self._analyses[row.keys[0]]) if row.keys and row.keys[0] in self._analyses else None,
+        }
+        return {name: value for name, value in content.items() if value not in EMPTY}
+
+    def _curve(self, row: Row) -> dict[str, list[float]]:
+        """Its mean curve, by what the budget limits and by seconds."""
+        found = mean_curve([self._records[key] for key in row.keys if key in self._records])
+        spent = [name for name in (*self._group.budget, "device_seconds") if name in found] or ["fraction"]
+        metrics = [name for name in dict.fromkeys([self._group.sort, *CURVES]) if name in found]
+        return {name: found[name] for one in (*spent, *metrics) for name in (one, f"{one} ±") if name in found}
 
 
-def _row(row: Row, sort: str, columns: Sequence[str]) -> dict[str, Any]:
-    """A row without its empty fields, which the script adds again."""
-    cells = [_cell(row, sort, name) for name in columns]
-    content = {
-        "method": row.method,
-        "variant": row.variant,
-        "kind": row.kind,
-        "rank": row.rank,
-        "status": str(row.status),
-        "problem": row.problem,
-        "texts": [text for text, _ in cells],
-        "values": [value for _, value in cells],
-        "intervals": {name: [f"{100 * end:.1f}" for end in ends] for name, ends in row.intervals.items()},
-        "tied": sorted(row.tied),
-        "slips": row.slips,
-        "older": row.older,
-        "below_popular": row.below_popular,
-        "unlimited": row.unlimited,
-        "stated": row.stated,
-        "idle": list(row.idle),
-        "claims": [_claim(claim) for claim in row.claims],
-        "folded_claims": [_claim(claim) for claim in row.folded_claims],
-        "costs": costs(row),
-        "keys": list(row.keys),
-        "source": str(row.facts.get("paper", "")) if row.source == "published" else "",
-        "url": row.url,
-        "papers": list(row.papers),
-    }
-    return {name: value for name, value in content.items() if value not in EMPTY}
+def _samples(group: Group, records: Mapping[str, Record], resampled: Resampled) -> Samples:
+    """Of each ranked row of trials that have their metrics on resamples: these."""
+    found = {}
+    for at, row in enumerate(group.rows):
+        if row.rank is None or group.source == "published" or not all(key in records for key in row.keys):
+            continue
+        metrics = list(dict.fromkeys([*group.metrics, group.sort]))
+        own = samples([records[key] for key in row.keys], [resampled(key, metrics) for key in row.keys])
+        if own:
+            found[at] = own
+    return found
 
 
-def _claim(claim: Claim) -> dict[str, str]:
-    """What the page shows of a claim beside a name; the overview shows the rest."""
-    return {"id": claim.id, "text": str(claim), "mark": CLAIM}
+def _stripped(cells: list[Any]) -> list[Any]:
+    """The cells without the empty ones at the end."""
+    while cells and cells[-1] == "":
+        cells.pop()
+    return cells
 
 
-def _cell(row: Row, sort: str, name: str) -> tuple[str | None, float | None]:
-    """What a cell shows, and the number it is sorted by; a text is sorted by itself. None where the row has nothing."""
+def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
+    """What a cell shows, with the number that it is sorted by unless the text says it; empty if the row has nothing."""
     if name == AGAINST:
         difference = row.against.get(sort)
-        return (None, None) if difference is None else (f"{100 * difference:+.2f} ({row.against_source})", difference)
+        return "" if difference is None else [f"{100 * difference:+.2f} ({row.against_source})", difference]
+    text = cell(row, name)
     if name in row.metrics:
-        return cell(row, name), round(row.metrics[name], DIGITS)
+        return _metric(text, round(row.metrics[name], DIGITS))
     value = row.facts.get(name)
-    if value is None:
-        return cell(row, name) or None, None
-    return cell(row, name), None if isinstance(value, str) or not _is_number(name) else value
+    if value is None or isinstance(value, str) or not _is_number(name):
+        return text
+    return _with_value(text, value)
+
+
+def _metric(text: str, value: float) -> str | float | list[Any]:
+    """The value alone where the script makes the text of it; the text alone where that says the value."""
+    tie = 10_000 * value % 1 == 0.5  # which the script rounds up
+    if abs(float(text) / 100 - value) < 10**-DIGITS if text.replace(".", "").isdigit() else False:
+        return text
+    return value if f"{100 * value:.2f}" == text and not tie else [text, value]
+
+
+def _with_value(text: str, value: float) -> str | list[Any]:
+    """The text alone where its number is the value."""
+    try:
+        same = abs(float(text.replace(",", "")) - value) < 10**-DIGITS
+    except ValueError:
+        same = False
+    return text if same else [text, value]
 
 
 def _is_number(fact: str) -> bool:
@@ -163,4 +253,4 @@ def _deciles(analysis: Analysis) -> dict[str, Any]:
 
 
 def _known(share: float) -> float | None:
-    return None if isnan(share) else float(share)
+    return None if isnan(share) else round(float(share), 4)

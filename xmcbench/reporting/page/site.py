@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -17,9 +17,12 @@ from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
-from xmcbench.reporting.describe import describe, reproducing_suite
+from xmcbench.reporting.curated import findings
+from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
+from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.numbers import printable
-from xmcbench.reporting.page.overview import overviews
+from xmcbench.reporting.page import drawings
+from xmcbench.reporting.page.cards import cards
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.rows import Leaderboard
 from xmcbench.trial.budget import UnknownBudget
@@ -28,7 +31,7 @@ from xmcbench.trial.record import Record
 
 NOTHING = "'none'"
 PARTS = files("xmcbench.reporting.page")
-SCRIPTS = ("table.js", "charts.js", "page.js")
+SCRIPTS = ("copy.js", "tooltip.js", "table.js", "charts.js", "overview.js", "page.js")
 FEED_ENTRIES = 50
 CHARTS = (
     ("cost", "Quality and cost", (("y", "Metric"), ("x", "Cost"))),
@@ -44,13 +47,19 @@ def write_page(
     analyses: Mapping[str, Analysis] | None = None,
     claims: ClaimFile | None = None,
     bibtex: Mapping[str, str] | None = None,
+    resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
 ) -> list[Path]:
-    """Write `index.html`, `feed.xml` and a page for each record shown into the folder `out`; returns the paths.
+    """Write `index.html`, `claims.html`, `feed.xml` and a page for each record shown into `out`; returns the paths.
 
     `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
+    Rows whose metrics are `resampled` can be compared on the page.
     """
     shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
-    pages = {out / "index.html": _index(board, shown, analyses or {}, claims or ClaimFile(claims=()), bibtex or {})}
+    found = findings()
+    data = {**payload(board, shown, analyses or {}, resampled, found), "bibtex": dict(bibtex or {})}
+    pages = {out / "index.html": _index(board, shown, data, found.sentences, bool(claims))}
+    if claims:
+        pages[out / "claims.html"] = _claims(claims, shown)
     pages[out / "feed.xml"] = _feed(shown)
     pages |= {out / "records" / f"{key}.html": _record(record) for key, record in shown.items()}
     for path, content in pages.items():
@@ -60,27 +69,43 @@ def write_page(
 
 
 def _index(
-    board: Leaderboard,
-    records: Mapping[str, Record],
-    analyses: Mapping[str, Analysis],
-    claims: ClaimFile,
-    bibtex: Mapping[str, str],
+    board: Leaderboard, records: Mapping[str, Record], data: dict[str, Any], sentences: Sequence[str], claims: bool
 ) -> str:
-    style, script = _part("page.css"), "\n".join(_part(name) for name in SCRIPTS)
-    data = {**payload(board, records, analyses, own_version()), "bibtex": dict(bibtex)}
-    return _template("index.html").render(
-        policy=_policy(_hash(style), script),
-        style=style,
-        script=script,
+    return _page(
+        "index.html",
+        SCRIPTS,
         data=_json(data),
-        overviews=overviews(board.groups),
+        found=data["found"],
+        sentences=sentences,
+        cards=cards(board),
+        claims=claims,
+        charts=CHARTS,
+        citation=_citation(records),
+        footer=_footer(records),
+    )
+
+
+def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:
+    """The page of the claims, without scripts."""
+    return _page(
+        "claims.html",
         claims=claims,
         records=records,
         findings=_counts(regime for claim in claims.claims for regime in claim.regimes),
         answers=_counts(question.regime for question in claims.questions),
-        charts=CHARTS,
+        forest=[(claim, drawings.bars(claim)) for claim in claims.claims],
+        ticks=drawings.ticks(),
+        width=drawings.FOREST,
+        row=drawings.ROW,
         footer=_footer(records),
     )
+
+
+def _page(name: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """A page with its style, its scripts, and a policy that allows no others."""
+    style, script = _part("page.css"), "\n".join(_part(each) for each in scripts)
+    policy = _policy(_hash(style), *([script] if scripts else []))
+    return _template(name).render(policy=policy, style=style, script=script, **values)
 
 
 def _counts(regimes: Iterable[Regime]) -> dict[str, int]:
@@ -97,6 +122,16 @@ def _footer(records: Mapping[str, Record]) -> str:
     return ", ".join([*parts, *([f"newest result of {newest[:10]}"] if newest else [])]) + "."
 
 
+def _citation(records: Mapping[str, Record]) -> str:
+    """A BibTeX entry of the leaderboard as it is now."""
+    newest = max((record.ended for record in records.values()), default="")[:10]
+    note = f"version {own_version()}" + (f", results until {newest}" if newest else "")
+    return (
+        "@misc{xmcbench,\n  title  = {xmcbench: extreme multi-label classification under equal budgets},\n"
+        f"  author = {{{{The xmcbench authors}}}},\n  note   = {{{note}}}\n}}\n"
+    )
+
+
 def _feed(records: Mapping[str, Record]) -> str:
     """The newest results as an Atom feed."""
     newest = sorted((r for r in records.values() if r.ended), key=lambda r: (r.ended, r.key), reverse=True)[
@@ -107,15 +142,20 @@ def _feed(records: Mapping[str, Record]) -> str:
 
 
 def _record(record: Record) -> str:
-    """The page of a record: everything in the record, without scripts."""
-    style = _part("page.css")
-    return _template("record.html").render(
-        policy=_policy(_hash(style)),
-        style=style,
+    """The page of a record: what people ask first, and everything else folded."""
+    return _page(
+        "record.html",
+        ("copy.js",),
         title=f"{record.trial.dataset}/{record.trial.label}",
         key=record.key,
         dataset=record.trial.dataset,
-        sections=describe(record),
+        summary=summary(record),
+        sections=for_people(record),
+        metrics=metric_rows(record),
+        curve=drawings.curve(record),
+        width=drawings.WIDTH,
+        height=drawings.HEIGHT,
+        raw=describe(record),
         suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
     )
 

@@ -15,6 +15,22 @@ function element(name, attributes = {}, ...children) {
   return made;
 }
 
+// The texts and the values of a row's cells, which the data hold as texts, and as pairs where a text has fewer digits.
+function decode(group, row) {
+  const cells = group.columns.map((_, at) => row.cells?.[at] ?? "");
+  row.texts = cells.map((cell) => (typeof cell === "number" ? (100 * cell).toFixed(2) : Array.isArray(cell) ? cell[0] : cell) || null);
+  row.values = cells.map((cell, at) => {
+    const info = PAGE.columns[group.columns[at]];
+    if (typeof cell === "number") return cell;
+    if (Array.isArray(cell)) return cell[1];
+    return cell === "" || !info.number ? null : Number(cell.replaceAll(",", "")) / (info.metric ? 100 : 1);
+  });
+  delete row.cells;
+  for (const [name, ends] of Object.entries(row.intervals)) row.intervals[name] = ends.map((end) => (end / 10).toFixed(1));
+  const costs = Object.keys(PAGE.costs).map((name) => [name, row.costs[name] ?? valueOf(group, row, name)]);
+  row.costs = Object.fromEntries(costs.filter(([, cost]) => cost > 0));
+}
+
 const nameOf = (row) => (row.variant ? `${row.method} (${row.variant})` : row.method);
 
 // The value a row is sorted by; null where it has none.
@@ -25,6 +41,8 @@ function valueOf(group, row, column) {
   if (at < 0) return null;
   return PAGE.columns[column].number ? row.values[at] : row.texts[at];
 }
+
+const textOf = (group, row, column) => row.texts[group.columns.indexOf(column)] ?? null;
 
 function compare(first, second) {
   if (typeof first === "number" && typeof second === "number") return first - second;
@@ -46,7 +64,7 @@ function headerCell(column, info, sort, choose) {
   const cell = element("th", { scope: "col", class: classesOf(column, info) });
   if (active) cell.setAttribute("aria-sort", ascending ? "ascending" : "descending");
   const button = element("button", { type: "button", "data-column": column }, info.heading);
-  if (info.help) button.title = info.help;
+  if (info.help) button.dataset.tip = info.help;
   button.addEventListener("click", () => choose(column, info.number));
   cell.append(button);
   return cell;
@@ -73,10 +91,10 @@ function leaders(group, columns, info) {
 const hidden = (text) => element("span", { class: "hidden" }, text);
 
 // A mark, with its meaning as a tooltip and for screen readers.
-const sign = (mark, meaning) => [element("span", { class: "sign", "aria-hidden": "true", title: meaning }, mark), hidden(`, ${meaning}`)];
+const sign = (mark, meaning) => [element("span", { class: "sign", "aria-hidden": "true", "data-tip": meaning }, mark), hidden(`, ${meaning}`)];
 
 // A claim that was looked at, with a link to what was found at which scale.
-const claimLink = (claim) => element("a", { class: "sign claim", href: `#claim-${claim.id}`, title: claim.text, "aria-label": claim.text }, claim.mark);
+const claimLink = (id) => element("a", { class: "sign claim", href: `claims.html#claim-${id}`, "data-tip": PAGE.claims[id], "aria-label": PAGE.claims[id] }, "○");
 
 function bodyCell(group, row, column, info, leading) {
   const at = group.columns.indexOf(column);
@@ -93,7 +111,7 @@ function bodyCell(group, row, column, info, leading) {
   if (row.tied.includes(column)) cell.append(...sign("≈", "not significantly different from the best"));
   if (row.slips[column]) cell.append(...sign("†", `misprint: ${row.slips[column]}`));
   const interval = row.intervals[column];
-  if (interval) cell.append(element("br"), element("span", { class: "interval", title: `95 % interval over test queries${row.keys.length > 1 ? " and seeds" : ""}` }, `${interval[0]}–${interval[1]}`, ...(row.keys.length > 1 ? [] : sign("¹", "one seed"))));
+  if (interval) cell.append(element("br"), element("span", { class: "interval", "data-tip": `95 % interval over test queries${row.keys.length > 1 ? " and seeds" : ""}` }, `${interval[0]}–${interval[1]}`, ...(row.keys.length > 1 ? [] : sign("¹", "one seed"))));
   return cell;
 }
 
@@ -110,18 +128,36 @@ function methodCell(row) {
   return cell;
 }
 
+// What the marks of a row mean: its box says it to the keyboard.
+function meanings(cell) {
+  return [...cell.querySelectorAll(".sign[data-tip]:not(a)")].map((mark) => `${mark.textContent} ${mark.dataset.tip}`).join("; ");
+}
+
+function tickCell(group, row, marked) {
+  const cell = element("td", { class: "tick" });
+  if (!row.keys.length) return cell;
+  const box = element("input", { type: "checkbox", "aria-label": `Compare ${nameOf(row)}` });
+  box.checked = ticked.has(row);
+  const tip = meanings(marked);
+  if (tip) box.dataset.tip = tip;
+  box.addEventListener("change", () => tick(group, row, box.checked));
+  cell.append(box);
+  return cell;
+}
+
 function linkCell(row) {
   const cell = element("td", { class: "text links" });
   if (row.source) {
-    const safe = /^https?:\/\//.test(row.url);
-    const attributes = { href: row.url, rel: "noopener noreferrer", target: "_blank" };
+    const url = PAGE.urls[row.url];
+    const safe = /^https?:\/\//.test(url);
+    const attributes = { href: url, rel: "noopener noreferrer", target: "_blank" };
     const [first, ...others] = row.source.split("; ");
     cell.append(safe ? element("a", attributes, first) : first);
-    if (others.length) cell.append(element("span", { class: "sign", "aria-hidden": "true", title: row.source }, `+${others.length}`), hidden(`, also ${others.join("; ")}`));
+    if (others.length) cell.append(element("span", { class: "sign", "aria-hidden": "true", "data-tip": row.source }, `+${others.length}`), hidden(`, also ${others.join("; ")}`));
   }
   row.keys.forEach((key, at) => {
-    const label = row.keys.length > 1 ? `record ${at + 1}` : "record";
-    cell.append(element("a", { href: `records/${encodeURIComponent(key)}.html`, title: `trial ${key}` }, label));
+    const label = at ? String(at + 1) : "record";
+    cell.append(element("a", { href: `records/${encodeURIComponent(key)}.html`, "aria-label": at ? `record ${at + 1}` : "record", "data-tip": `trial ${key}` }, label));
   });
   return cell;
 }
@@ -167,7 +203,8 @@ function section(group, rows, columns, added, sort, choose) {
   const leading = leaders(group, shown, info);
   const order = sorted(group, rows, sort);
   const body = element("tbody");
-  const head = element("tr", {}, ...["#", "method", ...shown].map((column) => headerCell(column, info[column], sort, choose)));
+  const compared = group.source !== "published";
+  const head = element("tr", {}, compared ? element("th", { scope: "col", class: "tick" }, hidden("compare")) : null, ...["#", "method", ...shown].map((column) => headerCell(column, info[column], sort, choose)));
   head.append(element("th", { scope: "col", class: "text" }, element("span", { class: "plain" }, "Source")));
   const name = `${group.dataset}, ${group.source}${group.budget ? `, ${group.budget}` : ""}`;
   const sorting = sort === null ? "sorted by rank" : `sorted by ${info[sort.column]?.heading ?? sort.column}, ${sort.ascending ? "ascending" : "descending"}`;
@@ -180,7 +217,8 @@ function section(group, rows, columns, added, sort, choose) {
     for (const row of order.slice(state.page * state.size, (state.page + 1) * state.size)) {
       const cells = shown.map((column) => bodyCell(group, row, column, info[column], leading));
       const rank = element("td", { class: "rank" }, row.rank === null ? "–" : String(row.rank));
-      body.append(element("tr", {}, rank, methodCell(row), ...cells, linkCell(row)));
+      const name = methodCell(row);
+      body.append(element("tr", {}, compared ? tickCell(group, row, name) : null, rank, name, ...cells, linkCell(row)));
     }
     made.querySelector(".pages")?.remove();
     if (order.length > ROWS_A_PAGE) {
@@ -192,6 +230,60 @@ function section(group, rows, columns, added, sort, choose) {
   draw("");
   SECTIONS.push({ state, draw, total: order.length });
   return made;
+}
+
+// Rows that are ticked, all of one group.
+const ticked = new Set();
+
+function tick(group, row, on) {
+  if (on && [...ticked].some((other) => other.group !== group)) {
+    ticked.clear();
+    SECTIONS.forEach((each) => each.draw(""));
+  }
+  ticked[on ? "add" : "delete"](row);
+  drawComparison();
+  redrawCharts();
+}
+
+// Half the 95 % interval of the paired difference of two rows of a group, in points; null where it is not known.
+function halfWidth(group, metric, first, second) {
+  const [low, high] = [group.compared.indexOf(first.at), group.compared.indexOf(second.at)].sort((a, b) => a - b);
+  if (low < 0 || !group.halves[metric]) return null;
+  const before = low * group.compared.length - (low * (low + 1)) / 2; // pairs of the rows before `low`
+  const half = group.halves[metric][before + high - low - 1];
+  return half === null ? null : half / 100;
+}
+
+// The ticked rows against the first of them: values and paired differences.
+function drawComparison() {
+  const place = byId("comparison");
+  place.hidden = ticked.size < 2;
+  if (place.hidden) return;
+  const [first, ...others] = ticked;
+  const { group } = first;
+  const metrics = group.columns.filter((name) => name in group.halves);
+  const shown = metrics.length ? metrics : [group.sort];
+  const head = element("tr", {}, ...["method", ...shown].map((name) => element("th", { scope: "col", class: name === "method" ? "method text" : "" }, element("span", { class: "plain" }, name))));
+  const line = (row) => element("tr", {}, element("th", { scope: "row", class: "method text" }, nameOf(row)), ...shown.map((metric) => {
+    const [value, base] = [valueOf(group, row, metric), valueOf(group, first, metric)];
+    const cell = element("td", {}, value === null ? "–" : (100 * value).toFixed(2));
+    if (row === first || value === null || base === null) return cell;
+    const [difference, half] = [100 * (value - base), halfWidth(group, metric, first, row)];
+    const text = `${difference >= 0 ? "+" : "−"}${Math.abs(difference).toFixed(2)}${half === null ? "" : ` ± ${half.toFixed(2)}`}`;
+    cell.append(element("small", { class: half !== null && Math.abs(difference) > half ? "clear" : "" }, text));
+    return cell;
+  }));
+  const table = element("table", {}, element("caption", { class: "hidden" }, "Ticked rows compared"), element("thead", {}, head), element("tbody", {}, line(first), ...others.map(line)));
+  const without = [...ticked].filter((row) => !group.compared.includes(row.at)).map(nameOf);
+  const about = `Small print: difference from ${nameOf(first)}, paired over test queries and seeds, ± half the 95 % interval of each; bold where it excludes 0. Not corrected for the number of rows.`;
+  const clear = element("button", { type: "button", class: "button small", onclick: () => {
+    ticked.clear();
+    SECTIONS.forEach((each) => each.draw(""));
+    drawComparison();
+    redrawCharts();
+  } }, "Clear");
+  place.replaceChildren(element("div", { class: "heading" }, element("h3", {}, `${ticked.size} rows compared`), clear), element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Comparison" }, table),
+    element("p", { class: "remark" }, about, without.length ? ` No interval for ${without.join(", ")}: metrics on resamples are missing, or the row is not ranked.` : ""));
 }
 
 // Redraws all tables: `chosen` holds pairs of a group and those of its rows that are shown. A table has those of the

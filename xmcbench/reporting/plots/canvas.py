@@ -12,8 +12,8 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.extras import import_extra
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
-# The palette of Okabe and Ito, which colour-blind readers can distinguish; black last.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
+# Those of the page, where each is of a family of methods: after Okabe and Ito, darker, to stand out on white.
+COLOURS = ("#0068a8", "#c04c00", "#00795a", "#7d3fa6", "#8f6a00", "#b02a62", "#1f7185", "#565b62")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE = {
     "font.size": 8.0,

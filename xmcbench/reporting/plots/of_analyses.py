@@ -27,8 +27,12 @@ def write_analysis_figures(analyses: Mapping[str, Analysis], out: Path, format: 
 def deciles(analyses: Mapping[str, Analysis], path: Path) -> None:
     """The contribution of the labels of each decile to P@k (DEXML, Figure 7)."""
     with drawing(path, PAGE) as axes:
-        shares = {name: analysis.breakdowns[DECILES].contribution for name, analysis in analyses.items()}
-        _bars(axes, [str(decile) for decile in range(1, 11)], shares)
+        for at, (name, analysis) in enumerate(analyses.items()):
+            style = {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)], "markersize": 3}
+            axes.plot(
+                range(1, 11), 100 * np.asarray(analysis.breakdowns[DECILES].contribution), label=plain(name), **style
+            )
+        axes.set_xticks(range(1, 11))
         axes.set_xlabel("decile of the labels (1: most frequent in training)")
         axes.set_ylabel(_contribution(analyses))
         legend_below(axes)

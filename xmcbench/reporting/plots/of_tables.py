@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -11,17 +11,20 @@ from typing import Any, NamedTuple
 
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.plugins.extras import import_extra
-from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, curves
+from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
+from xmcbench.reporting.curated import methods
 from xmcbench.reporting.numbers import short_number
-from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
+from xmcbench.reporting.plots.canvas import COLOURS, PAGE, drawing, legend_below, plain
 from xmcbench.reporting.plots.of_analyses import deciles
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
 
-MAX_LABELS = 16  # points with a name beside them
+DIRECT = 8  # names beside points and lines; where there are more, numbers, and a key below
+MAX_CURVES = 24  # the best methods only: readers cannot distinguish more
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
-MIN_AREA, AREA_RANGE = 16.0, 260.0  # of a marker, in square points
+SPAN = 1e4  # of a logarithmic axis of costs: what costs less is drawn at its end
 LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this times the smallest
+DASHES = ("-", "--", ":", "-.")
 
 
 class Point(NamedTuple):
@@ -29,12 +32,10 @@ class Point(NamedTuple):
 
     source: str
     name: str
+    family: int
     x: float
     y: float
-    area: float  # of the marker, in square points
-
-
-MAX_CURVES = len(COLOURS)  # the best methods only: readers cannot distinguish more
+    error: tuple[float, float]  # from the value down and up to the ends of its interval
 
 
 def write_figures(
@@ -65,14 +66,15 @@ def _of_group(
     """Draw the figures of trials with the same budget."""
     stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
     paths = []
-    drawn = [curve for curve in curves(group.rows, records).values() if any(group.sort in at for at in curve[1])]
+    curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
+    drawn = [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]
     if drawn:
         paths.append(out / f"{stem}-curve.{format}")
-        _curves(drawn[:MAX_CURVES], group.sort, paths[-1])
-    known = {row.method: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
+        _curves(drawn, group.sort, paths[-1])
+    known = {row.called: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
     if known:
         paths.append(out / f"{stem}-deciles.{format}")
-        deciles(dict(list(known.items())[:MAX_CURVES]), paths[-1])
+        deciles(dict(list(known.items())[:DIRECT]), paths[-1])
     return paths
 
 
@@ -90,51 +92,120 @@ def _stem(text: str) -> str:
 
 
 def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
-    """Quality against cost (PRIME, Figure 1). A marker's area is the batch size; published rows are hollow."""
-    largest = max(costs(row).get("batch_size", 0.0) for row in rows)
-    areas = [MIN_AREA + AREA_RANGE * costs(row).get("batch_size", 0.0) / (largest or 1.0) for row in rows]
-    points = [
-        Point(row.source, row.method, costs(row)[cost], 100 * row.metrics[metric], area)
-        for row, area in zip(rows, areas, strict=True)
-    ]
-    points = sorted(set(points), key=lambda point: (-point.y, point.name, point.x))  # papers repeat rows
-    with drawing(path, PAGE, 3.4) as axes:
-        for at, source in enumerate(("measured", "published")):
-            if sourced := [point for point in points if point.source == source]:
-                fill = COLOURS[at] + "66" if source == "measured" else "none"
-                x, y, areas = ([getattr(point, name) for point in sourced] for name in ("x", "y", "area"))
-                axes.scatter(x, y, areas, facecolors=fill, edgecolors=COLOURS[at], linewidths=0.9, label=source)
+    """Quality against cost (PRIME, Figure 1), with the Pareto front as steps; published rows are hollow."""
+    least = max(costs(row)[cost] for row in rows) / SPAN
+    found = {_point(row, max(least, costs(row)[cost]), metric) for row in rows}  # papers repeat rows
+    points = sorted(found, key=lambda point: (-point.y, point.name, point.x))
+    front = _front(points)
+    named = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_CURVES]
+    with drawing(path, PAGE, 3.3 + _height(named)) as axes:
+        for point in points:
+            colour, filled = COLOURS[point.family], point.source != "published"
+            axes.errorbar(point.x, point.y, [[end] for end in point.error], color=colour, linewidth=0.7, zorder=2)
+            style = {"facecolors": colour if filled else "white", "edgecolors": colour, "linewidths": 0.9, "zorder": 3}
+            axes.scatter(point.x, point.y, 22, **style)
         if max(point.x for point in points) > LOG_RATIO * min(point.x for point in points):
             axes.set_xscale("log")
-        axes.set(xlabel=CHART_COSTS[cost], ylabel=f"{metric} (%)")
         axes.margins(0.1)
+        right = axes.get_xlim()[1]
+        x, y = [*(point.x for point in front), right], [*(point.y for point in front), front[-1].y]
+        axes.step(x, y, where="post", color="#888888", linewidth=0.8, linestyle="--", zorder=1, label="Pareto front")
+        axes.set(xlabel=CHART_COSTS[cost], ylabel=f"{metric} (%)", xlim=(None, right))
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, markerscale=0.6)
-        _label(axes, points)
+        for source, fill in (("measured", "#565b62"), ("published", "none")):
+            if any(point.source == source for point in points):
+                axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
+        key = _label(axes, named, points)
+        _legends(axes, [point.family for point in points], key)
 
 
-def _label(axes: Any, points: Sequence[Point]) -> None:
-    """Write the names of the best points beside them, each name once, without overlap."""
-    adjust = import_extra("adjustText", "plots", "labelling points")
-    best = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_LABELS]
-    texts = [axes.text(point.x, point.y, plain(shorten(point.name, 48)), fontsize=6) for point in best]
-    lines = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4}
-    adjust.adjust_text(
-        texts, [point.x for point in points], [point.y for point in points], ax=axes, arrowprops=lines, iter_lim=200
+def _point(row: Row, cost: float, metric: str) -> Point:
+    value, ends = row.metrics[metric], row.intervals.get(metric)
+    error = (100 * (value - ends[0]), 100 * (ends[1] - value)) if ends else (0.0, 0.0)
+    return Point(
+        row.source,
+        row.called,
+        row.family,
+        cost,
+        100 * value,
+        (min(max(0.0, error[0]), 100 * value), max(0.0, error[1])),
     )
 
 
-def _curves(lines: Sequence[tuple[str, list[dict[str, float]]]], metric: str, path: Path) -> None:
-    """Quality on held-out training queries against the amount spent of the budget."""
-    with drawing(path, PAGE, 2.8) as axes:
-        spent = next(
-            name for name in (*CURVE_COSTS, "fraction") if any(name in point for _, points in lines for point in points)
-        )
-        for at, (name, points) in enumerate(lines):
-            known = [point for point in points if metric in point and spent in point]
-            style = {"color": COLOURS[at], "marker": MARKERS[at], "markersize": 3}
-            x, y = [point[spent] for point in known], [100 * point[metric] for point in known]
-            axes.plot(x, y, label=plain(name), **style)
+def _front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other point beats in both cost and metric, cheapest first."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.x, -point.y)):
+        if not front or point.y > front[-1].y:
+            front.append(point)
+    return front
+
+
+def _label(axes: Any, named: Sequence[Point], points: Sequence[Point]) -> list[str]:
+    """Write names beside at most `DIRECT` points, else numbers, without overlap. Returns the key of the numbers."""
+    adjust = import_extra("adjustText", "plots", "labelling points")
+    direct = len(named) <= DIRECT
+    words = [plain(shorten(point.name, 48)) if direct else str(at) for at, point in enumerate(named, start=1)]
+    texts = [axes.text(point.x, point.y, word, fontsize=6, zorder=4) for point, word in zip(named, words, strict=True)]
+    lines = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4}
+    x, y = [point.x for point in points], [point.y for point in points]
+    adjust.adjust_text(texts, x, y, ax=axes, arrowprops=lines, iter_lim=400, expand=(1.3, 1.9), force_static=(0.3, 0.5))
+    return [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
+
+
+def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, path: Path) -> None:
+    """Quality on held-out queries against the amount spent, means over seeds with 95 % intervals, a line a row."""
+    shown = sorted(rows, key=lambda pair: -pair[1][metric][-1])[:MAX_CURVES]
+    spent = next(name for name in (*CURVE_COSTS, "fraction") if all(name in curve for _, curve in shown))
+    drawn: Counter[int] = Counter()
+    with drawing(path, PAGE, 3.0 + _height(shown)) as axes:
+        ends = []
+        for row, curve in shown:
+            style = {
+                "color": COLOURS[row.family],
+                "linestyle": DASHES[drawn[row.family] % len(DASHES)],
+                "markersize": 2.5,
+            }
+            drawn[row.family] += 1
+            error = curve.get(f"{metric} ±")
+            axes.errorbar(curve[spent], curve[metric], error, marker="o", elinewidth=0.6, linewidth=1.1, **style)
+            ends.append((curve[spent][-1], curve[metric][-1]))
+        axes.margins(0.03, 0.06)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
-        axes.set(xlabel=CURVE_COSTS.get(spent, "fraction of the budget"), ylabel=f"{metric} on held-out queries (%)")
-        legend_below(axes, 3)
+        axes.set(xlabel=CURVE_COSTS.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
+        direct = len(shown) <= DIRECT
+        low, high = axes.get_ylim()
+        places = _apart([y for _, y in ends], (high - low) / 23)
+        for at, ((x, y), (row, _), place) in enumerate(zip(ends, shown, places, strict=True), start=1):
+            word = plain(shorten(row.called, 40)) if direct else str(at)
+            line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0}
+            edge = axes.get_yaxis_transform()
+            axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=line)
+        key = [] if direct else [f"{at}  {row.called}" for at, (row, _) in enumerate(shown, start=1)]
+        _legends(axes, [row.family for row, _ in shown], key)
+
+
+def _height(named: Sequence[Any]) -> float:
+    """Inches that the key of the numbers takes below a figure."""
+    return 0 if len(named) <= DIRECT else 0.15 * (1 + len(named) / 3)
+
+
+def _apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Places near the wanted ones, from the highest down, at least `gap` apart.
+
+    >>> _apart([5.0, 4.9, 1.0], 1.0)
+    [5.0, 4.0, 1.0]
+    """
+    placed: list[float] = []
+    for place in wanted:
+        placed.append(min(place, placed[-1] - gap) if placed else place)
+    return placed
+
+
+def _legends(axes: Any, families: Sequence[int], key: Sequence[str]) -> None:
+    """Below the figure: the colours of the families, then the key of the numbers."""
+    for family in sorted(set(families)):
+        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=methods().families[family])
+    for text in key:
+        axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
+    legend_below(axes, 3)

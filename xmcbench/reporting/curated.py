@@ -1,0 +1,139 @@
+"""What people wrote down for the page and the figures: names of methods, facts about datasets, what was found.
+
+Three files of `leaderboard/` hold it: `methods.yaml`, `datasets.yaml`, `findings.yaml`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from xmcbench.files.validation import Problems, validate
+from xmcbench.files.yaml_lines import read
+from xmcbench.reporting.numbers import folded
+
+CURATED = Path(__file__).parent / "leaderboard"
+OTHER = "other"  # the last family, of methods that the file does not list
+M = TypeVar("M", bound=BaseModel)
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+
+class NamedMethod(_Model):
+    """A method by its name in papers."""
+
+    name: str
+    family: str = OTHER
+    plugin: str = ""  # rows of this plugin are variants of the method if no method lists their label
+    labels: tuple[str, ...] = ()  # of rows with the recommended settings, the best known first
+
+    def place(self, label: str) -> int | None:
+        """The place of a row's label among those with the recommended settings; None for a variant."""
+        known = (*self.labels, self.plugin)
+        return known.index(stem(label)) if stem(label) in known else None
+
+    def call(self, label: str) -> str:
+        """The name in figures of the row with this label: what it adds to the method's name is in brackets.
+
+        >>> NamedMethod(name="DEXML", plugin="dexml").call("dexml-hard[batch_size=64]")
+        'DEXML (hard, batch_size=64)'
+        """
+        first, _, swept = label.partition("[")
+        own = () if folded(first) == folded(self.name) or self.place(first) == 0 else (self._rest(first),)
+        values = [value for value in swept.rstrip("]").split(",") if not value.startswith("budget=")]
+        added = ", ".join(part for part in (*own, *values) if part)
+        return f"{self.name} ({added})" if added else self.name
+
+    def _rest(self, label: str) -> str:
+        """The label without what it shares with the plugin's name."""
+        return "" if label == self.plugin else label.removeprefix(f"{self.plugin}-")
+
+
+class Methods(_Model):
+    """The methods whose names and families are known."""
+
+    families: tuple[str, ...]
+    methods: tuple[NamedMethod, ...]
+
+    def of(self, label: str, plugin: str = "") -> NamedMethod:
+        """The method of a row: by its label, else by its name in papers, else by its plugin, else one of its own."""
+        first = stem(label)
+        found = (
+            next((one for one in self.methods if first in one.labels), None)
+            or next((one for one in self.methods if folded(one.name) == folded(first)), None)
+            or next((one for one in self.methods if plugin and one.plugin == plugin), None)
+        )
+        return found or NamedMethod(name=first, labels=(first,))
+
+    def colour(self, method: NamedMethod) -> int:
+        """The number of the method's family, which is that of its colour."""
+        return self.families.index(method.family)
+
+
+class DatasetFacts(_Model):
+    """What a card says of a dataset besides its sizes, licence and source."""
+
+    texts: str = ""
+    labels_per_text: float | None = None
+    made: bool = False
+    leakage: str = ""
+
+
+class Findings(_Model):
+    """What was found: sentences, and the suite whose quality over the budget is drawn."""
+
+    dataset: str
+    suite: str
+    metric: str
+    sentences: tuple[str, ...] = ()
+
+
+class _Datasets(_Model):
+    facts: dict[str, DatasetFacts]
+
+
+def stem(label: str) -> str:
+    """A label without the values of a sweep.
+
+    >>> stem("dexml-hard[batch_size=64]")
+    'dexml-hard'
+    """
+    return label.partition("[")[0].strip()
+
+
+@cache
+def methods() -> Methods:
+    """Raises `XMCBenchError` with file, line and key of each mistake, as do the other functions."""
+    return _read(Methods, "methods.yaml")
+
+
+def dataset_facts(name: str) -> DatasetFacts:
+    """The facts of a dataset, or of the family of made datasets that it belongs to; empty where none are known."""
+    known = _datasets()
+    family = next((facts for first, facts in known.items() if facts.made and name.startswith(f"{first}-")), None)
+    return known.get(name) or family or DatasetFacts()
+
+
+@cache
+def _datasets() -> dict[str, DatasetFacts]:
+    return _read(_Datasets, "datasets.yaml").facts
+
+
+@cache
+def findings() -> Findings:
+    """What was found."""
+    return _read(Findings, "findings.yaml")
+
+
+def _read(model: type[M], name: str) -> M:
+    document = read(CURATED / name)
+    problems = Problems(document)
+    found = validate(model, document.data, (), {}, problems)
+    problems.check()
+    assert found is not None
+    return found
