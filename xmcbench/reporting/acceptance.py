@@ -271,7 +271,14 @@ def _links(record: Record) -> Iterator[str]:
             yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 of {PREDICTIONS}, {RESAMPLED}"
     if any(not re.fullmatch(KEY, sample["trial"]) for sample in chosen.get("samples", ())):
         yield "its tuning names samples that are no keys of trials"
-    if any(trial.config.get(name, value) != value for name, value in chosen.get("settings", {}).items()):
+    if not _holds(trial.config, {name: own for name, own in chosen.get("settings", {}).items() if name in trial.config}):
         yield "its tuning chose other settings than it has"
     if not -1 <= chosen.get("quality", 0.0) <= 1:
         yield f"its tuning found a quality of {chosen['quality']:g}, expected a fraction"
+
+
+def _holds(config: Any, settings: Any) -> bool:
+    """Whether a configuration with all defaults has these settings, which may leave out what is not set."""
+    if isinstance(config, Mapping) and isinstance(settings, Mapping):
+        return all(name in config and _holds(config[name], value) for name, value in settings.items())
+    return bool(config == settings)
