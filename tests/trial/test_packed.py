@@ -67,7 +67,7 @@ def test_compact_resamples_have_the_covariances(values: np.ndarray, more: int) -
     half = compact_resamples(values, len(values) + more).astype(np.float64)
     made = np.concatenate([half, -half], axis=1)
     np.testing.assert_allclose(made.mean(axis=1), 0, atol=1e-6)
-    np.testing.assert_allclose(np.cov(made), np.cov(values), atol=1e-6)
+    np.testing.assert_allclose(np.cov(made), np.cov(values), atol=1e-4)  # 16 significant bits
 
 
 def test_an_installed_copy_shows_the_ties_and_intervals_of_a_clone(tmp_path: Path) -> None:

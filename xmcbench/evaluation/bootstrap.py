@@ -180,10 +180,14 @@ def compact_resamples(values_TB: np.ndarray, size: int) -> np.ndarray:
     """float32 [T, size]: vectors that have, each with its negative beside it, the covariances of `values_TB`.
 
     All that `significance.py` reads of the metrics of T trials on B resamples is the standard deviation (`ddof=1`) of
-    sums and differences of them, so that these stand for them: the triangle of a QR decomposition. T <= `size`.
+    sums and differences of them, so that these stand for them: the triangle of a QR decomposition. T <= `size`. Numbers
+    have 16 significant bits, so that a compressed file is a quarter smaller.
     """
     centred_TB = values_TB - values_TB.mean(axis=1, keepdims=True, dtype=np.float64)
     triangle = np.asarray(np.linalg.qr(centred_TB.T, mode="r")).T  # [T, min(T, B)], with their inner products
     made = np.zeros((len(values_TB), size), np.float32)
     made[:, : triangle.shape[1]] = triangle * sqrt((2 * size - 1) / (2 * (values_TB.shape[1] - 1)))
+    bits = made.view(np.uint32)
+    bits += 0x80  # rounds; a carry goes into the exponent, as it should
+    bits &= 0xFFFFFF00
     return made
