@@ -271,7 +271,8 @@ def _links(record: Record) -> Iterator[str]:
             yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 of {PREDICTIONS}, {RESAMPLED}"
     if any(not re.fullmatch(KEY, sample["trial"]) for sample in chosen.get("samples", ())):
         yield "its tuning names samples that are no keys of trials"
-    if not _holds(trial.config, {name: own for name, own in chosen.get("settings", {}).items() if name in trial.config}):
+    settings = {name: own for name, own in chosen.get("settings", {}).items() if name in trial.config}
+    if not _holds(trial.config, settings):
         yield "its tuning chose other settings than it has"
     if not -1 <= chosen.get("quality", 0.0) <= 1:
         yield f"its tuning found a quality of {chosen['quality']:g}, expected a fraction"
