@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from xmcbench.trial.packed import Packed
 
-ACCEPTED = Path(__file__).parent / "records"  # four trials that were accepted once, as they were
+RECORDS = Path(__file__).parent / "records"  # four trials that were accepted once, as they were
 Place = tuple[str | int, ...]
 
 # What a field may be replaced by: other types, the edges of numbers, texts that a terminal or a page would obey.
@@ -27,7 +27,7 @@ VALUES: list[Any] = [
 
 def content(name: str) -> Any:
     """The record of the trial `name`, without its digest."""
-    record = json.loads(Packed(ACCEPTED).records[name].content)
+    record = json.loads(Packed(RECORDS).records[name].content)
     del record["digest"]
     return record
 

@@ -155,7 +155,7 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
     store, accepted, problems, good = Store(place), Store(to), [], []
     for record in {record.key: record for run in runs for record in find_trials(store, run)}.values():
         before = accepted.record(record.key)
-        if before and record.metrics.keys() <= before.metrics.keys():  # with more metrics it takes the other's place
+        if before and not record.metrics.keys() > before.metrics.keys():  # with more it takes the other's place
             echo(f"{record.key}: accepted before, in {accepted.place(record.key)}")
             continue
         own = [*acceptance.outdated(record), *acceptance.problems(record)]

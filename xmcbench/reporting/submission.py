@@ -39,7 +39,7 @@ LOCK = "accepted"
 PAIR_BYTES = 8  # of a label and its score in a file of predictions that is not compressed
 EPOCHS = 2.0  # times the training queries that an epoch may count: some see only those with a drawn positive
 _FLOAT32 = 1e-6  # values on resamples are kept as float32
-_COVARIANCE = 1e-4  # share by which covariances may differ: their factors are float32, and depend on threads
+_COVARIANCE = 1e-4  # share by which covariances may differ: their factors have 16 bits, and depend on threads
 _CLOSE = 1e-9  # metrics computed on another machine may differ by rounding
 
 
