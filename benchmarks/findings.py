@@ -12,19 +12,19 @@ from __future__ import annotations
 import argparse
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
 from xmcbench.evaluation.stored import stored_samples
 from xmcbench.files.atomic import atomic_write
+from xmcbench.reporting import curated
+from xmcbench.reporting.costs import mean_curve
 from xmcbench.reporting.numbers import format_value
-from xmcbench.reporting.plots.canvas import COLOURS, PAGE, drawing, plain
+from xmcbench.reporting.plots.canvas import COLOURS, PAGE, apart, drawing, family_legend, plain
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -36,21 +36,9 @@ METRICS = ("P@1", "P@5", "PSP@5", "macro-F1@5", "R@100")
 RANKED, ALONG = "P@5", "nDCG@5"
 SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
-LIMIT = 1.5e12  # operations, the budget of the suite
-NEAR = 0.04  # of them: an evaluation stands at the first step after its share, a shortlist may lie between
+NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
 LINES = 8  # that a figure names directly
-# Method names as in the suite, by family: one colour each.
-FAMILIES = {
-    "dual encoder": ("dexml", "dpr", "ance", "ngame"),
-    "prototypes": ("prime",),
-    "classifier": ("ova", "unidec"),
-    "second stage": ("rae", "classifier", "sparse-ranker"),
-    "linear or tree": ("plt", "parabel", "xr-linear"),
-    "lexical": ("tfidf", "bm25"),
-    "floor": ("popular", "untrained"),
-}
-COLOUR = dict(zip(FAMILIES, (*COLOURS[:4], COLOURS[7], "#777777", "#bbbbbb"), strict=True))
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -63,41 +51,36 @@ class Method:
     samples: Mapping[str, Sample]
 
     @property
-    def family(self) -> str:
-        return next(name for name, labels in FAMILIES.items() if self.label.startswith(labels))
+    def family(self) -> int:
+        """The number of its family, which is that of its colour."""
+        trial = self.records[0].trial
+        return curated.methods().colour(curated.methods().of(trial.label, trial.method))
 
     @property
     def colour(self) -> str:
-        return COLOUR[self.family]
+        return COLOURS[self.family]
 
     @property
     def trained(self) -> bool:
         """Whether it spends the budget, and was evaluated along it."""
         return any(record.curve for record in self.records)
 
-    @cached_property
-    def curve(self) -> list[tuple[float, float]]:
-        """(operations, quality on held-out queries) of each evaluation, means over seeds."""
-        rows = zip(*(record.curve for record in self.records), strict=False)
-        return [(fmean(own["flops"] for own in row), fmean(own[ALONG] for own in row)) for row in rows]
-
     def at(self, share: float) -> float:
         """The best quality on held-out queries up to a share of the operations; without training, that of tuning."""
         if not self.trained:
             return float((self.records[0].chosen or {}).get("quality", 0.0))
+        return self._best(lambda record, own: own["flops"] <= (share + NEAR) * (record.trial.budget.flops or 0))
+
+    def _best(self, counts: Callable[[Record, Mapping[str, float]], bool]) -> float:
+        """The best evaluation of those that count, mean over seeds; 0 of none."""
         return fmean(
-            max((own[ALONG] for own in record.curve if own["flops"] <= (share + NEAR) * LIMIT), default=0.0)
-            for record in self.records
+            max((own[ALONG] for own in record.curve if counts(record, own)), default=0.0) for record in self.records
         )
 
     @property
     def converged(self) -> bool:
         start, rise = FLAT
-        before = fmean(
-            max((own[ALONG] for own in record.curve if own["fraction"] <= start + NEAR), default=0.0)
-            for record in self.records
-        )
-        return self.at(1.0) - before <= rise
+        return self.at(1.0) - self._best(lambda _, own: own["fraction"] <= start + NEAR) <= rise
 
     def spent(self, name: str) -> float:
         return fmean(record.spent[name] or 0 for record in self.records)
@@ -176,7 +159,8 @@ def along(methods: Sequence[Method]) -> Iterator[str]:
 
 def draw(methods: Sequence[Method], dataset: str) -> None:
     """The figures: final quality, quality along the budget, ranks along the budget, frequent against rare labels."""
-    floors = [method for method in methods if method.family != "floor"]
+    floor = curated.methods().families.index(curated.OTHER)
+    above = [method for method in methods if method.family != floor]
     with drawing(PICTURES / "findings-quality.svg", PAGE, 0.6 + 0.19 * len(methods)) as axes:
         for row, method in enumerate(methods):
             own = estimate(method.samples[RANKED])
@@ -185,23 +169,26 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
             axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
         axes.set_yticks(range(len(methods)), [plain(method.label) for method in methods])
         axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {dataset}, 95 % over queries and seeds")
-        _families(axes, methods)
+        family_legend(axes, [method.family for method in methods])
     trained = sorted((method for method in methods if method.trained), key=lambda one: -one.at(1.0))
-    outside = {method.family: method for method in reversed(floors) if not method.trained and method.at(1.0)}
-    flat = [outside[family] for family in ("linear or tree", "lexical") if family in outside]
+    flat = {method.family: method for method in reversed(above) if not method.trained and method.at(1.0)}.values()
     with drawing(PICTURES / "findings-budget.svg", PAGE, 3.2) as axes:
         for method in trained:
-            axes.plot([own[0] for own in method.curve], [100 * own[1] for own in method.curve], color=method.colour)
-        ends = [(method.curve[-1][0], 100 * method.at(1.0), method) for method in trained[:LINES]]
-        for (x, _, method), y in zip(ends, _apart([y for _, y, _ in ends], 2.2), strict=True):
-            axes.annotate(plain(method.label), (x, y), (4, -2), textcoords="offset points", color=method.colour)
+            curve = mean_curve(method.records)
+            axes.plot(curve["flops"], curve[ALONG], color=method.colour)
+        ends = [(mean_curve(method.records)["flops"][-1], 100 * method.at(1.0), method) for method in trained[:LINES]]
+        last = max(x for x, _, _ in ends)
+        for early in (False, True):  # lines that end elsewhere need no room beside these
+            own = [end for end in ends if (end[0] < last / 2) is early]
+            for (x, _, method), y in zip(own, apart([y for _, y, _ in own], 2.8), strict=True):
+                axes.annotate(plain(method.label), (x, y), (4, -2), textcoords="offset points", color=method.colour)
         for method in flat:
             axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9)
             axes.annotate(plain(method.label), (0.01, 100 * method.at(1.0)), (0, 2), xycoords=("axes fraction", "data"),
                           textcoords="offset points", color=method.colour)  # fmt: skip
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
-        _families(axes, trained)
+        family_legend(axes, [method.family for method in trained])
     with drawing(PICTURES / "findings-ranks.svg", PAGE, 3.0) as axes:
         for method in trained:
             seen = [place for place, share in enumerate(SHARES) if method.at(share)]
@@ -212,27 +199,12 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the operations", ylabel=f"rank by {ALONG}, held out")
         axes.set_xlim(-0.1, len(SHARES) - 0.3)
     with drawing(PICTURES / "findings-tail.svg", PAGE, 3.0) as axes:
-        for method in floors:
+        for method in above:
             x, y = (100 * method.samples[metric].mean for metric in (RANKED, "macro-F1@5"))
             axes.plot(x, y, "o", color=method.colour, markersize=4)
             axes.annotate(plain(method.label), (x, y), (4, 1), textcoords="offset points", fontsize=6)
         axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
-        _families(axes, floors)
-
-
-def _families(axes: Any, methods: Sequence[Method]) -> None:
-    """A legend of the colours."""
-    for family in dict.fromkeys(method.family for method in methods):
-        axes.plot([], [], "o", color=COLOUR[family], label=family, markersize=4)
-    axes.legend(loc="best", fontsize=6)
-
-
-def _apart(values: Sequence[float], gap: float) -> list[float]:
-    """The values, the first as it is and each lower one at least `gap` below the one before."""
-    placed: list[float] = []
-    for value in values:
-        placed.append(min(value, placed[-1] - gap) if placed else value)
-    return placed
+        family_legend(axes, [method.family for method in above])
 
 
 def main() -> None:

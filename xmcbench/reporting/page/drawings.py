@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import asinh
 
 from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.curated import dataset_facts
 from xmcbench.trial.record import Record
 
 WIDTH, HEIGHT = 560, 200
@@ -72,7 +73,7 @@ def bars(claim: Claim) -> list[Bar]:
             continue
         low, middle, high = (place(float(text)) for text in (column.interval[0], column.difference, column.interval[1]))
         text = f"{column.metric} {column.difference} ({column.interval[0]} to {column.interval[1]})"
-        made = regime.scale.dataset.startswith("catalog-")
+        made = dataset_facts(regime.scale.dataset).made
         found.append(Bar(low, middle, high, column.sign != "?", made, f"{regime.scale}: {text}"))
     return found
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.extras import import_extra
+from xmcbench.reporting.curated import methods
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
 # Those of the page, where each is of a family of methods: after Okabe and Ito, darker, to stand out on white.
@@ -65,3 +67,24 @@ def legend_below(axes: Any, columns: int = 3) -> None:
     """Draw the legend of the axes below the whole figure, where it covers nothing."""
     handles, names = axes.get_legend_handles_labels()
     axes.figure.legend(handles, names, loc="outside lower center", ncols=columns, columnspacing=1.4, handlelength=1.6)
+
+
+def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -> None:
+    """Draw below the figure the colours of the families of methods, then the key of the numbers."""
+    for family in sorted(set(families)):
+        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=methods().families[family])
+    for text in key:
+        axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
+    legend_below(axes, 3)
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Places near the wanted ones, from the highest down, at least `gap` apart.
+
+    >>> apart([5.0, 4.9, 1.0], 1.0)
+    [5.0, 4.0, 1.0]
+    """
+    placed: list[float] = []
+    for place in wanted:
+        placed.append(min(place, placed[-1] - gap) if placed else place)
+    return placed

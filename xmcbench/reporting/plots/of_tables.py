@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
-from xmcbench.reporting.curated import methods
 from xmcbench.reporting.numbers import short_number
-from xmcbench.reporting.plots.canvas import COLOURS, PAGE, drawing, legend_below, plain
+from xmcbench.reporting.plots.canvas import COLOURS, PAGE, apart, drawing, family_legend, plain
 from xmcbench.reporting.plots.of_analyses import deciles
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
@@ -116,7 +115,7 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
             if any(point.source == source for point in points):
                 axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
         key = _label(axes, named, points)
-        _legends(axes, [point.family for point in points], key)
+        family_legend(axes, [point.family for point in points], key)
 
 
 def _point(row: Row, cost: float, metric: str) -> Point:
@@ -175,37 +174,16 @@ def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, 
         axes.set(xlabel=CURVE_COSTS.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
         direct = len(shown) <= DIRECT
         low, high = axes.get_ylim()
-        places = _apart([y for _, y in ends], (high - low) / 23)
+        places = apart([y for _, y in ends], (high - low) / 23)
         for at, ((x, y), (row, _), place) in enumerate(zip(ends, shown, places, strict=True), start=1):
             word = plain(shorten(row.called, 40)) if direct else str(at)
             line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0}
             edge = axes.get_yaxis_transform()
             axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=line)
         key = [] if direct else [f"{at}  {row.called}" for at, (row, _) in enumerate(shown, start=1)]
-        _legends(axes, [row.family for row, _ in shown], key)
+        family_legend(axes, [row.family for row, _ in shown], key)
 
 
 def _height(named: Sequence[Any]) -> float:
     """Inches that the key of the numbers takes below a figure."""
     return 0 if len(named) <= DIRECT else 0.15 * (1 + len(named) / 3)
-
-
-def _apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Places near the wanted ones, from the highest down, at least `gap` apart.
-
-    >>> _apart([5.0, 4.9, 1.0], 1.0)
-    [5.0, 4.0, 1.0]
-    """
-    placed: list[float] = []
-    for place in wanted:
-        placed.append(min(place, placed[-1] - gap) if placed else place)
-    return placed
-
-
-def _legends(axes: Any, families: Sequence[int], key: Sequence[str]) -> None:
-    """Below the figure: the colours of the families, then the key of the numbers."""
-    for family in sorted(set(families)):
-        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=methods().families[family])
-    for text in key:
-        axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
-    legend_below(axes, 3)
