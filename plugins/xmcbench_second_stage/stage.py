@@ -46,6 +46,7 @@ class SecondStage(Method):
 
     many_workers: ClassVar[bool] = True
     late_imports = DualEncoder.late_imports
+    searches: ClassVar[bool] = True  # `learn` searches the labels near each training query
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
@@ -148,12 +149,12 @@ class SecondStage(Method):
     def _embed(self, train: TrainingData, run: Run) -> Tensor:
         """[N, D] the vectors that training queries are scored with; charged.
 
-        Raises PassTooLargeError unless they, and the search of the shortlist that follows, fit into the budget.
+        Raises PassTooLargeError unless they fit into the budget, with the search that follows where there is one.
         """
         first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
         with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape)
+            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0.0
             charging.require(tokens.lengths, scoring_flops=operations)
             charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)

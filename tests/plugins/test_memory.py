@@ -83,6 +83,16 @@ def test_without_budget_left_the_first_method_answers(data: TrainingData, small_
     assert np.array_equal(method.predict(data.texts, 5).indices, wanted)
 
 
+def test_the_budget_needs_no_room_for_a_search(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    """Only predictions search: what embedding all texts takes is enough."""
+    embedding = make_run(tmp_path / "all", {"steps": 20})
+    made(small_encoder).fit(data, embedding)
+    method, run = made(small_encoder), make_run(tmp_path / "just", {"flops": embedding.ledger.spent("flops")})
+    method.fit(data, run)
+    assert len(method.memory_ND) == QUERIES
+    assert not run.log.ended
+
+
 def test_what_is_saved_predicts_the_same_whatever_the_settings_of_scoring(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
