@@ -4,7 +4,7 @@ Accepted results are a store of packed trials (`leaderboard/measured/`, `xmcbenc
 trial with settings, environment and digest, its predictions, and its metrics on resamples. Of predictions above
 `LARGEST` bytes there is only the SHA-256.
 
-Legend: T trials of one table.
+Legend: C configurations of one table, each with its seeds; B resamples.
 """
 
 from __future__ import annotations
@@ -137,18 +137,33 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
 
 
 def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
-    """The compact resamples of the accepted trials of tables, by key: float32 [metrics, T] in the order of metrics."""
+    """The compact resamples of the accepted trials of tables, by key: float32 [metrics, C] in the order of metrics.
+
+    Those of a trial are of the mean over all seeds of its configuration, which is what rows are compared by.
+    """
     arrays: dict[str, np.ndarray] = {}
     for records in tables:
-        resampled = [store.resampled(record, list(record.metrics)) for record in records]
-        made = {record.key: np.full((len(record.metrics), len(records)), np.nan, np.float32) for record in records}
-        for metric in dict.fromkeys(name for own in resampled for name in own):
-            having = [(record, own[metric]) for record, own in zip(records, resampled, strict=True) if metric in own]
-            rows = compact_resamples(np.stack([values for _, values in having]), len(records))
-            for (record, _), row in zip(having, rows, strict=True):
-                made[record.key][list(record.metrics).index(metric)] = row
+        seeds = _by_configuration(records)
+        made = {record.key: np.full((len(record.metrics), len(seeds)), np.nan, np.float32) for record in records}
+        resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
+        for metric in dict.fromkeys(name for own in resampled.values() for name in own):
+            having = [own for own in seeds if all(metric in resampled[record.key] for record in own)]
+            means_CB = [
+                np.mean([resampled[record.key][metric] for record in own], axis=0, dtype=np.float64) for own in having
+            ]
+            for own, row_C in zip(having, compact_resamples(np.stack(means_CB), len(seeds)), strict=True):
+                for record in own:
+                    made[record.key][list(record.metrics).index(metric)] = row_C
         arrays |= made
     return arrays
+
+
+def _by_configuration(records: Sequence[Record]) -> list[list[Record]]:
+    """The trials that differ in their seed alone, together."""
+    found: dict[str, list[Record]] = defaultdict(list)
+    for record in records:
+        found[record.trial.but_seed].append(record)
+    return list(found.values())
 
 
 def _tables(store: Store) -> dict[str, list[list[Record]]]:
@@ -164,8 +179,8 @@ def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) ->
     """What compact resamples of a table's trials stand for, a metric at a time: it is the same on every machine."""
     for metric in dict.fromkeys(name for record in records for name in record.metrics):
         having = [record for record in records if metric in record.metrics]
-        rows_TT = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
-        yield rows_TT @ rows_TT.T
+        rows_TC = np.stack([arrays[record.key][list(record.metrics).index(metric)] for record in having])
+        yield rows_TC @ rows_TC.T
 
 
 def wrong_compact(store: Store) -> Iterator[str]:

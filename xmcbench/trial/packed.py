@@ -110,8 +110,11 @@ class Packed:
         return None if array is None else array.tobytes()
 
     def compact(self, key: str) -> np.ndarray | None:
-        """The compact resamples of a trial, float32 [metrics, 2 M] in the order of its metrics, where they are all
-        that is kept: as in an installed xmcbench. Raises XMCBenchError and OSError."""
+        """Compact resamples, float32 [metrics, 2 C] in the order of the trial's metrics, where no others are kept.
+
+        So it is in an installed xmcbench. They are of the mean over all seeds of its configuration. Raises
+        XMCBenchError and OSError.
+        """
         if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
             return None
         half = _array(compact_path(self.root, place.parent.name), key)
