@@ -118,7 +118,7 @@ class Scored(_Printed):
 def run(
     suite: Path | str,
     *,
-    only: str = "*",
+    only: Names = (),
     sets: Names = (),
     datasets: Names = (),
     encoder: str | None = None,
@@ -143,7 +143,7 @@ def run(
         sets=_names(sets),
         datasets=_names(datasets),
         encoder=encoder,
-        only=only,
+        only=_names(only),
         retry=retry,
         parallel=parallel,
         command=sys.argv,

@@ -89,7 +89,7 @@ def test_problems_are_a_line_each_on_stderr_and_code_2(
     assert all(line.startswith(f"error: {suite}:") for line in told.err.splitlines())
     assert len(told.err.splitlines()) == 2
 
-    assert call("run", bench.suite(["fake-ok"]), *places, "--only", "no*") == 2
+    assert call("run", bench.suite(["fake-ok"]), *places, "--only", "o*", "--only", "no*") == 2
     assert capsys.readouterr().err == "error: --only no*: no trial matches (labels: ok)\n"
 
     assert call("run", bench.suite(["fake-ok"]), *places, "--set", "budget.step=1") == 2

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ def on_ray(
     return {record.trial.label: record for record in runner.run(runner.plan(), bench.heard)}
 
 
-def in_process(bench: Bench, suite: Path, only: str = "*") -> dict[str, Record]:
+def in_process(bench: Bench, suite: Path, only: Sequence[str] = ()) -> dict[str, Record]:
     """The same with one worker, in this process and in another store."""
     return bench.run(suite, store=bench.root / "alone", debug=True, only=only)
 

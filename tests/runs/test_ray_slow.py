@@ -49,7 +49,7 @@ def test_workers_that_share_no_store_exchange_checkpoints_and_the_driver_brings_
     storage = ray_bench.root / "storage"
     records = on_ray(ray_bench, suite, executor=RayExecutor(storage=f"file://{storage}"), workers=2)
     table, crash = records["table"], records["crash"]
-    assert_alike(table, in_process(ray_bench, suite, only="table")["table"])
+    assert_alike(table, in_process(ray_bench, suite, only=["table"])["table"])
     assert {path.name for path in ray_bench.store.directory(table.key).iterdir()} >= {"record.json", "model", "log.txt"}
     assert ray_bench.store.predictions(table)[0].k == 20
     assert ray_bench.store.record(table.key) == table

@@ -14,7 +14,10 @@ Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed, where RUN
 SuitePath = Annotated[
     Path, typer.Argument(help="The suite: a file, or a name of a bundled suite, as in quickstart.", show_default=False)
 ]
-Only = Annotated[str, typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option(metavar="GLOB", help="Only trials whose label, or dataset/label, matches. May be repeated."),
+]
 Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")
 ]

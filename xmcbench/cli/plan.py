@@ -35,7 +35,7 @@ def plan(
     label_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tokens per label of a dataset that is not on disk.")
     ] = None,
-    only: Only = "*",
+    only: Only = None,
     sets: Sets = None,
     datasets: DatasetNames = None,
     encoder: EncoderName = None,
@@ -63,7 +63,7 @@ def plan(
     planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
     share = Share(workers=workers)
     extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}
-    trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only)
+    trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only or ())
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
     plans, left_out = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
     grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []

@@ -70,7 +70,7 @@ Storage = Annotated[
 def run(
     suite: SuitePath,
     dry_run: DryRun = False,
-    only: Only = "*",
+    only: Only = None,
     sets: Sets = None,
     datasets: DatasetNames = None,
     encoder: EncoderName = None,
@@ -106,7 +106,7 @@ def run(
         sets=sets or (),
         datasets=datasets or (),
         encoder=encoder,
-        only=only,
+        only=only or (),
         retry=retry,
         changed=changed,
         debug=debug,

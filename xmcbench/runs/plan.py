@@ -34,13 +34,13 @@ class PlannedTrial:
     record: Record | None = None  # the outcome that is in the store
 
 
-def select(trials: Sequence[Trial], only: str) -> list[Trial]:
-    """The trials whose label, or `dataset/label`, is `only` or matches it as a shell pattern."""
-    matches = [trial for trial in trials if trial.matches(only)]
-    if not matches:
-        labels = ", ".join(dict.fromkeys(trial.label for trial in trials))
-        raise XMCBenchError(f"--only {only}: no trial matches (labels: {labels})")
-    return matches
+def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
+    """The trials whose label, or `dataset/label`, is one of `only` or matches one as a shell pattern; without any, all."""
+    for pattern in only:
+        if not any(trial.matches(pattern) for trial in trials):
+            labels = ", ".join(dict.fromkeys(trial.label for trial in trials))
+            raise XMCBenchError(f"--only {pattern}: no trial matches (labels: {labels})")
+    return [trial for trial in trials if not only or any(map(trial.matches, only))]
 
 
 PASSED = frozenset({Status.OK, Status.SKIPPED, Status.TOO_LARGE})

@@ -44,7 +44,7 @@ class Settings:
     cache: Path = field(default_factory=default_cache_dir)  # of prepared datasets
     sets: Sequence[str] = ()
     datasets: Sequence[str] = ()
-    only: str = "*"
+    only: Sequence[str] = ()
     retry: bool = False
     changed: bool = False  # train again where the plugin's code changed and its version did not
     debug: bool = False
