@@ -35,7 +35,7 @@ class PlannedTrial:
 
 
 def select(trials: Sequence[Trial], only: Sequence[str]) -> list[Trial]:
-    """The trials whose label, or `dataset/label`, is one of `only` or matches one as a shell pattern; without any, all."""
+    """The trials whose label, or `dataset/label`, is in `only` or matches a shell pattern of it; all if it is empty."""
     for pattern in only:
         if not any(trial.matches(pattern) for trial in trials):
             labels = ", ".join(dict.fromkeys(trial.label for trial in trials))
