@@ -57,10 +57,20 @@ def along(*values: float) -> dict[str, Any]:
     ],
 )
 def test_what_is_most_likely_wrong(changes: dict[str, Any], wrong: str) -> None:
-    low = trained(**changes)
+    low = trained(**{"p1": 0.25, **changes})
     assert what_is_wrong(low) == wrong
-    popular = record("popular", 0.6, method="popular", spent=LEDGER | {"steps": 0}, selection=low.trial.selection)
-    assert f"{BELOW_POPULAR} hard: most likely {wrong}." in leaderboard([low, popular]).notes
+    assert f"{BELOW_POPULAR} hard: most likely {wrong}." in leaderboard([low, popular(0.3, low)]).notes
+
+
+def popular(p1: float, beside: Record) -> Record:
+    return record("popular", p1, method="popular", spent=LEDGER | {"steps": 0}, selection=beside.trial.selection)
+
+
+def test_a_label_that_dominates_is_named() -> None:
+    low = trained(p1=0.5)
+    notes = leaderboard([low, popular(0.6, low)]).notes
+    hint = "one label is right for 60% of the queries, which a lower temperature or margin tells apart"
+    assert f"{BELOW_POPULAR} hard: most likely {what_is_wrong(low)}; {hint}." in notes
 
 
 def test_few_steps_are_noted_below_the_table() -> None:
