@@ -134,14 +134,13 @@ def difference(column: Column) -> str:
 
 def answers(file: ClaimFile) -> Iterator[str]:
     """A line for each question."""
-    shown = {claim.id: claim.shown for claim in file.claims}
     for question in file.questions:
         of = f"{link(question.of)}, " if question.of else ""
-        yield f"- {of}{question.question}: {answer(question, shown.get(question.of, ''))}"
+        yield f"- {of}{question.question}: {answer(question)}"
 
 
-def answer(question: Question, shown: str) -> str:
-    """The differences, or by how much that of the claim changes in the metric that its figure shows."""
+def answer(question: Question) -> str:
+    """The differences, or by how much those of the claim change."""
     regime = question.regime
     if not regime.columns:
         return f"not run yet (`suites/{regime.suite}.yaml`)."
@@ -149,8 +148,8 @@ def answer(question: Question, shown: str) -> str:
         return f"{', '.join(column.metric for column in regime.columns)}: {regime_text(regime)}."
     if not question.changes:
         return "the claim's own regime is not run yet."
-    (change,) = (column for column in question.changes if column.metric == shown)
-    return f"changes its {shown} by {difference(change)} ({regime.scale})."
+    names = "/".join(column.metric for column in question.changes)
+    return f"changes its {names} by {', '.join(map(difference, question.changes))} ({regime.scale})."
 
 
 def main() -> None:
