@@ -174,6 +174,15 @@ def along(methods: Sequence[Method]) -> Iterator[str]:
     yield f"\nWith 10 % less budget {moved} of {len(rows)} ranks change."
 
 
+def blocks(methods: Sequence[Method]) -> dict[str, Iterator[str]]:
+    """The lines of the tables of the document, by name."""
+    return {
+        "table": table(methods),
+        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
+        "budget": along(methods),
+    }
+
+
 def draw(methods: Sequence[Method], dataset: str) -> None:
     """The figures: final quality, quality along the budget, ranks along the budget, frequent against rare labels."""
     floor = curated.methods().families.index(curated.OTHER)
@@ -243,12 +252,7 @@ def main() -> None:
     parser.add_argument("--dataset", default=DATASET)
     options = parser.parse_args()
     methods = read(options.store, options.dataset)
-    blocks = {
-        "table": table(methods),
-        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
-        "budget": along(methods),
-    }
-    texts = {name: "\n".join(lines) for name, lines in blocks.items()}
+    texts = {name: "\n".join(lines) for name, lines in blocks(methods).items()}
     draw(methods, options.dataset)
     if options.store == ACCEPTED and DOCUMENT.exists():
         written = BLOCK.sub(lambda found: f"{found[1]}{texts[found[2]]}\n{found[3]}", DOCUMENT.read_text())

@@ -1,6 +1,6 @@
 """The README's picture of the leaderboard's page, of the accepted records.
 
-    python benchmarks/page_picture.py    # needs Chromium and the extra `test`
+python benchmarks/page_picture.py    # needs Chromium and the extra `test`
 """
 
 from __future__ import annotations
