@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,17 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting import curated
 from xmcbench.reporting.costs import mean_curve
 from xmcbench.reporting.numbers import format_value
-from xmcbench.reporting.plots.canvas import COLOURS, PAGE, apart, drawing, family_legend, plain
+from xmcbench.reporting.plots.canvas import (
+    COLOURS,
+    DASHES,
+    LEADER,
+    PAGE,
+    apart,
+    drawing,
+    family_legend,
+    label_points,
+    plain,
+)
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -38,7 +48,6 @@ SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
-LINES = 8  # that a figure names directly
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -53,8 +62,16 @@ class Method:
     @property
     def family(self) -> int:
         """The number of its family, which is that of its colour."""
-        trial = self.records[0].trial
-        return curated.methods().colour(curated.methods().of(trial.label, trial.method))
+        return curated.methods().colour(self._named)
+
+    @property
+    def name(self) -> str:
+        """As in papers, for figures."""
+        return plain(self._named.call(self.label))
+
+    @property
+    def _named(self) -> curated.NamedMethod:
+        return curated.methods().of(self.label, self.records[0].trial.method)
 
     @property
     def colour(self) -> str:
@@ -157,6 +174,15 @@ def along(methods: Sequence[Method]) -> Iterator[str]:
     yield f"\nWith 10 % less budget {moved} of {len(rows)} ranks change."
 
 
+def blocks(methods: Sequence[Method]) -> dict[str, Iterator[str]]:
+    """The lines of the tables of the document, by name."""
+    return {
+        "table": table(methods),
+        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
+        "budget": along(methods),
+    }
+
+
 def draw(methods: Sequence[Method], dataset: str) -> None:
     """The figures: final quality, quality along the budget, ranks along the budget, frequent against rare labels."""
     floor = curated.methods().families.index(curated.OTHER)
@@ -167,24 +193,30 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
             low, high = (100 * value for value in own.interval)
             axes.plot([low, high], [row, row], color=method.colour, linewidth=1.6)
             axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
-        axes.set_yticks(range(len(methods)), [plain(method.label) for method in methods])
+        axes.set_yticks(range(len(methods)), [method.name for method in methods])
         axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {dataset}, 95 % over queries and seeds")
         family_legend(axes, [method.family for method in methods])
     trained = sorted((method for method in methods if method.trained), key=lambda one: -one.at(1.0))
     flat = {method.family: method for method in reversed(above) if not method.trained and method.at(1.0)}.values()
     with drawing(PICTURES / "findings-budget.svg", PAGE, 3.2) as axes:
+        drawn: Counter[int] = Counter()
+        ends = []
         for method in trained:
             curve = mean_curve(method.records)
-            axes.plot(curve["flops"], curve[ALONG], color=method.colour)
-        ends = [(mean_curve(method.records)["flops"][-1], 100 * method.at(1.0), method) for method in trained[:LINES]]
+            style = {"color": method.colour, "linestyle": DASHES[drawn[method.family] % len(DASHES)], "elinewidth": 0.6}
+            drawn[method.family] += 1
+            axes.errorbar(curve["flops"], curve[ALONG], curve.get(f"{ALONG} ±"), **style)
+            ends.append((curve["flops"][-1], curve[ALONG][-1], method))
         last = max(x for x, _, _ in ends)
         for early in (False, True):  # lines that end elsewhere need no room beside these
-            own = [end for end in ends if (end[0] < last / 2) is early]
-            for (x, _, method), y in zip(own, apart([y for _, y, _ in own], 2.8), strict=True):
-                axes.annotate(plain(method.label), (x, y), (4, -2), textcoords="offset points", color=method.colour)
+            own = sorted((end for end in ends if (end[0] < last / 2) is early), key=lambda end: -end[1])
+            right = 1.08 * max((x for x, _, _ in own), default=last)
+            for (x, y, method), place in zip(own, apart([y for _, y, _ in own], 2.6), strict=True):
+                style = {"color": method.colour, "fontsize": 6, "va": "center", "arrowprops": LEADER}
+                axes.annotate(method.name, (x, y), (right, place), **style)
         for method in flat:
             axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9)
-            axes.annotate(plain(method.label), (0.01, 100 * method.at(1.0)), (0, 2), xycoords=("axes fraction", "data"),
+            axes.annotate(method.name, (0.01, 100 * method.at(1.0)), (0, 2), xycoords=("axes fraction", "data"),
                           textcoords="offset points", color=method.colour)  # fmt: skip
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
@@ -194,15 +226,22 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
             seen = [place for place, share in enumerate(SHARES) if method.at(share)]
             ranks = [1 + sum(one.at(SHARES[place]) > method.at(SHARES[place]) for one in trained) for place in seen]
             axes.plot(seen, ranks, "o-", color=method.colour, markersize=3)
-            axes.annotate(plain(method.label), (len(SHARES) - 1, ranks[-1]), (6, -2), textcoords="offset points")
+            axes.annotate(method.name, (len(SHARES) - 1, ranks[-1]), (6, -2), textcoords="offset points")
         axes.set_xticks(range(len(SHARES)), [f"{100 * share:g} %" for share in SHARES])
         axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the operations", ylabel=f"rank by {ALONG}, held out")
         axes.set_xlim(-0.1, len(SHARES) - 0.3)
-    with drawing(PICTURES / "findings-tail.svg", PAGE, 3.0) as axes:
+        family_legend(axes, [method.family for method in trained])
+    with drawing(PICTURES / "findings-tail.svg", PAGE, 3.4) as axes:
+        points = []
         for method in above:
-            x, y = (100 * method.samples[metric].mean for metric in (RANKED, "macro-F1@5"))
-            axes.plot(x, y, "o", color=method.colour, markersize=4)
-            axes.annotate(plain(method.label), (x, y), (4, 1), textcoords="offset points", fontsize=6)
+            x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
+            (left, right), (low, high) = ([100 * end for end in own.interval] for own in (x, y))
+            points.append((100 * x.value, 100 * y.value))
+            axes.plot([left, right], [points[-1][1]] * 2, color=method.colour, linewidth=0.7)
+            axes.plot([points[-1][0]] * 2, [low, high], color=method.colour, linewidth=0.7)
+            axes.plot(*points[-1], "o", color=method.colour, markersize=4)
+        axes.margins(0.08)
+        label_points(axes, [(x, y, method.name) for (x, y), method in zip(points, above, strict=True)], points)
         axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
         family_legend(axes, [method.family for method in above])
 
@@ -213,12 +252,7 @@ def main() -> None:
     parser.add_argument("--dataset", default=DATASET)
     options = parser.parse_args()
     methods = read(options.store, options.dataset)
-    blocks = {
-        "table": table(methods),
-        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
-        "budget": along(methods),
-    }
-    texts = {name: "\n".join(lines) for name, lines in blocks.items()}
+    texts = {name: "\n".join(lines) for name, lines in blocks(methods).items()}
     draw(methods, options.dataset)
     if options.store == ACCEPTED and DOCUMENT.exists():
         written = BLOCK.sub(lambda found: f"{found[1]}{texts[found[2]]}\n{found[3]}", DOCUMENT.read_text())

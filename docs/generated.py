@@ -1,6 +1,8 @@
 """Generates parts of the site from the code, and its formulas. mkdocs calls the functions whose names begin with `on_`.
 
 A page marks a generated part with a line `<!-- generated: KIND -->` or `<!-- generated: KIND NAME -->`.
+
+    python docs/generated.py    # writes the pages of `WRITTEN` into the repository, to be read without a site
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
 
 import typer
@@ -23,6 +26,7 @@ from pydantic.fields import FieldInfo
 from pymdownx.superfences import fence_code_format
 
 ROOT = Path(__file__).parents[1]
+HEADER = "<!-- Written by docs/generated.py. -->\n"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
 # Pages of the site that are files elsewhere in the repository, and how links to them change.
@@ -256,3 +260,53 @@ KINDS: dict[str, Callable[..., str]] = {
     "shared": shared,
     "published": published,
 }
+
+
+# Pages in the repository ----------------------------------------------------------------------------------------------
+
+
+def methods_page() -> str:
+    """Every built-in method: what it is, what it needs, and its settings."""
+    from xmcbench.plugins.registry import registry
+
+    built_in = [each for each in registry().all("method") if each.origin.distribution == "xmcbench"]
+    shared_parts = {
+        "trained": "Settings of every trained dual encoder",
+        "dual-encoder": "Settings of every dual encoder",
+    }
+    parts = [
+        "# Settings of the methods\n",
+        "Defaults are those of the code; [built-in methods](../methods.md) says what they do.\n",
+    ]
+    for each in built_in:
+        info = each.thing.info
+        needs = f" It needs {', '.join(info.needs)}." if info.needs else ""
+        parts += [f"## {each.name}\n", f"{info.summary[:1].upper()}{info.summary[1:]}.{needs}\n", method(each.name)]
+    for kind, title in shared_parts.items():
+        parts += [f"## {title}\n", shared(kind)]
+    return "\n".join(parts)
+
+
+def datasets_page() -> str:
+    """The cards of all datasets with results, as on the leaderboard's page."""
+    import xmcbench as xb
+    from xmcbench.reporting.page.cards import cards
+
+    with TemporaryDirectory() as empty:
+        board = xb.leaderboard(whole=True, store=Path(empty), data=Path(empty)).table
+    parts = [
+        "# Datasets with results\n",
+        "[Datasheets](../datasheets.md) say more of those that can be imported here.\n",
+    ]
+    for card in cards(board):
+        parts += [f"## {card.name}\n", table(("fact", "value"), card.rows)]
+    return "\n".join(parts)
+
+
+WRITTEN = {"reference/methods.md": methods_page, "reference/datasets.md": datasets_page}
+
+
+if __name__ == "__main__":
+    for name, page in WRITTEN.items():
+        (Path(__file__).parent / name).write_text(HEADER + page(), encoding="utf-8")
+        print(f"docs/{name}")

@@ -69,6 +69,13 @@ def test_every_page_has_the_parts_that_it_marks(generated: ModuleType) -> None:
         assert not [(kind, name, row[0]) for row in rows if not row[-2]]
 
 
+@pytest.mark.parametrize("name", ["reference/methods.md", "reference/datasets.md"])
+def test_the_pages_in_the_repository_are_those_of_the_code(generated: ModuleType, name: str) -> None:
+    assert (DOCS / name).read_text(encoding="utf-8") == generated.HEADER + generated.WRITTEN[name](), (
+        "python docs/generated.py writes it"
+    )
+
+
 @pytest.mark.parametrize("kind", ["method", "teacher"])
 def test_every_built_in_plugin_with_settings_is_documented(generated: ModuleType, kind: str) -> None:
     marks = {

@@ -170,9 +170,13 @@ def test_charts_hold_the_values_of_what_is_shown(visit: Visit, records: dict[str
     for label, own in scored.items():
         called = methods().of(label, "dexml").call(label)
         assert any(text.startswith(f"{called}: P@1 {100 * own.metrics['P@1']:.2f}, ") for text in points)
-    names = page.locator("#cost .label").all_text_contents()
-    assert names[0] == "DEXML (method-0)", "the cheapest is the best"
-    assert len(names) == len(scored), "few points all have their names"
+    assert page.locator("#cost .label").all_text_contents() == [str(at + 1) for at in range(len(scored))], "a long name"
+    assert page.locator("#cost .key li").first.inner_text() == "DEXML (method-0)", "the cheapest is the best"
+    page.get_by_role("searchbox", name="Search").fill("method")
+    page.locator("#cost .label").get_by_text("DEXML (method-0)").wait_for()
+    assert page.locator("#cost .label").count() == 6, "few points with short names all have them"
+    page.get_by_role("searchbox", name="Search").fill("")
+    page.locator("#cost .key li").first.wait_for()
     assert page.locator("#cost .error").count() == 6, "each interval is drawn"
     assert page.locator("#curve polyline").count() == 6
     assert page.locator("#deciles polyline").count() == 7

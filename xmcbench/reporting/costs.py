@@ -20,9 +20,9 @@ CHART_COSTS = {
 }
 CURVE_COSTS = {
     "encoder_tokens": "encoder tokens",
+    "flops": "floating-point operations",
     "steps": "optimiser steps",
     "device_seconds": "device seconds",
-    "flops": "floating-point operations",
 }  # what the points of a record's curve say of the budget
 
 

@@ -23,6 +23,7 @@ from xmcbench.trial.record import METRIC_VERSION, Record
 KINDS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
     "peak_bytes": "bytes",
+    "model_bytes": "bytes",
     "peak_device_bytes": "bytes",
     "device_seconds": "seconds",
     "memory_bytes": "bytes",
@@ -83,9 +84,9 @@ def summary(record: Record) -> str:
 
 
 def for_people(record: Record) -> tuple[Section, ...]:
-    """What people ask of a record first: its metrics, settings, cost and origin, without what was left at nothing."""
+    """What people ask of a record besides its metrics: settings, cost and origin, without what was left at nothing."""
     spent, provenance = record.spent, record.provenance
-    shown = {name: spent[name] for name in ASKED if spent.get(name)}
+    shown = {name: _rounded(spent[name]) for name in ASKED if spent.get(name)}
     stages = {
         f"seconds to {stage}": seconds for stage, seconds in spent.get("stage_seconds", {}).items() if seconds >= 0.05
     }
@@ -101,7 +102,6 @@ def for_people(record: Record) -> tuple[Section, ...]:
     }
     sections = (
         Section("Problem", ((record.failure.type, record.failure.message),) if record.failure else ()),
-        Section("Metrics", tuple(_metrics(record))),
         Section("Settings", tuple((name, text) for name, text in _flat(record.trial.config) if text not in NOTHING)),
         Section("Cost", (*_flat(shown), *((name, f"{seconds:,.1f}") for name, seconds in stages.items()))),
         Section("Provenance", tuple((name, str(value)) for name, value in origin.items() if value)),
@@ -111,6 +111,11 @@ def for_people(record: Record) -> tuple[Section, ...]:
         for section in sections
         if section.rows
     )
+
+
+def _rounded(value: object) -> object:
+    """A number that is not whole with four digits."""
+    return float(f"{value:.4g}") if isinstance(value, float) and value < 1000 else value
 
 
 def metric_rows(record: Record) -> list[tuple[str, str, str]]:

@@ -17,7 +17,6 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.trial.build import build_method
 from xmcbench.trial.record import Record
 
-COSTS = ("steps", "encoder_tokens", "flops")
 CLOSE = 0.1  # share of a plan that a recounted cost may differ by
 LEAST = 0.5  # of a plan: less is no trial with these settings; more is, where queries of a batch share mined negatives
 
@@ -65,4 +64,4 @@ def recount(record: Record, planner: Planner) -> Recount:
     if not plan.measured:
         return Recount(reason="its dataset is not here")
     planned = {"steps": plan.steps, "encoder_tokens": plan.encoder_tokens, "flops": plan.flops}
-    return Recount({name: record.spent.get(name, 0) / planned[name] for name in COSTS if planned[name]})
+    return Recount({name: record.spent.get(name, 0) / count for name, count in planned.items() if count})

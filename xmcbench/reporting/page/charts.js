@@ -3,7 +3,8 @@
 
 const SERIES = 24; // lines of a chart; more could not be distinguished
 const DRAWN = 400; // points of a chart: the Pareto front and the best others
-const DIRECT = 8; // names beside points and lines; where there are more, numbers, and a key below
+const DIRECT = 8; // names beside points and lines; where there are more, or long ones, numbers, and a key below
+const LONG = 26; // characters of a name
 const HEIGHT = 360;
 const SPAN = 1e4; // of a logarithmic axis of costs: what costs less is drawn at its end
 const MARGIN = { left: 58, right: 14, top: 14, bottom: 46 };
@@ -17,15 +18,18 @@ function short(number) {
   return number !== 0 && Math.abs(number) < 0.001 ? number.toExponential(0) : String(+number.toPrecision(3));
 }
 
-// What distinguishes points of a sweep is at the end of their names.
-const cut = (text, length) =>
-  text.length > length ? `${text.slice(0, Math.ceil(length / 2) - 1)}…${text.slice(-Math.floor(length / 2))}` : text;
-
 function svg(name, attributes = {}, ...children) {
   const made = document.createElementNS("http://www.w3.org/2000/svg", name);
   for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
   made.append(...children);
   return made;
+}
+
+// The width of a text of a chart in pixels.
+const PEN = document.createElement("canvas").getContext("2d");
+function widthOf(text) {
+  PEN.font = `12px ${getComputedStyle(document.body).fontFamily}`;
+  return PEN.measureText(text).width;
 }
 
 const title = (text) => svg("title", {}, text);
@@ -110,7 +114,7 @@ function placeLabels(points, all, width, height) {
   const taken = all.map(({ px, py }) => [px - 6, py - 6, px + 6, py + 6]);
   const overlaps = (box) => taken.some((other) => box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
   return points.map((point) => {
-    const length = 6.6 * point.text.length + 2;
+    const length = widthOf(point.text) + 2;
     const shifts = [[9, 4], [-9 - length, 4], [-length / 2, -11], [-length / 2, 20]];
     for (let away = 20; away < 200; away += 13) shifts.push([12, -away], [12, away], [-12 - length, -away], [-12 - length, away]);
     const boxes = shifts.map(([dx, dy]) => [point.px + dx, point.py + dy - 11, point.px + dx + length, point.py + dy + 3]);
@@ -121,10 +125,10 @@ function placeLabels(points, all, width, height) {
   });
 }
 
-// Names for at most DIRECT things, else numbers with a key.
+// Names for at most DIRECT things whose names are not long, else numbers with a key.
 function labelled(things) {
-  const direct = things.length <= DIRECT;
-  return { texts: things.map(({ name }, at) => (direct ? cut(name, 34) : String(at + 1))), key: direct ? [] : things.map(({ name }) => name) };
+  const direct = things.length <= DIRECT && things.every(({ name }) => name.length <= LONG);
+  return { texts: things.map(({ name }, at) => (direct ? name : String(at + 1))), key: direct ? [] : things.map(({ name }) => name) };
 }
 
 // PRIME's Figure 1: what a row costs against how good it is, with the Pareto front of all that is shown.
@@ -171,7 +175,7 @@ function planCost(rows, x, y) {
   };
 }
 
-const roomFor = (texts, width) => Math.min(0.34 * width, 6.6 * Math.max(...texts.map((text) => text.length)) + 10);
+const roomFor = (texts) => Math.max(...texts.map(widthOf)) + 10;
 
 // Another dash for each line of a family.
 function dashesOf() {
@@ -179,11 +183,23 @@ function dashesOf() {
   return (family) => DASHES[(drawn[family] = (drawn[family] ?? -1) + 1) % DASHES.length];
 }
 
-// The texts to the right of the ends of lines, none over another.
-function nameEnds(root, ends, texts, width, height, room) {
+// The texts beside the last points of lines where they hide no point, else to the right of the chart; none over another.
+function nameEnds(root, lines, texts, width, room) {
   const right = width - MARGIN.right - room;
-  spread(ends.map(([, end]) => end), 14, height - MARGIN.bottom).forEach((py, at) => {
-    root.append(svg("line", { class: "leader", x1: ends[at][0], y1: ends[at][1], x2: right + 4, y2: py }), svg("text", { class: "label", x: right + 6, y: py + 4 }, cut(texts[at], Math.floor((room - 8) / 6.4))));
+  const points = lines.flat();
+  const [beside, outside] = [[], []];
+  lines.forEach((line, at) => {
+    const [px, last] = line[line.length - 1];
+    const end = px + 12 + widthOf(texts[at]);
+    const free = (y) => points.every((other) => other[0] <= px || other[0] > end || Math.abs(other[1] - y) > 9) && beside.every((other) => Math.abs(other.py - y) > 13 || other.end < px || end < other.px);
+    const py = end < right ? [last, last - 8, last + 8].find(free) : undefined;
+    (py === undefined ? outside : beside).push({ px, py: py ?? last, end, text: texts[at] });
+  });
+  for (const { px, py, text } of beside) root.append(svg("text", { class: "label", x: px + 8, y: py + 4 }, text));
+  const bottom = Number(root.getAttribute("height")) - MARGIN.bottom;
+  spread(outside.map(({ py }) => py), 14, bottom).forEach((place, at) => {
+    const { px, py, text } = outside[at];
+    root.append(svg("line", { class: "leader", x1: px, y1: py, x2: right + 4, y2: place }), svg("text", { class: "label", x: right + 6, y: place + 4 }, text));
   });
 }
 
@@ -196,12 +212,12 @@ function planCurve(id, rows, x, y, { height = HEIGHT, log = false } = {}) {
   return () => {
     const width = plotWidth(id);
     const { texts, key } = labelled(found);
-    const room = roomFor(texts, width);
+    const room = roomFor(texts);
     const across = scale(found.flatMap((row) => row.curve[x].filter((value) => value > 0)), xPixels(width, room), { log, room: 0.02 });
     const up = scale(found.flatMap((row) => row.curve[y]), yPixels(height));
     const root = frame(width, height, across, up, { x: PAGE.spent[x], y: `${y} (%)` }, { room });
     const dashes = dashesOf();
-    const ends = found.map((row) => {
+    const lines = found.map((row) => {
       const at = row.curve[x].map((value, i) => [value, row.curve[y][i], row.curve[`${y} ±`]?.[i] ?? 0]).filter(([value]) => value > 0);
       const places = at.map(([a, b]) => [across.place(a), up.place(b)]);
       root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map((place) => place.join()).join(" ") }, title(row.name)));
@@ -210,9 +226,9 @@ function planCurve(id, rows, x, y, { height = HEIGHT, log = false } = {}) {
         if (half && (i === at.length - 1 || found.length <= DIRECT)) root.append(svg("line", { class: `error c${row.family}`, x1: px, x2: px, y1: up.place(value - half), y2: up.place(value + half) }));
         root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: found.length > DIRECT ? 2 : 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(2)}` : ""} at ${short(spent)}`)));
       });
-      return places[places.length - 1];
+      return places;
     });
-    nameEnds(root, ends, texts, width, height, room);
+    nameEnds(root, lines, texts, width, room);
     show(id, root, `${y} along ${PAGE.spent[x]} of ${found.length} rows`, {
       families: found.map((row) => row.family),
       key,
@@ -245,23 +261,24 @@ function planDeciles(rows, y) {
   const label = DECILE_VALUES[y](found[0].deciles.k);
   return () => {
     const width = plotWidth("deciles");
-    const { texts } = labelled(found);
-    const room = roomFor(texts, width);
+    const { texts, key } = labelled(found);
+    const room = roomFor(texts);
     const up = scale([0, ...found.flatMap(({ deciles }) => deciles[y].map((share) => 100 * (share ?? 0)))], yPixels(HEIGHT), { zero: true });
     const slot = (width - MARGIN.left - MARGIN.right - room) / found[0].deciles[y].length;
     const place = (at) => MARGIN.left + (at + 0.5) * slot;
     const names = found[0].deciles[y].map((_, at) => [place(at), String(at + 1)]);
     const root = frame(width, HEIGHT, null, up, { x: "decile of the labels, 1 the most frequent", y: label }, { names, room });
     const dashes = dashesOf();
-    const ends = found.map((row) => {
+    const lines = found.map((row) => {
       const places = row.deciles[y].map((share, at) => [place(at), up.place(100 * (share ?? 0)), share]);
       root.append(svg("polyline", { class: `line c${row.family}`, "stroke-dasharray": dashes(row.family), points: places.map(([px, py]) => `${px},${py}`).join(" ") }, title(row.name)));
       places.forEach(([px, py, share], at) => root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: 3 }, title(`${row.name}, decile ${at + 1}: ${share === null ? "no pairs" : (100 * share).toFixed(2)}`))));
-      return places[places.length - 1];
+      return places;
     });
-    nameEnds(root, ends, texts, width, HEIGHT, room);
+    nameEnds(root, lines, texts, width, room);
     show("deciles", root, `${label} by decile of the labels, for ${found.length} rows`, {
       families: found.map((row) => row.family),
+      key,
       remarks: [rows.length > found.length ? `The best ${found.length} of ${rows.length} rows; tick rows to choose others.` : "", y === "contribution" ? "The points of a method add up to its metric." : ""],
     });
   };

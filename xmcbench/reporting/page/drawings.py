@@ -25,6 +25,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     lowest: tuple[str, float]  # text and place of the ticks at the ends of the axis
     highest: tuple[str, float]
+    shares: tuple[tuple[str, float], ...]  # of the budget: ticks
 
     @property
     def line(self) -> str:
@@ -42,14 +43,16 @@ def curve(record: Record) -> Curve | None:
     low, high = min(value for _, value in known), max(value for _, value in known)
     end, height = max(1.0, *(fraction for fraction, _ in known)), high - low or 1.0
     points = [
-        (
-            LEFT + (WIDTH - LEFT - ROOM) * fraction / end,
-            ROOM + (HEIGHT - BOTTOM - 2 * ROOM) * (1 - (value - low) / height),
-        )
+        (_across(fraction / end), ROOM + (HEIGHT - BOTTOM - 2 * ROOM) * (1 - (value - low) / height))
         for fraction, value in known
     ]
     top, bottom = min(y for _, y in points), max(y for _, y in points)
-    return Curve(metric, tuple(points), (f"{low:.1f}", bottom), (f"{high:.1f}", top))
+    shares = tuple((f"{share} %", _across(share / 100 / end)) for share in (0, 25, 50, 75, 100))
+    return Curve(metric, tuple(points), (f"{low:.1f}", bottom), (f"{high:.1f}", top), shares)
+
+
+def _across(share: float) -> float:
+    return LEFT + (WIDTH - LEFT - 2 * ROOM) * share
 
 
 @dataclass(frozen=True)

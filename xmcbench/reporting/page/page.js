@@ -128,11 +128,16 @@ function redrawTables() {
   byId("count").textContent = groups.length < 2 ? plural(rows, "row") : `${plural(rows, "row")} in ${groups.length} tables, each ranked on its own`;
 }
 
+// The rows of a chart with their names, and with their budgets where these differ.
+function named(rows) {
+  const several = unique(rows.map((row) => row.group.budget)).filter(Boolean).length > 1;
+  return rows.map((row) => ({ ...row, name: `${calledOf(row)}${several && row.group.limits ? `, ${row.group.limits}` : ""}` }));
+}
+
 function redrawCharts() {
   if (!state.dataset) return;
   const groups = chosen();
-  const several = unique(groups.map(([group]) => group.budget)).filter(Boolean).length > 1;
-  const all = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, name: `${calledOf(row)}${several && group.limits ? `, ${group.limits}` : ""}`, source: group.source, group, metric: (name) => valueOf(group, row, name) })));
+  const all = groups.flatMap(([group, some]) => some.map((row) => ({ ...row, source: group.source, group, metric: (name) => valueOf(group, row, name) })));
   const rows = ticked.size > 1 ? all.filter((row) => [...ticked].some((own) => own.at === row.at && own.group === row.group)) : all;
   const metrics = PAGE.metrics.filter((name) => rows.some((row) => row.metric(name) !== null));
   const different = (name) => unique(rows.map((row) => row.costs[name]).filter((cost) => cost > 0)).length;
@@ -149,9 +154,9 @@ function redrawCharts() {
   const values = Object.entries(DECILE_VALUES).map(([name, label]) => [name, label(analysed[0]?.deciles.k ?? "k")]);
   state.decilesY = fill(byId("deciles-y"), values, state.decilesY);
   drawAll({
-    cost: costs.length ? planCost(rows, state.costX, state.costY) : null,
-    curve: planCurve("curve", curves, state.curveX, state.curveY),
-    deciles: planDeciles(analysed, state.decilesY),
+    cost: costs.length ? planCost(named(rows), state.costX, state.costY) : null,
+    curve: planCurve("curve", named(curves), state.curveX, state.curveY),
+    deciles: planDeciles(named(analysed), state.decilesY),
   });
 }
 

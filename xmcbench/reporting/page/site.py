@@ -6,6 +6,7 @@ import json
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
@@ -160,6 +161,7 @@ def _record(record: Record) -> str:
     )
 
 
+@cache
 def _template(name: str) -> Template:
     """A template in which every value is escaped unless the template marks it as safe."""
     loader = PackageLoader("xmcbench.reporting", "page")
@@ -168,6 +170,7 @@ def _template(name: str) -> Template:
     return environment.get_template(name)
 
 
+@cache
 def _part(name: str) -> str:
     return PARTS.joinpath(name).read_text(encoding="utf-8")
 

@@ -16,6 +16,8 @@ from xmcbench.reporting.curated import methods
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
 # Those of the page, where each is of a family of methods: after Okabe and Ito, darker, to stand out on white.
 COLOURS = ("#0068a8", "#c04c00", "#00795a", "#7d3fa6", "#8f6a00", "#b02a62", "#1f7185", "#565b62")
+DASHES = ("-", "--", ":", "-.")  # of lines of one family
+LEADER = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE = {
     "font.size": 8.0,
@@ -76,6 +78,15 @@ def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -
     for text in key:
         axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
     legend_below(axes, 3)
+
+
+def label_points(axes: Any, labels: Sequence[tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
+    """Write each text of `labels` beside its point, so that none hides another or one of the `points`."""
+    adjust = import_extra("adjustText", "plots", "labelling points")
+    texts = [axes.text(x, y, plain(text), fontsize=6, zorder=4) for x, y, text in labels]
+    lines = {name: LEADER[name] for name in ("arrowstyle", "color", "linewidth")}
+    x, y = [x for x, _ in points], [y for _, y in points]
+    adjust.adjust_text(texts, x, y, ax=axes, arrowprops=lines, iter_lim=400, expand=(1.3, 1.9), force_static=(0.3, 0.5))
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:

@@ -6,17 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.curated import dataset_facts
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
 from xmcbench.reporting.published import PublishedRow
 
 ROW = 0.3  # inches per claim
+MADE = "made data"
 LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
 TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 
 
 def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
     """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
-    datasets = list(dict.fromkeys(scale for claim in claims for scale in _scales(claim)))
+    datasets = sorted(dict.fromkeys(scale for claim in claims for scale in _scales(claim)), key=MADE.__eq__)
     with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
         for row, claim in enumerate(claims):
             printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
@@ -53,5 +55,5 @@ def _scales(claim: Claim) -> list[str]:
 
 
 def _name(dataset: str) -> str:
-    """Data that are made count as one regime, whatever their labels per query."""
-    return "catalog-1k (made data)" if dataset.startswith("catalog-1k") else dataset
+    """All data that are made count as one regime."""
+    return MADE if dataset_facts(dataset).made else dataset

@@ -10,10 +10,19 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 from xmcbench.evaluation.analysis import Analysis
-from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
 from xmcbench.reporting.numbers import short_number
-from xmcbench.reporting.plots.canvas import COLOURS, PAGE, apart, drawing, family_legend, plain
+from xmcbench.reporting.plots.canvas import (
+    COLOURS,
+    DASHES,
+    LEADER,
+    PAGE,
+    apart,
+    drawing,
+    family_legend,
+    label_points,
+    plain,
+)
 from xmcbench.reporting.plots.of_analyses import deciles
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
 from xmcbench.trial.record import Record
@@ -23,7 +32,6 @@ MAX_CURVES = 24  # the best methods only: readers cannot distinguish more
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
 SPAN = 1e4  # of a logarithmic axis of costs: what costs less is drawn at its end
 LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this times the smallest
-DASHES = ("-", "--", ":", "-.")
 
 
 class Point(NamedTuple):
@@ -142,13 +150,10 @@ def _front(points: Sequence[Point]) -> list[Point]:
 
 def _label(axes: Any, named: Sequence[Point], points: Sequence[Point]) -> list[str]:
     """Write names beside at most `DIRECT` points, else numbers, without overlap. Returns the key of the numbers."""
-    adjust = import_extra("adjustText", "plots", "labelling points")
     direct = len(named) <= DIRECT
-    words = [plain(shorten(point.name, 48)) if direct else str(at) for at, point in enumerate(named, start=1)]
-    texts = [axes.text(point.x, point.y, word, fontsize=6, zorder=4) for point, word in zip(named, words, strict=True)]
-    lines = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4}
-    x, y = [point.x for point in points], [point.y for point in points]
-    adjust.adjust_text(texts, x, y, ax=axes, arrowprops=lines, iter_lim=400, expand=(1.3, 1.9), force_static=(0.3, 0.5))
+    words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
+    labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
+    label_points(axes, labels, [(point.x, point.y) for point in points])
     return [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
 
 
@@ -177,9 +182,8 @@ def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, 
         places = apart([y for _, y in ends], (high - low) / 23)
         for at, ((x, y), (row, _), place) in enumerate(zip(ends, shown, places, strict=True), start=1):
             word = plain(shorten(row.called, 40)) if direct else str(at)
-            line = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0}
             edge = axes.get_yaxis_transform()
-            axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=line)
+            axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=LEADER)
         key = [] if direct else [f"{at}  {row.called}" for at, (row, _) in enumerate(shown, start=1)]
         family_legend(axes, [row.family for row, _ in shown], key)
 

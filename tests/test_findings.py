@@ -1,0 +1,52 @@
+"""What was found is said alike by README, page and document, and the document is that of the accepted records."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from xmcbench.reporting import read_claims
+from xmcbench.reporting.curated import findings
+from xmcbench.reporting.published import ACCEPTED
+
+ROOT = Path(__file__).parents[1]
+DOCUMENT = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
+
+
+def test_the_tables_are_those_of_the_accepted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("findings_script", ROOT / "benchmarks/findings.py")
+    assert spec is not None
+    assert spec.loader is not None
+    script = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, script)
+    spec.loader.exec_module(script)
+    methods = script.read(ACCEPTED, findings().dataset)
+    for name, lines in script.blocks(methods).items():
+        assert f"<!-- {name} -->\n" + "\n".join(lines) + "\n<!-- end -->" in DOCUMENT
+
+
+def test_the_readme_says_what_the_page_says() -> None:
+    for sentence in findings().sentences:
+        assert f"- {sentence} " in README
+        for number in re.findall(r"\d+\.\d", sentence):
+            assert number in DOCUMENT, sentence
+
+
+def test_the_readme_counts_the_claims() -> None:
+    ran = [{own.finding for own in claim.regimes if own.columns} for claim in read_claims().claims]
+    seen, unseen = (sum(own == {finding} for own in ran) for finding in ("seen", "not seen"))
+    said = f"Of {len(ran)} claims of papers, asked on made data and on these titles, {NUMBERS[seen]} are seen in both, "
+    assert f"{said}{NUMBERS[unseen]} in neither," in README
+
+
+def test_the_first_line_of_the_readme_is_true() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    python = project["requires-python"].removeprefix(">=")
+    assert f"Version {project['version']} · {project['license']} · Python {python} or later ·" in README
