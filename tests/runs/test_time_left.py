@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from fakes.bench import Bench
 
 from xmcbench.runs.plan import Action, PlannedTrial
-from xmcbench.runs.progress import Lines
+from xmcbench.runs.progress import Lines, NotebookBars, display
 from xmcbench.runs.time_left import TimeLeft
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
@@ -113,3 +115,43 @@ def test_lines_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown[0] == "[1/2] d/a seed 0: run"
     told = [line.split("run: ")[1] for line in shown[1:]]
     assert told == ["about 30 s left)", "about 10 min left)", "about 2.5 h left)"]
+
+
+class Shell:
+    """IPython in a notebook, as far as a display asks it: it keeps what each update shows."""
+
+    kernel = None
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.display = SimpleNamespace(display=lambda *_, **__: SimpleNamespace(update=self.update))
+
+    def get_ipython(self) -> Shell:
+        return self
+
+    def update(self, bars: NotebookBars) -> None:
+        self.shown.append(bars._repr_html_())
+
+
+def test_a_notebook_shows_a_bar_for_each_running_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    shell, planned = Shell(), [PlannedTrial(trial(label), Action.RUN) for label in ("a", "<b>")]
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    with display() as bars:
+        assert isinstance(bars, NotebookBars)
+        for number, one in enumerate(planned, start=1):
+            bars.begin(one, number, 2)
+        bars.expect(600.0)
+        bars.progress(planned[1], training(0.25))
+        assert shell.shown[-1] == (
+            '<pre><progress value="0.000"></progress> [1/2] d/a seed 0 run<br>'
+            '<progress value="0.250"></progress> [2/2] d/&lt;b&gt; seed 0 train <br>run: about 10 min left</pre>'
+        )
+        first = planned[0].trial
+        bars.end(planned[0], Record(key=first.key, suite="s", trial=first, status=Status.OK))
+        assert shell.shown[-1].startswith('<pre>[1/2] d/a seed 0: ok<br><progress value="0.250">')
+
+
+def test_a_terminal_of_ipython_is_no_notebook(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: None))
+    with display() as lines:
+        assert isinstance(lines, Lines)

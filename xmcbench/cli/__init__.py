@@ -16,6 +16,7 @@ from xmcbench.cli import (
     datasets,
     environment,
     fuse,
+    hub,
     leaderboard,
     methods,
     new,
@@ -61,6 +62,7 @@ app.command("methods")(methods.methods)
 app.add_typer(environment.app, name="environment")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(teachers.app, name="teachers")
+app.add_typer(hub.app, name="hub")
 
 
 def _version(wanted: bool) -> None:

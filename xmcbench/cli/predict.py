@@ -44,7 +44,7 @@ def predict(
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     place = Store(store)
     record = find_trial(place, run, seed)
-    known = _label_texts(record, data)
+    known = label_texts(record, data)
     method, added = load_saved_model(place, record), _lines(labels) if labels else []
     if labels is not None:
         if not added:
@@ -71,7 +71,7 @@ def _lines(file: Path) -> list[str]:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem
 
 
-def _label_texts(record: Record, data: Path) -> Texts:
+def label_texts(record: Record, data: Path) -> Texts:
     """The label texts of the trial's dataset, by label id."""
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError

@@ -41,7 +41,7 @@ Changed = Annotated[
     bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
 ]
 Track = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Also log to a tracker, as tensorboard or mlflow.")
+    list[str] | None, typer.Option(metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.")
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")]
 On = Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")]

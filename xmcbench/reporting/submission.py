@@ -119,8 +119,7 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
     with Store(folder).lock(LOCK):
         added = []
         for record in records:
-            command = [_without_place(str(word)) for word in record.provenance["command"]]
-            shared = record.model_copy(update={"provenance": {**record.provenance, "command": command}})
+            shared = without_paths(record)
             resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
             files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
             digests = {name: sha256(content).hexdigest() for name, content in files.items()}
@@ -240,6 +239,12 @@ def misplaced(store: Store, record: Record) -> Iterator[str]:
         yield f"it belongs into {path}"
     if not store.digest(record, PREDICTIONS):
         yield "neither its predictions nor their SHA-256 are there"
+
+
+def without_paths(record: Record) -> Record:
+    """The record without paths of this machine in its command."""
+    command = [_without_place(str(word)) for word in record.provenance.get("command", ())]
+    return record.model_copy(update={"provenance": {**record.provenance, "command": command}})
 
 
 def _without_place(word: str) -> str:

@@ -1,10 +1,11 @@
-"""Progress of a run: bars on a terminal, plain lines elsewhere."""
+"""Progress of a run: bars on a terminal and in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import escape
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -23,13 +24,22 @@ TENTHS = 10  # a plain line for every tenth of a stage
 
 @contextmanager
 def display() -> Iterator[Display]:
-    """A display on standard output: bars on a terminal, else lines."""
+    """A display on standard output: bars on a terminal and in a notebook, else lines."""
+    if _in_notebook():
+        yield NotebookBars()
+        return
     if not sys.stdout.isatty():
         yield Lines()
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console()) as bars:
         yield Bars(bars)
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel of Jupyter runs this process."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return hasattr(shell, "kernel")
 
 
 class Lines:
@@ -94,6 +104,48 @@ class Bars:
         task, name = self._tasks.pop(planned.trial.key)
         self._bars.remove_task(task)
         self._bars.console.print(Text(f"{name}: {_outcome(record)}"))
+
+
+class NotebookBars:
+    """One bar per running trial in the output of a cell; a finished trial becomes a line above the bars."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._tasks: dict[str, tuple[str, float, str]] = {}  # name, fraction and note of running trials, by key
+        self._left = ""
+        self._shown = sys.modules["IPython"].display.display(self, display_id=True)
+
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self._tasks[planned.trial.key] = f"[{number}/{total}] {_name(planned)}", 0.0, str(planned.action)
+        self._shown.update(self)
+
+    def wait(self, planned: PlannedTrial) -> None:
+        self._lines.append(f"{_name(planned)}: waiting for another run that holds it")
+        self._shown.update(self)
+
+    def expect(self, seconds: float) -> None:
+        self._left = f"run: {_about(seconds)} left"
+
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        name, *_ = self._tasks[planned.trial.key]
+        self._tasks[planned.trial.key] = name, progress.fraction, f"{escaped(progress.stage)} {_figures(progress)}"
+        self._shown.update(self)
+
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        name, *_ = self._tasks.pop(planned.trial.key)
+        self._lines.append(f"{name}: {_outcome(record)}")
+        self._shown.update(self)
+
+    def __repr__(self) -> str:
+        return "\n".join([*self._lines, *(f"{name} {part:.0%} {note}" for name, part, note in self._tasks.values())])
+
+    def _repr_html_(self) -> str:
+        bars = [
+            f'<progress value="{part:.3f}"></progress> {escape(name)} {escape(note)}'
+            for name, part, note in self._tasks.values()
+        ]
+        shown = [*map(escape, self._lines), *bars, *([self._left] if bars and self._left else [])]
+        return f"<pre>{'<br>'.join(shown)}</pre>"
 
 
 def _name(planned: PlannedTrial) -> str:

@@ -34,17 +34,24 @@ def load_model(method: Method, directory: Path) -> None:
     method.load(directory)
 
 
+def checked_model(record: Record, store: Store) -> Path:
+    """The folder of the record's model, its files checked. Raises `XMCBenchError` if it is missing or damaged."""
+    directory = saved_model(record, store)
+    if not directory.is_dir():
+        raise XMCBenchError(f"{directory}: not there: expected the trial's model, which `xmcbench run` makes")
+    if not (directory / MANIFEST).exists():
+        raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
+    check_manifest(directory)
+    return directory
+
+
 def load_saved_model(store: Store, record: Record) -> Method:
     """The trial's fitted method. Raises `XMCBenchError` if its model is missing, damaged or of another version."""
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # loading takes a moment: no bar
-    directory = saved_model(record, store)
-    if not directory.is_dir():
-        raise XMCBenchError(f"{directory}: not there, so nothing can be predicted; `xmcbench run` makes it")
-    if not (directory / MANIFEST).exists():
-        raise XMCBenchError(f"{directory}: found no {MANIFEST}, so its files cannot be checked: run the trial again")
+    directory = checked_model(record, store)
     try:
         method = build_method(record.trial)
-        load_model(method, directory)
+        method.load(directory)
     except XMCBenchError:
         raise
     except Exception as problem:  # libraries raise many classes for a damaged or missing file

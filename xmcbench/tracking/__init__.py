@@ -1,4 +1,4 @@
-"""Trackers forward the events of a run to experiment trackers such as TensorBoard and MLflow. None is on by default."""
+"""Trackers forward the events of a run to TensorBoard, MLflow, wandb or others. None is on by default."""
 
 from xmcbench.tracking.tracker import Tracker
 

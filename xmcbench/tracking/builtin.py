@@ -10,13 +10,15 @@ from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.tracking.mlflow import MLflow
 from xmcbench.tracking.tensorboard import TensorBoard
 from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.wandb import Wandb
 
 
 @hookimpl
 def register_trackers(register: Callable[[type[Tracker]], None]) -> None:
-    """Register TensorBoard and MLflow."""
+    """Register TensorBoard, MLflow and wandb."""
     register(TensorBoard)
     register(MLflow)
+    register(Wandb)
 
 
 def check_plugin(thing: Any) -> None:
