@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmcbench import reporting
-from xmcbench.reporting.acceptance import problems
+from xmcbench.reporting.acceptance import contradictions, problems
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page import write_page
 from xmcbench.trial.record import Record
@@ -320,7 +320,13 @@ LIES: list[tuple[str, Any, str]] = [
     ("provenance.plugin", {"digest": "x", "git": {"commit": "a" * 40, "dirty": False}}, "its plugin's digest"),
     ("started", "0001-01-01T00:00:00+00:00", "it began at"),
     ("started", "2026-11-22T09:00:00", "does not say when"),
-    ("ended", "2999-11-24T10:00:00-12:00", "it began at"),
+    ("ended", "2999-11-24T10:00:00-12:00", "does not say when"),
+    # times that are sorted wrongly, data without a name, a cluster that nobody has
+    ("ended", "20261122T090000+00:00", "does not say when"),
+    ("started", "2026-W47-7T09:00:00+00:00", "does not say when"),
+    ("started", "\uff12026-11-22T09:00:00+00:00", "does not say when"),
+    ("trial.dataset_hash", "", "64 hexadecimal digits"),
+    ("provenance.gpus", 10**9, "1,000,000,000 GPUs"),
 ]
 
 
@@ -343,3 +349,11 @@ def test_a_lie_is_named(field: str, value: Any, message: str) -> None:
 def test_the_honest_record_has_no_problem() -> None:
     assert len(LIES) >= 180
     assert [list(problems(record)) for record in honest()] == [[]] * len(TRIALS)
+
+
+def test_a_label_is_not_the_name_of_another_method() -> None:
+    first, second = next((a, b) for a in honest() for b in honest() if a.trial.method != b.trial.method)
+    for label, said in ((second.trial.method, 1), (first.trial.method, 0), (f"{second.trial.method}-2", 0)):
+        named = first.model_copy(update={"trial": first.trial.model_copy(update={"label": label})})
+        found = contradictions([named, second], {}).get(named.key, [])
+        assert sum("the name of another method" in problem for problem in found) == said, found

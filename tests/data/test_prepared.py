@@ -163,15 +163,6 @@ def test_structure_is_checked_even_where_digests_fit(raw: Path, cache: Path, par
         read_copy(copy)
 
 
-def test_what_a_killed_process_left_is_removed(raw: Path, cache: Path) -> None:
-    load("small", raw.parent, cache)
-    (copy,) = copies(cache)
-    partial = copy.with_name(f".{copy.name}.abc")
-    copy.rename(partial)
-    load("small", raw.parent, cache)
-    assert copies(cache) == [copy]
-
-
 def test_an_unknown_name_suggests_names_and_folders(raw: Path, cache: Path) -> None:
     with pytest.raises(UnknownNameError, match=r"unknown dataset 'smal' .did you mean 'small'"):
         load("smal", raw.parent, cache)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
+from types import SimpleNamespace
 
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.ray import OPEN, _require_token
+from xmcbench.runs.ray import OPEN, OPEN_FILES, RayExecutor, _require_token
 
 NAMES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", OPEN)
 
@@ -17,6 +19,7 @@ def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in NAMES:
         monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
+    monkeypatch.delitem(sys.modules, "ray", raising=False)
 
 
 def test_a_cluster_asks_for_a_token_of_its_own() -> None:
@@ -41,3 +44,28 @@ def test_a_cluster_without_authentication_is_refused_unless_asked_for(monkeypatc
     monkeypatch.setenv(OPEN, "1")
     _require_token()
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_a_plugin_that_imported_ray_opens_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray read its mode then: a variable that is set now changes nothing."""
+    monkeypatch.setitem(sys.modules, "ray", SimpleNamespace(is_initialized=lambda: False))
+    with pytest.raises(XMCBenchError, match=r"RAY_AUTH_MODE=disabled: .*expected token"), RayExecutor():
+        pass
+    assert "RAY_AUTH_MODE" not in os.environ
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    _require_token()
+    assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of open files are POSIX")
+def test_too_few_open_files_are_a_line_before_anything_starts() -> None:
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (OPEN_FILES - 1, limits[1]))
+    try:
+        with pytest.raises(XMCBenchError, match=rf"ulimit -n is {OPEN_FILES - 1}: "), RayExecutor():
+            pass
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "ray" not in sys.modules

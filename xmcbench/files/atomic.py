@@ -1,18 +1,26 @@
 """Files and folders that are complete or absent: written beside their place, synced, then moved into it.
 
-Their rights follow the umask, as those of files that are written in place do.
+Their rights follow the umask, as those of files that are written in place do. A process holds what it has not finished.
+What a killed process left is held by none, and the next process that writes into the folder removes it.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 import shutil
+import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import BinaryIO
+
+_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+_SETTLING_SECONDS = 1.0  # more than pass between making a file and holding it
 
 
 @contextmanager
@@ -24,54 +32,109 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
-    partial = _beside(path)
+    _remove_unfinished(path.parent.absolute())
+    partial = beside(path)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
         descriptor = os.open(partial, flags, 0o666)
     except OSError as problem:  # it names the temporary file, which means nothing to the user
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
+    with _held(partial):
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
     _sync(path.parent)
 
 
 @contextmanager
-def atomic_directory(path: Path, partial: Path | None = None) -> Iterator[Path]:
+def atomic_directory(path: Path, partial: Path | None = None, replace: bool = False) -> Iterator[Path]:
     """A new folder that becomes `path` when the block succeeds, and that is removed when the block raises.
 
-    If another process has made `path` in the meantime, its folder stays. The new folder is `partial` where several
-    processes write to it, otherwise a folder of this process beside `path`. Its files are synced.
+    If there is a folder `path` by then, it stays, or gives way with `replace`. The new folder is `partial` where
+    several processes write to it, otherwise a folder of this process beside `path`. Its files are synced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    _remove_unfinished(path.parent.absolute())
     if partial is None:
-        partial = _beside(path)
+        partial = beside(path)
     else:
         shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    try:
-        yield partial
-        for file in (*partial.rglob("*"), partial):
-            _sync(file)
+    with _held(partial):
         try:
-            partial.rename(path)
-        except OSError:
-            if not path.is_dir():
-                raise
-        _sync(path.parent)
+            yield partial
+            for file in (*partial.rglob("*"), partial):
+                _sync(file)
+            if replace and path.is_dir():
+                older = beside(path)
+                path.rename(older)
+                partial.rename(path)
+                shutil.rmtree(older)
+            else:
+                try:
+                    partial.rename(path)
+                except OSError:
+                    if not path.is_dir():
+                        raise
+            _sync(path.parent)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def beside(path: Path) -> Path:
+    """A new hidden name beside `path`: what has it counts as unfinished."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+
+
+@cache
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what killed processes left in a folder, the first time that this process writes there."""
+    for left in folder.glob(".*.partial"):
+        with suppress(OSError):
+            if _UNFINISHED.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _SETTLING_SECONDS:
+                with _held(left) as held:
+                    if held and left.is_dir():
+                        shutil.rmtree(left)
+                    elif held:
+                        left.unlink()
+
+
+@contextmanager
+def _held(partial: Path) -> Iterator[bool]:
+    """Hold a file or folder while the block runs, and say whether that is so.
+
+    It is not where another process holds it, where the file system has no locks, and on Windows.
+    """
+    descriptor = _hold(partial)
+    try:
+        yield descriptor is not None
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _beside(path: Path) -> Path:
-    """A new hidden name beside `path`."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+def _hold(partial: Path) -> int | None:
+    """A descriptor that holds a file or folder until it is closed."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        descriptor = os.open(partial, (os.O_RDONLY if partial.is_dir() else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
 
 
 def _sync(path: Path) -> None:

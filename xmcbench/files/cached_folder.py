@@ -47,8 +47,6 @@ def open_or_make(directory: Path, open: Callable[[Path], T], write: Callable[[Pa
             except DamagedFolder as damage:
                 _log.warning("warning: %s is damaged and is written again: %s", name, damage)
                 shutil.rmtree(directory)
-        for partial in directory.parent.glob(f".{directory.name}.*"):  # what a killed process left
-            shutil.rmtree(partial, ignore_errors=True)
         with atomic_directory(directory) as made:
             try:
                 write(made)

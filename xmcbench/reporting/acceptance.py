@@ -30,6 +30,7 @@ from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, selection
 
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
+TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
 FIRST_YEAR = 2020
 
@@ -112,8 +113,11 @@ def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> d
     for same in seeds.values():
         for record in same[1:]:
             found[record.key].append(f"it has the predictions of {same[0].key}, which has another seed")
+    methods = {record.trial.method for record in records}
     for record in records:
         trial = record.trial
+        if trial.label != trial.method and trial.label in methods:
+            found[record.key].append(f"its label is {shown(trial.label)}, the name of another method")
         truth = truths[trial.dataset_hash].most_common(1)[0][0]
         if record.truth_hash != truth:
             found[record.key].append(f"its truth is {record.truth_hash[:12]}, others of its data have {truth[:12]}")
@@ -145,6 +149,8 @@ def _identity(record: Record) -> Iterator[str]:
         yield f"it was written by schema version {record.key_version}, expected {SCHEMA_VERSION}: run it again"
     if record.key != trial.key:
         yield f"its key is {record.key}, that of its trial {trial.key}"
+    if not re.fullmatch(DIGEST, trial.dataset_hash):
+        yield f"it names the content of its dataset {shown(trial.dataset_hash)}, expected 64 hexadecimal digits"
     newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION}
     try:
         plugin = registry().method(trial.method)
@@ -234,6 +240,8 @@ def _gaps(record: Record) -> Iterator[str]:
     cores = provenance.get("cores", MOST_PROCESSES)
     if not max(provenance.get("cores_usable", 0), provenance.get("torch_threads", 0)) <= cores <= MOST_PROCESSES:
         yield f"its provenance names more threads or usable cores than its {cores:,} cores"
+    if not 0 < (gpus := provenance.get("gpus", 1)) <= MOST_PROCESSES:
+        yield f"its provenance names {gpus:,} GPUs"
     if "predictions" in provenance and not isinstance(trial.budget, UnknownBudget):
         yield "its predictions were made by another program"
     if record.code_digest and not re.fullmatch(DIGEST, record.code_digest):
@@ -244,15 +252,16 @@ def _gaps(record: Record) -> Iterator[str]:
 
 
 def _dates(record: Record) -> Iterator[str]:
-    """Times without a zone, or outside of the years in which trials can have run."""
+    """Times that are not written as the harness writes them, or outside of the years in which trials can have run.
+
+    The page sorts results by these texts.
+    """
     passed = elapsed(record)
-    try:
-        dates = [datetime.fromisoformat(record.started), datetime.fromisoformat(record.ended)]
-    except ValueError:
-        dates = []
-    if passed is None or any(date.tzinfo is None for date in dates):
-        yield "it does not say when it began and ended"
-    elif passed < 0 or dates[0].year < FIRST_YEAR or dates[1] > datetime.now(UTC) + timedelta(days=1):
+    if passed is None or not all(re.fullmatch(TIME, text) for text in (record.started, record.ended)):
+        yield "it does not say when it began and ended, in UTC and to the second"
+        return
+    began, ended = datetime.fromisoformat(record.started), datetime.fromisoformat(record.ended)
+    if passed < 0 or began.year < FIRST_YEAR or ended > datetime.now(UTC) + timedelta(days=1):
         yield f"it began at {record.started} and ended at {record.ended}"
 
 

@@ -62,11 +62,11 @@ class RayExecutor:
         self._running: dict[str, _RayTrial] = {}  # by key
 
     def __enter__(self) -> Self:
+        if self._address == LOCAL and not _is_connected():
+            _require_files()
+            _require_token()
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        if self._address == LOCAL and "ray" not in sys.modules:  # Ray reads its mode when it is imported
-            _require_token()
-            _require_files()
         self._ray = import_extra("ray", "ray", PURPOSE)
         if not self._ray.is_initialized():
             self._connect()
@@ -211,6 +211,12 @@ class RayExecutor:
         return Death(Status.ERROR, "Exit", "the workers ended and left no record")
 
 
+def _is_connected() -> bool:
+    """Whether this process is connected to a cluster, which then is the one that is used."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
 def _require_files() -> None:
     """Refuse to start a cluster that would lose its node for want of open files."""
     if sys.platform == "win32":
@@ -229,7 +235,9 @@ def _require_token() -> None:
 
     Its processes inherit the token from this one, in the environment. Raises XMCBenchError where authentication is off.
     """
-    mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
+    if sys.modules.get("ray") is None:  # Ray reads its mode when it is imported, which a plugin may have done
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+    mode = os.environ.get("RAY_AUTH_MODE", "disabled")
     if mode != "token" and os.environ.get(OPEN) != "1":
         raise XMCBenchError(
             f"RAY_AUTH_MODE={mode}: whoever reaches this machine could run code in the cluster; expected token, "

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from glob import escape
 from pathlib import Path
 
 from xmcbench.data import formats
 from xmcbench.data.folder import CARD_FILE, LONGEST_NAME, FolderSource
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
-from xmcbench.files.atomic import atomic_directory
+from xmcbench.files.atomic import atomic_directory, beside
 from xmcbench.plugins.registry import registry
 
 _SUFFIX = 40  # bytes that temporary names and the names of prepared copies add to that of a dataset
@@ -47,7 +45,7 @@ def check_removable(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Remove the folder of a dataset. It is gone at once: under its name it is never there in part."""
     check_removable(folder)
-    doomed = _beside(folder)
+    doomed = beside(folder)
     folder.rename(doomed)
     shutil.rmtree(doomed)
 
@@ -56,23 +54,11 @@ def remove(folder: Path) -> None:
 def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
     """A new folder that becomes `folder` when the block succeeds, with `replace` in place of an older dataset.
 
-    What a killed import left is removed. Raises XMCBenchError if there is such a folder already.
+    Raises XMCBenchError if there is such a folder already.
     """
-    replace = replace and folder.exists()
-    if replace:
+    if folder.exists() and replace:
         check_removable(folder)
     elif folder.exists():
         raise XMCBenchError(f"{folder}: found a dataset of this name, expected a new --name, or --replace")
-    for left in folder.parent.glob(f".{escape(folder.name)}.{'[0-9a-f]' * 16}"):
-        shutil.rmtree(left)
-    place = _beside(folder) if replace else folder
-    with atomic_directory(place) as made:
+    with atomic_directory(folder, replace=replace) as made:
         yield made
-    if replace:
-        remove(folder)
-        place.rename(folder)
-
-
-def _beside(folder: Path) -> Path:
-    """A new hidden name beside `folder`, of the form that `new_folder` removes."""
-    return folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
