@@ -37,6 +37,7 @@ class CrossEncoderRanker(Reranker):
         summary="second stage: a cross-encoder ranks a dual encoder's best labels",
         citation="Gao et al., Rethink Training of BERT Rerankers in Multi-Stage Retrieval Pipeline, ECIR 2021",
         needs=("label texts", "sentence-transformers"),
+        version=2,  # tuned by its own answers to held-out queries
     )
     many_workers = False
     late_imports = (*Reranker.late_imports, f"{LIBRARY}.cross_encoder")

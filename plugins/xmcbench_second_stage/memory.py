@@ -36,7 +36,7 @@ class Memory(SecondStage):
     info = MethodInfo(
         summary="second stage: a softmax over the nearest labels and training queries of a dual encoder (RAE-XMC)",
         citation="Wang et al., Retrieval-augmented Encoders for Extreme Multi-label Text Classification, 2025",
-        version=2,  # its pass no longer needs room in the budget for a search that only predictions make
+        version=3,  # tuned by its own answers to held-out queries; its pass needs no room for a search
     )
     searches: ClassVar[bool] = False  # before prediction
     scoring_settings: ClassVar[frozenset[str]] = frozenset({"keys", "temperature", "query_weight", "similarity"})

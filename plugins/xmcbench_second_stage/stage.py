@@ -36,6 +36,7 @@ from xmcbench import (
 if TYPE_CHECKING:
     from torch import Tensor
 
+MOST_LABELS = 100  # predicted for a held-out query
 SHARE = 0.8  # of the budget for the first method
 NOTHING_LEARNT = "the vectors of the training queries did not fit into the budget: the second stage learnt nothing"
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
@@ -109,6 +110,16 @@ class SecondStage(Method):
             queries_ND = None
             run.log.ended = NOTHING_LEARNT
         self.learn(train, queries_ND, run)
+        self._evaluate(run)
+
+    def _evaluate(self, run: Run) -> None:
+        """Leave one evaluation on held-out queries: of both stages. Those before were of the first one alone."""
+        run.log.curve.clear()
+        if run.held_out is not None:
+            with run.ledger.uncharged():
+                k = min(MOST_LABELS, len(self.first.index_LD))
+                fraction = min(1.0, run.ledger.fraction(run.budget))
+                run.log.add_point(fraction, run.held_out.score(self.predict(run.held_out.texts, k)))
 
     @abstractmethod
     def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:

@@ -13,6 +13,8 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.workers import ALONE, Workers
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.run import HeldOut
 from xmcbench_second_stage import Memory
 
 
@@ -67,6 +69,23 @@ def test_without_weight_for_queries_it_ranks_labels_as_the_first_method_does(
     method = fitted(small_encoder, data, tmp_path, keys=LABELS + QUERIES, query_weight=0.0)
     wanted = method.first.predict(data.texts, 10).indices
     assert np.array_equal(method.predict(data.texts, 10).indices, wanted)
+
+
+def test_it_is_judged_by_its_own_answers(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    """The evaluations of the first method are not its own."""
+    asked: list[np.ndarray] = []
+
+    def score(found: Predictions) -> dict[str, float]:
+        asked.append(found.indices)
+        return {"nDCG@5": len(asked)}
+
+    method = made(small_encoder, "dexml", query_weight=1.0, keys=3)
+    run = make_run(tmp_path, {"steps": 20}, held_out=HeldOut(data.texts, score))
+    method.fit(data, run)
+    assert [point["nDCG@5"] for point in run.log.curve] == [len(asked)]
+    assert len(asked) > 1
+    assert np.array_equal(asked[-1], method.predict(data.texts, LABELS).indices)
+    assert not np.array_equal(asked[-1], method.first.predict(data.texts, LABELS).indices)
 
 
 def test_the_memory_recalls_what_it_has_seen(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
