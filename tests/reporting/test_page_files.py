@@ -84,3 +84,15 @@ def test_new_results_are_a_feed(tmp_path: Path) -> None:
     assert dates == sorted(dates, reverse=True)
     titles = [entry.findtext("{*}title") for entry in feed.iterfind("{*}entry")]
     assert any(title.startswith(f"made/{HOSTILE}: P@1 12.35") for title in titles if title)
+
+
+def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None:
+    records, table = board()
+    for path in write_page(table, records, tmp_path)[2:]:
+        shown = path.read_text().partition("<details>")[0].partition("trial.yaml")[0]
+        record = records[path.stem]
+        for name, value in record.metrics.items():
+            assert len(re.findall(rf">{name}</th><td>{100 * value:.2f}</td>", shown)) == 1
+            assert f"<dt>{name}</dt>" not in shown
+        if record.failure:
+            assert ">Problem</h2>" in shown

@@ -192,7 +192,7 @@ function nameEnds(root, lines, texts, width, room) {
     const [px, last] = line[line.length - 1];
     const end = px + 12 + widthOf(texts[at]);
     const free = (y) => points.every((other) => other[0] <= px || other[0] > end || Math.abs(other[1] - y) > 9) && beside.every((other) => Math.abs(other.py - y) > 13 || other.end < px || end < other.px);
-    const py = end < right ? [last, last - 8, last + 8].find(free) : undefined;
+    const py = end < right ? [0, -8, 8, -16, 16].map((shift) => last + shift).find(free) : undefined;
     (py === undefined ? outside : beside).push({ px, py: py ?? last, end, text: texts[at] });
   });
   for (const { px, py, text } of beside) root.append(svg("text", { class: "label", x: px + 8, y: py + 4 }, text));
