@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import site
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from environments import environment
 
 from xmcbench.cli import main
 from xmcbench.cli.new import Kind
@@ -75,16 +74,6 @@ def test_wrong_names_and_folders_are_errors(
     with pytest.raises(SystemExit):
         main(["new", *arguments])
     assert message in capsys.readouterr().err
-
-
-def environment(folder: Path) -> Path:
-    """A virtual environment that sees the packages of this one and the checkout; its Python."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    (packages,) = folder.glob("lib/python*/site-packages")
-    inherited = [*site.getsitepackages(), str(ROOT), str(ROOT / "plugins")]
-    lines = [f"import site; site.addsitedir({path!r})" for path in inherited]
-    (packages / "inherited.pth").write_text("\n".join(lines) + "\n")
-    return folder / "bin" / "python"
 
 
 @pytest.mark.long
