@@ -48,6 +48,7 @@ SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
+BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # a name over curves
 BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -62,15 +63,15 @@ class Method:
     @property
     def family(self) -> int:
         """The number of its family, which is that of its colour."""
-        return curated.methods().colour(self._named)
+        return curated.methods().colour(self.named)
 
     @property
     def name(self) -> str:
         """As in papers, for figures."""
-        return plain(self._named.call(self.label))
+        return plain(self.named.call(self.label))
 
     @property
-    def _named(self) -> curated.NamedMethod:
+    def named(self) -> curated.NamedMethod:
         return curated.methods().of(self.label, self.records[0].trial.method)
 
     @property
@@ -79,8 +80,13 @@ class Method:
 
     @property
     def trained(self) -> bool:
-        """Whether it spends the budget, and was evaluated along it."""
+        """Whether it spends the budget, and was evaluated within it."""
         return any(record.curve for record in self.records)
+
+    @property
+    def evaluated_along(self) -> bool:
+        """Whether it was evaluated along the budget: second stages are at their end alone."""
+        return any(len(record.curve) > 1 for record in self.records)
 
     def at(self, share: float) -> float:
         """The best quality on held-out queries up to a share of the operations; without training, that of tuning."""
@@ -135,7 +141,7 @@ def table(methods: Sequence[Method]) -> Iterator[str]:
             format_value(flops, "count") if flops else "-",
             format_value(method.spent("peak_bytes"), "bytes"),
             f"{1000 * method.spent('predict_cpu_seconds') / queries:.2f}" if queries else "-",
-            "-" if not method.trained else "yes" if method.converged else "no",
+            "-" if not method.evaluated_along else "yes" if method.converged else "no",
         ]
         yield f"| {' | '.join(cells)} |"
 
@@ -170,8 +176,9 @@ def along(methods: Sequence[Method]) -> Iterator[str]:
             + " | ".join(f"{100 * own:.1f} ({rank})" if own else "-" for own, rank in places)
             + " |"
         )
-    moved = sum(orders[CHANGE].index(method) != orders[1.0].index(method) for method in rows)
-    yield f"\nWith 10 % less budget {moved} of {len(rows)} ranks change."
+    before, after = ([one for one in orders[share] if one.evaluated_along] for share in (CHANGE, 1.0))
+    moved = sum(first is not second for first, second in zip(before, after, strict=True))
+    yield f"\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
 
 
 def blocks(methods: Sequence[Method]) -> dict[str, Iterator[str]]:
@@ -197,11 +204,13 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {dataset}, 95 % over queries and seeds")
         family_legend(axes, [method.family for method in methods])
     trained = sorted((method for method in methods if method.trained), key=lambda one: -one.at(1.0))
-    flat = {method.family: method for method in reversed(above) if not method.trained and method.at(1.0)}.values()
-    with drawing(PICTURES / "findings-budget.svg", PAGE, 3.2) as axes:
+    flat = {
+        method.family: method for method in reversed(above) if not method.evaluated_along and method.at(1.0)
+    }.values()
+    with drawing(PICTURES / "findings-budget.svg", PAGE, 3.6) as axes:
         drawn: Counter[int] = Counter()
         ends = []
-        for method in trained:
+        for method in (one for one in trained if one.evaluated_along):
             curve = mean_curve(method.records)
             style = {"color": method.colour, "linestyle": DASHES[drawn[method.family] % len(DASHES)], "elinewidth": 0.6}
             drawn[method.family] += 1
@@ -212,12 +221,13 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
             own = sorted((end for end in ends if (end[0] < last / 2) is early), key=lambda end: -end[1])
             right = 1.08 * max((x for x, _, _ in own), default=last)
             for (x, y, method), place in zip(own, apart([y for _, y, _ in own], 2.6), strict=True):
-                style = {"color": method.colour, "fontsize": 6, "va": "center", "arrowprops": LEADER}
+                style = {"color": method.colour, "fontsize": 6, "va": "center", "arrowprops": LEADER, "bbox": BEHIND}
                 axes.annotate(method.name, (x, y), (right, place), **style)
-        for method in flat:
-            axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9)
-            axes.annotate(method.name, (0.01, 100 * method.at(1.0)), (0, 2), xycoords=("axes fraction", "data"),
-                          textcoords="offset points", color=method.colour)  # fmt: skip
+        lines = sorted(((100 * method.at(1.0), method) for method in flat), key=lambda line: -line[0])
+        for (y, method), place in zip(lines, apart([y for y, _ in lines], 3.4), strict=True):
+            axes.axhline(y, color=method.colour, linestyle="--", linewidth=0.9)
+            at = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+            axes.annotate(method.name, (0.01, place), (0, 2), color=method.colour, **at)
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
         family_legend(axes, [method.family for method in trained])
@@ -231,7 +241,7 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the operations", ylabel=f"rank by {ALONG}, held out")
         axes.set_xlim(-0.1, len(SHARES) - 0.3)
         family_legend(axes, [method.family for method in trained])
-    with drawing(PICTURES / "findings-tail.svg", PAGE, 3.4) as axes:
+    with drawing(PICTURES / "findings-tail.svg", PAGE, 4.8) as axes:
         points = []
         for method in above:
             x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
@@ -241,7 +251,9 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
             axes.plot([points[-1][0]] * 2, [low, high], color=method.colour, linewidth=0.7)
             axes.plot(*points[-1], "o", color=method.colour, markersize=4)
         axes.margins(0.08)
-        label_points(axes, [(x, y, method.name) for (x, y), method in zip(points, above, strict=True)], points)
+        best = {method.named.name: method for method in reversed(above)}.values()  # other variants stay without a name
+        names = [(x, y, method.name) for (x, y), method in zip(points, above, strict=True) if method in best]
+        label_points(axes, names, points)
         axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
         family_legend(axes, [method.family for method in above])
 
