@@ -26,6 +26,7 @@ def outputs(cell: Any) -> dict[str, str]:
 def test_the_notebook_prints_what_it_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XMCBENCH_CACHE", "IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name))
+    monkeypatch.delenv("COLUMNS", raising=False)  # some libraries set it: tables would be as wide as it says
     written = nbformat.read(NOTEBOOK, as_version=4)
     nbformat.validate(written)
     ran = nbformat.read(NOTEBOOK, as_version=4)
