@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 TEACHER_METRIC = "teacher P@1"
 SEEDS = 2**62  # each cycle draws one
-PREDICTED = 100  # labels per held-out query
 
 
 class Rejected(sampling.Nearest):
@@ -248,8 +247,7 @@ class LMTX(EmbeddingMethod):
         run, ledger, held_out = cycles.run, cycles.run.ledger, cycles.run.held_out
         if held_out is not None:
             with ledger.uncharged():
-                k = min(PREDICTED, len(self.index_LD))
-                metrics = held_out.score(self.predict(held_out.texts, k))
+                metrics = held_out.evaluate(self.predict, len(self.index_LD))
         else:
             rows = documents.development
             with ledger.uncharged():

@@ -36,7 +36,6 @@ from xmcbench import (
 if TYPE_CHECKING:
     from torch import Tensor
 
-MOST_LABELS = 100  # predicted for a held-out query
 SHARE = 0.8  # of the budget for the first method
 NOTHING_LEARNT = "the vectors of the training queries did not fit into the budget: the second stage learnt nothing"
 FIRST = "first"  # in a model's directory: a folder of its own, which opens without the second stage
@@ -117,9 +116,8 @@ class SecondStage(Method):
         run.log.curve.clear()
         if run.held_out is not None:
             with run.ledger.uncharged():
-                k = min(MOST_LABELS, len(self.first.index_LD))
-                fraction = min(1.0, run.ledger.fraction(run.budget))
-                run.log.add_point(fraction, run.held_out.score(self.predict(run.held_out.texts, k)))
+                metrics = run.held_out.evaluate(self.predict, len(self.first.index_LD))
+            run.log.add_point(min(1.0, run.ledger.fraction(run.budget)), metrics)
 
     @abstractmethod
     def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
@@ -165,7 +163,7 @@ class SecondStage(Method):
         first, charging = self.first, self.first.charging_to(run.ledger, run.budget)
         with run.ledger.stage("mine"):
             tokens = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
-            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0.0
+            operations = search.search_flops(len(tokens.lengths), *first.index_LD.shape) if self.searches else 0
             charging.require(tokens.lengths, scoring_flops=operations)
             charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)

@@ -67,7 +67,6 @@ from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 T = TypeVar("T")
 CACHE_FOLDERS = (ENVIRONMENTS, "tokenizers", "tokens")  # besides those of datasets
-HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
@@ -92,7 +91,7 @@ class Attempt:
     own_thread: bool = False  # this thread ends with the attempt: Landlock may restrict it
     _fresh: FreshProcess | None = None
     _held_out: HeldOut | None = None
-    _depth: int = 1  # labels predicted for a held-out query
+    _num_labels: int = 1  # of the dataset
     _unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this one may not
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
@@ -142,7 +141,7 @@ class Attempt:
         self.stage = "select"
         if not any(held_out.metric in point for point in self.log.curve):
             with self._guarded("predict"), self.log.ledger.uncharged():
-                metrics = held_out.score(method.predict(held_out.texts, self._depth))
+                metrics = held_out.evaluate(method.predict, self._num_labels)
             self.log.add_point(1.0, metrics)
         self.outcome["num_parameters"] = int(method.num_parameters)
         over = self.log.ledger.over(trial.budget)
@@ -245,7 +244,7 @@ class Attempt:
         if trial.selection:
             held_out, train, rows = hold_out(train, trial.selection, trial.seed, self.job.metrics)
             run, self._held_out = replace(run, held_out=held_out), held_out
-            self._depth = min(HELD_OUT_LABELS, train.num_labels)
+            self._num_labels = train.num_labels
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)

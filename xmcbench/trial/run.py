@@ -72,6 +72,9 @@ class TrainingLog:
             setattr(self.ledger, name, value)
 
 
+HELD_OUT_LABELS = 100  # predicted for a held-out query, where a dataset has as many
+
+
 @dataclass(frozen=True)
 class HeldOut:
     """Training queries that a suite sets aside to choose a checkpoint by. Their targets stay with the harness."""
@@ -81,6 +84,10 @@ class HeldOut:
     metric: str = "nDCG@5"  # the metric to choose by
     evaluations: int = 4  # how many evaluations to spread over the budget
     patience: int | None = None  # evaluations without a rise of the metric that end training; None: the budget does
+
+    def evaluate(self, predict: Callable[[Texts, int], Predictions], num_labels: int) -> dict[str, float]:
+        """The metrics of what `predict(texts, k)` answers, by name; `num_labels` are those of the dataset."""
+        return self.score(predict(self.texts, min(HELD_OUT_LABELS, num_labels)))
 
 
 def held_out_rows(selection: Selection, seed: int, total: int) -> tuple[np.ndarray, np.ndarray]:

@@ -10,7 +10,6 @@ from xmcbench.engine.training.update import Update
 from xmcbench.trial.run import HeldOut, Progress
 
 FOLDER = "best"  # beside the checkpoints
-MOST_LABELS = 100  # predicted for a held-out query
 
 
 class BestWeights:
@@ -66,8 +65,7 @@ class BestWeights:
 
     def _metrics(self, held_out: HeldOut) -> dict[str, float]:
         self.method.index(self.method.labels)
-        k = min(MOST_LABELS, len(self.method.index_LD))
-        return held_out.score(self.method.predict(held_out.texts, k))
+        return held_out.evaluate(self.method.predict, len(self.method.index_LD))
 
     @property
     def _directory(self) -> Path:
