@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_record, settings
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.scalars import Scalars, ScalarTracker, of_record, settings
 from xmcbench.trial.record import Status
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 URI = "MLFLOW_TRACKING_URI"
@@ -24,7 +21,7 @@ MAX_PARAMETERS = 100  # per call of MLflow
 MAX_VALUE_LENGTH = 500  # characters of a parameter's value that every MLflow store accepts
 
 
-class MLflow(Tracker):
+class MLflow(ScalarTracker):
     """One experiment per dataset and one MLflow run per trial. A resumed trial continues its MLflow run."""
 
     name: ClassVar[str] = "mlflow"
@@ -56,12 +53,6 @@ class MLflow(Tracker):
             run = self._client.create_run(experiment, tags={KEY: trial.key}, run_name=name).info.run_id
             self._describe(run, trial)
         self._runs[trial.key] = run
-
-    def step(self, trial: Trial, progress: TrialProgress) -> None:
-        self._write(trial, of_progress(progress))
-
-    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        self._write(trial, of_evaluation(point))
 
     def end(self, trial: Trial, record: Record) -> None:
         self._write(trial, of_record(record))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from xmcbench.tracking.tracker import Tracker
 from xmcbench.trial.flatten import flatten
 
 if TYPE_CHECKING:
@@ -40,6 +42,19 @@ def of_record(record: Record) -> Scalars:
     """The metrics on the test split."""
     values = {f"test/{name}": value for name, value in record.metrics.items()}
     return Scalars(values, int(record.spent.get("steps", 0)))
+
+
+class ScalarTracker(Tracker):
+    """Writes the values of progress and of evaluations as they come."""
+
+    def step(self, trial: Trial, progress: TrialProgress) -> None:
+        self._write(trial, of_progress(progress))
+
+    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
+        self._write(trial, of_evaluation(point))
+
+    @abstractmethod
+    def _write(self, trial: Trial, scalars: Scalars) -> None: ...
 
 
 def settings(trial: Trial) -> dict[str, str]:

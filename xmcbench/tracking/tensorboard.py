@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_record, settings
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.scalars import Scalars, ScalarTracker, of_record, settings
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 FLUSH_SECONDS = 10
 
 
-class TensorBoard(Tracker):
+class TensorBoard(ScalarTracker):
     """One folder of event files per trial, below `tensorboard/` in the store. The horizontal axis is training steps."""
 
     name: ClassVar[str] = "tensorboard"
@@ -38,12 +35,6 @@ class TensorBoard(Tracker):
         """The folder of a trial's event files. TensorBoard shows its path below `tensorboard/` as the run's name."""
         label = re.sub(r"[^\w.=,+-]+", "_", trial.label)
         return self.store / "tensorboard" / trial.dataset / f"{label}-seed{trial.seed}-{trial.key[:8]}"
-
-    def step(self, trial: Trial, progress: TrialProgress) -> None:
-        self._write(trial, of_progress(progress))
-
-    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        self._write(trial, of_evaluation(point))
 
     def end(self, trial: Trial, record: Record) -> None:
         scalars, writer = of_record(record), self._writers.pop(trial.key)

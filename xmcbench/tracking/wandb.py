@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.tracking.scalars import Scalars, of_evaluation, of_progress, of_record, settings
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.scalars import Scalars, ScalarTracker, of_record, settings
 from xmcbench.trial.record import Status
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
     from xmcbench.trial.trial import Trial
 
 STEPS = "steps"  # the horizontal axis: wandb's own step may not go back, but a resumed trial does
@@ -22,7 +19,7 @@ SECONDS = 20  # to begin or to finish a run; without a limit an unreachable serv
 INTERRUPTED = 255  # the exit code that wandb itself gives to a run that the user interrupts
 
 
-class Wandb(Tracker):
+class Wandb(ScalarTracker):
     """One wandb run per trial, grouped by dataset. The run's id is the trial's key, so a resumed trial continues it."""
 
     name: ClassVar[str] = "wandb"
@@ -53,12 +50,6 @@ class Wandb(Tracker):
         )
         run.define_metric("*", step_metric=STEPS)
         self._runs[trial.key] = run
-
-    def step(self, trial: Trial, progress: TrialProgress) -> None:
-        self._write(trial, of_progress(progress))
-
-    def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        self._write(trial, of_evaluation(point))
 
     def end(self, trial: Trial, record: Record) -> None:
         self._write(trial, of_record(record))
