@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,13 +26,13 @@ from xmcbench.reporting.costs import mean_curve
 from xmcbench.reporting.numbers import format_value
 from xmcbench.reporting.plots.canvas import (
     COLOURS,
-    DASHES,
     LEADER,
     PAGE,
     apart,
     drawing,
     family_legend,
     label_points,
+    line_styles,
     plain,
 )
 from xmcbench.reporting.published import ACCEPTED
@@ -208,13 +208,11 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         method.family: method for method in reversed(above) if not method.evaluated_along and method.at(1.0)
     }.values()
     with drawing(PICTURES / "findings-budget.svg", PAGE, 3.6) as axes:
-        drawn: Counter[int] = Counter()
         ends = []
-        for method in (one for one in trained if one.evaluated_along):
+        drawn = [method for method in trained if method.evaluated_along]
+        for method, style in zip(drawn, line_styles([method.family for method in drawn]), strict=True):
             curve = mean_curve(method.records)
-            style = {"color": method.colour, "linestyle": DASHES[drawn[method.family] % len(DASHES)], "elinewidth": 0.6}
-            drawn[method.family] += 1
-            axes.errorbar(curve["flops"], curve[ALONG], curve.get(f"{ALONG} ±"), **style)
+            axes.errorbar(curve["flops"], curve[ALONG], curve.get(f"{ALONG} ±"), elinewidth=0.6, **style)
             ends.append((curve["flops"][-1], curve[ALONG][-1], method))
         last = max(x for x, _, _ in ends)
         for early in (False, True):  # lines that end elsewhere need no room beside these

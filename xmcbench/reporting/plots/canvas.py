@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
@@ -78,6 +79,16 @@ def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -
     for text in key:
         axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
     legend_below(axes, 3)
+
+
+def line_styles(families: Sequence[int]) -> list[dict[str, Any]]:
+    """The colour of each line's family, and other dashes for each line of a family."""
+    drawn: Counter[int] = Counter()
+    styles = []
+    for family in families:
+        styles.append({"color": COLOURS[family], "linestyle": DASHES[drawn[family] % len(DASHES)]})
+        drawn[family] += 1
+    return styles
 
 
 def label_points(axes: Any, labels: Sequence[tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from textwrap import shorten
@@ -14,13 +14,13 @@ from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
 from xmcbench.reporting.numbers import short_number
 from xmcbench.reporting.plots.canvas import (
     COLOURS,
-    DASHES,
     LEADER,
     PAGE,
     apart,
     drawing,
     family_legend,
     label_points,
+    line_styles,
     plain,
 )
 from xmcbench.reporting.plots.of_analyses import deciles
@@ -161,18 +161,12 @@ def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, 
     """Quality on held-out queries against the amount spent, means over seeds with 95 % intervals, a line a row."""
     shown = sorted(rows, key=lambda pair: -pair[1][metric][-1])[:MAX_CURVES]
     spent = next(name for name in (*CURVE_COSTS, "fraction") if all(name in curve for _, curve in shown))
-    drawn: Counter[int] = Counter()
+    styles = line_styles([row.family for row, _ in shown])
     with drawing(path, PAGE, 3.0 + _height(shown)) as axes:
         ends = []
-        for row, curve in shown:
-            style = {
-                "color": COLOURS[row.family],
-                "linestyle": DASHES[drawn[row.family] % len(DASHES)],
-                "markersize": 2.5,
-            }
-            drawn[row.family] += 1
-            error = curve.get(f"{metric} ±")
-            axes.errorbar(curve[spent], curve[metric], error, marker="o", elinewidth=0.6, linewidth=1.1, **style)
+        for (_, curve), style in zip(shown, styles, strict=True):
+            marks = {"marker": "o", "markersize": 2.5, "elinewidth": 0.6, "linewidth": 1.1}
+            axes.errorbar(curve[spent], curve[metric], curve.get(f"{metric} ±"), **marks, **style)
             ends.append((curve[spent][-1], curve[metric][-1]))
         axes.margins(0.03, 0.06)
         axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
