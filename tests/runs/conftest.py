@@ -10,7 +10,7 @@ import psutil
 import pytest
 from fakes import TRUSTED, install_fakes
 from fakes.bench import Bench
-from processes import command_line
+from processes import command_line, gone, until
 
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.ray import SETTINGS
@@ -43,6 +43,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     registry.cache_clear()
     for process in psutil.wait_procs(started, timeout=30)[1]:  # one of Ray's own that hangs on a busy machine
         process.kill()
+    assert until(lambda: all(gone(process.pid) for process in started))
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
     assert again == records
 
     # --retry runs what failed, and only that.
-    bench.run(suite, only=["oo*", "o[kv]*"], retry=True)
-    assert bench.heard.begun == ["oom", "overspender"]
+    bench.run(suite, only=["oo*", "o[krv]*"], retry=True)
+    assert bench.heard.begun == ["oom", "overspender", "order"]
 
 
 def test_a_raised_version_runs_a_trial_again_and_says_why(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
