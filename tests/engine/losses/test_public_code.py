@@ -1,0 +1,37 @@
+"""Our losses have the values and gradients that public code gave on the same tensors (`benchmarks/loss_parity.py`)."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
+VALUES = yaml.safe_load((BENCHMARKS / "loss_values.yaml").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def program() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        spec = importlib.util.spec_from_file_location("loss_parity", BENCHMARKS / "loss_parity.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        patch.setitem(sys.modules, spec.name, module)  # for its dataclass
+        spec.loader.exec_module(module)
+        return module
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_loss_and_gradient_are_those_of_the_public_code(program: ModuleType, name: str) -> None:
+    of_loss, of_gradient = program.difference(program.measured(program.OURS[name]), VALUES[name])
+    assert max(of_loss, of_gradient) <= program.TOLERANCE
+
+
+def test_every_loss_has_values(program: ModuleType) -> None:
+    assert list(VALUES) == list(program.OURS)
