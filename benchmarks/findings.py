@@ -1,10 +1,10 @@
-"""Which method, at which budget: the figures and the table of docs/findings.md, from the accepted records of a suite.
+"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of two suites.
 
 Rows are compared over test queries and seeds with Holm's correction (`xmcbench/evaluation/significance.py`). Quality
 along the budget is that on held-out training queries, which also chose settings and checkpoints.
 
     python benchmarks/findings.py                  # from leaderboard/measured
-    python benchmarks/findings.py --store DIR      # from a store, before its trials are accepted
+    python benchmarks/findings.py --store DIR --study records    # from a store, before its trials are accepted
 """
 
 from __future__ import annotations
@@ -41,7 +41,6 @@ from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
 DOCUMENT, PICTURES = HERE.parent / "docs" / "findings.md", HERE.parent / "docs" / "pictures"
-SUITE, DATASET = "evidence", "lf-tate-titles-16k"
 METRICS = ("P@1", "P@5", "PSP@5", "macro-F1@5", "R@100")
 RANKED, ALONG = "P@5", "nDCG@5"
 SHARES = (0.1, 0.3, 1.0)  # of the budget
@@ -49,7 +48,23 @@ CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # a name over curves
-BLOCK = re.compile(r"(<!-- (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Study:
+    """A suite on a dataset, and the figures that the document shows of it."""
+
+    name: str
+    suite: str
+    dataset: str
+    figures: tuple[str, ...]
+
+
+STUDIES = {
+    "titles": Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
+    "records": Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+}
 
 
 @dataclass(frozen=True)
@@ -109,15 +124,15 @@ class Method:
         return fmean(record.spent[name] or 0 for record in self.records)
 
 
-def read(root: Path, dataset: str) -> list[Method]:
-    """The finished methods of the suite, best first."""
+def read(root: Path, study: Study) -> list[Method]:
+    """The finished methods of the study, best first."""
     store, found = Store(root), defaultdict(list)
     for record in store.records():
-        ours = (record.suite, record.trial.dataset, record.status) == (SUITE, dataset, Status.OK)
+        ours = (record.suite, record.trial.dataset, record.status) == (study.suite, study.dataset, Status.OK)
         if ours and "/" not in record.trial.label:  # not a sample of tuning
             found[record.trial.label].append(record)
     if not found:
-        raise XMCBenchError(f"{root} has no trials of the suite {SUITE!r} on {dataset}")
+        raise XMCBenchError(f"{root} has no trials of the suite {study.suite!r} on {study.dataset}")
     most = max(map(len, found.values()))
     whole = {label: sorted(own, key=lambda one: one.trial.seed) for label, own in found.items() if len(own) == most}
     methods = [Method(label, own, stored_samples(store, own, METRICS)) for label, own in whole.items()]
@@ -181,33 +196,45 @@ def along(methods: Sequence[Method]) -> Iterator[str]:
     yield f"\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
 
 
-def blocks(methods: Sequence[Method]) -> dict[str, Iterator[str]]:
+def blocks(study: Study, methods: Sequence[Method]) -> dict[str, Iterator[str]]:
     """The lines of the tables of the document, by name."""
     return {
-        "table": table(methods),
-        "rivals": against(methods, ("plt", "tfidf-neighbours"), ("P@1", "P@5")),
-        "budget": along(methods),
+        f"{study.name}-table": table(methods),
+        f"{study.name}-rivals": against(methods, ("plt", "parabel", "tfidf-neighbours"), ("P@1", "P@5")),
+        f"{study.name}-budget": along(methods),
     }
 
 
-def draw(methods: Sequence[Method], dataset: str) -> None:
-    """The figures: final quality, quality along the budget, ranks along the budget, frequent against rare labels."""
-    floor = curated.methods().families.index(curated.OTHER)
-    above = [method for method in methods if method.family != floor]
-    with drawing(PICTURES / "findings-quality.svg", PAGE, 0.6 + 0.19 * len(methods)) as axes:
+def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
+    """Final quality with its interval, best first."""
+    with drawing(path, PAGE, 0.6 + 0.19 * len(methods)) as axes:
         for row, method in enumerate(methods):
             own = estimate(method.samples[RANKED])
             low, high = (100 * value for value in own.interval)
             axes.plot([low, high], [row, row], color=method.colour, linewidth=1.6)
             axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
         axes.set_yticks(range(len(methods)), [method.name for method in methods])
-        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {dataset}, 95 % over queries and seeds")
+        axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {study.dataset}, 95 % over queries and seeds")
         family_legend(axes, [method.family for method in methods])
-    trained = sorted((method for method in methods if method.trained), key=lambda one: -one.at(1.0))
-    flat = {
-        method.family: method for method in reversed(above) if not method.evaluated_along and method.at(1.0)
-    }.values()
-    with drawing(PICTURES / "findings-budget.svg", PAGE, 3.6) as axes:
+
+
+def above_floors(methods: Sequence[Method]) -> list[Method]:
+    """Without what stands at the bottom for comparison, such as `popular`."""
+    floor = curated.methods().families.index(curated.OTHER)
+    return [method for method in methods if method.family != floor]
+
+
+def by_budget(methods: Sequence[Method]) -> list[Method]:
+    """Those that spend the budget, best first by held-out queries."""
+    return sorted((method for method in methods if method.trained), key=lambda one: -one.at(1.0))
+
+
+def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
+    """Quality along the budget; a dashed line for the best of a family that is not evaluated along it."""
+    trained = by_budget(methods)
+    ends_alone = (own for own in reversed(above_floors(methods)) if not own.evaluated_along and own.at(1.0))
+    flat = {method.family: method for method in ends_alone}.values()
+    with drawing(path, PAGE, 3.6) as axes:
         ends = []
         drawn = [method for method in trained if method.evaluated_along]
         for method, style in zip(drawn, line_styles([method.family for method in drawn]), strict=True):
@@ -229,7 +256,12 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
         family_legend(axes, [method.family for method in trained])
-    with drawing(PICTURES / "findings-ranks.svg", PAGE, 3.0) as axes:
+
+
+def draw_ranks(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
+    """Ranks along the budget."""
+    trained = by_budget(methods)
+    with drawing(path, PAGE, 3.0) as axes:
         for method in trained:
             seen = [place for place, share in enumerate(SHARES) if method.at(share)]
             ranks = [1 + sum(one.at(SHARES[place]) > method.at(SHARES[place]) for one in trained) for place in seen]
@@ -239,7 +271,12 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the operations", ylabel=f"rank by {ALONG}, held out")
         axes.set_xlim(-0.1, len(SHARES) - 0.3)
         family_legend(axes, [method.family for method in trained])
-    with drawing(PICTURES / "findings-tail.svg", PAGE, 4.8) as axes:
+
+
+def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
+    """Frequent against rare labels."""
+    above = above_floors(methods)
+    with drawing(path, PAGE, 4.8) as axes:
         points = []
         for method in above:
             x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
@@ -256,18 +293,27 @@ def draw(methods: Sequence[Method], dataset: str) -> None:
         family_legend(axes, [method.family for method in above])
 
 
+DRAWN = {"quality": draw_quality, "budget": draw_budget, "ranks": draw_ranks, "tail": draw_tail}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", type=Path, default=ACCEPTED)
-    parser.add_argument("--dataset", default=DATASET)
+    parser.add_argument("--study", choices=list(STUDIES), help="default: all")
     options = parser.parse_args()
-    methods = read(options.store, options.dataset)
-    texts = {name: "\n".join(lines) for name, lines in blocks(methods).items()}
-    draw(methods, options.dataset)
+    texts: dict[str, str] = {}
+    for study in [STUDIES[options.study]] if options.study else STUDIES.values():
+        methods = read(options.store, study)
+        texts |= {name: "\n".join(lines) for name, lines in blocks(study, methods).items()}
+        for figure in study.figures:
+            DRAWN[figure](methods, study, PICTURES / f"findings-{study.name}-{figure}.svg")
     if options.store == ACCEPTED and DOCUMENT.exists():
-        written = BLOCK.sub(lambda found: f"{found[1]}{texts[found[2]]}\n{found[3]}", DOCUMENT.read_text())
+
+        def written(found: re.Match[str]) -> str:
+            return f"{found[1]}{texts[found[2]]}\n{found[3]}" if found[2] in texts else found[0]
+
         with atomic_write(DOCUMENT) as file:
-            file.write(written.encode())
+            file.write(BLOCK.sub(written, DOCUMENT.read_text()).encode())
     for name, text in texts.items():
         print(f"\n{name}\n\n{text}")
 
