@@ -1,4 +1,6 @@
-"""Generates parts of the site from the code, and its formulas. mkdocs calls the functions whose names begin with `on_`.
+"""Generates parts of the site from the code, its formulas, and the leaderboard's page in `board/`.
+
+mkdocs calls the functions whose names begin with `on_`.
 
 A page marks a generated part with a line `<!-- generated: KIND -->` or `<!-- generated: KIND NAME -->`.
 
@@ -10,9 +12,12 @@ from __future__ import annotations
 import html
 import inspect
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
@@ -28,6 +33,7 @@ from pymdownx.superfences import fence_code_format
 ROOT = Path(__file__).parents[1]
 HEADER = "<!-- Written by docs/generated.py. -->\n"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
+BOARD = "board"  # the folder of the site that has the leaderboard's page
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
 # Pages of the site that are files elsewhere in the repository, and how links to them change.
 ELSEWHERE = {"contributing.md": ROOT / "CONTRIBUTING.md", "changelog.md": ROOT / "CHANGELOG.md"}
@@ -39,6 +45,7 @@ LINKS = (
     (r"\]\(\.\./\.\./docs/", "](../"),
     (r"\]\(docs/", "]("),
     (r"\]\(README\.md", "](index.md"),
+    (r"\]\(leaderboard\.md#the-page\)", f"]({BOARD}/index.html)"),
 )
 
 
@@ -50,10 +57,23 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """The files of the site, with the pages that are kept elsewhere in the repository."""
+    """The files of the site, with the leaderboard's page and the pages that are kept elsewhere in the repository."""
+    for uri, content in board().items():
+        files.append(File.generated(config, uri, content=content))
     for uri, path in ELSEWHERE.items():
         files.append(File.generated(config, uri, content=path.read_text(encoding="utf-8")))
     return files
+
+
+@cache
+def board() -> dict[str, bytes]:
+    """The files of the leaderboard's page, of published and accepted results, by their place in the site."""
+    with TemporaryDirectory() as name:
+        folder, nothing = Path(name) / BOARD, str(Path(name) / "nothing")
+        places = ["--output", str(folder), "--store", nothing, "--data", nothing]
+        command = [sys.executable, "-m", "xmcbench", "leaderboard", "--format", "html", *places]
+        subprocess.run(command, check=True, capture_output=True)
+        return {path.relative_to(name).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:

@@ -136,7 +136,20 @@ def test_the_readme_says_what_ci_runs() -> None:
 def test_ci_stops_at_the_first_failure() -> None:
     assert "set -euo pipefail" in CI
     assert (ROOT / ".ci/run").stat().st_mode & 0o111
-    assert {"ruff check", "ruff format --check", "mypy"} <= set(CI)
+    assert {"ruff check", "ruff format --check", "hadolint Dockerfile", "mypy"} <= set(CI)
+
+
+def test_the_image_has_the_pinned_packages() -> None:
+    """`hadolint` knows the rules of a Dockerfile, not those of this project."""
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    installs = re.findall(r"pip install (.*?) \\$", image, flags=re.MULTILINE)
+    assert [line.partition(" --index-url")[0] for line in installs] == [
+        f"--no-cache-dir torch=={pins()['torch']}",
+        "--no-cache-dir -c constraints.txt '.[cpu,minilm,plots]'",
+    ]
+    assert re.findall(r"^FROM (.*)", image, flags=re.MULTILINE) == ["python:3.11-slim"]
+    assert PROJECT["requires-python"] == ">=3.11"
+    assert {"cpu", "minilm", "plots"} <= set(PROJECT["optional-dependencies"])
 
 
 def test_pre_commit_uses_the_tools_of_the_environment() -> None:

@@ -38,7 +38,6 @@ USER_ERROR = 2  # exit code: invalid input
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Extreme multi-label methods, trained under equal budgets and ranked from stored predictions.",

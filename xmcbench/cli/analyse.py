@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from xmcbench.cli.completion import trial_names
 from xmcbench.cli.options import DataDir, StoreDir, TableFormat
 from xmcbench.runs.terminal import echo
 
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 def analyse(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN...", help="Key or the start of it, label, or dataset/label."),
+        typer.Argument(
+            metavar="RUN...", help="Key or the start of it, label, or dataset/label.", autocompletion=trial_names
+        ),
     ],
     metric: Annotated[str, typer.Option(help="Metric to compare methods by over several datasets.")] = "P@1",
     k: Annotated[int, typer.Option("-k", min=1, max=100, help="Labels per query.")] = 5,

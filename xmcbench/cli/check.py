@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from xmcbench.cli.completion import plugin_names
 from xmcbench.cli.options import DataDir
 from xmcbench.runs.terminal import echo
 
@@ -26,7 +27,12 @@ class Kind(StrEnum):
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="Name of a method, sampler, evaluator, dataset, teacher or tracker.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a method, sampler, evaluator, dataset, teacher or tracker.", autocompletion=plugin_names
+        ),
+    ],
     kind: Annotated[Kind | None, typer.Option(help="Kind of the plugin, if several have the name.")] = None,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of a method or teacher.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.completion import trial_names
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat
 from xmcbench.runs.terminal import echo
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
 
 def compare(
     first: RunName,
-    second: Annotated[str, typer.Argument(metavar="RUN", help="The trial to compare with.")],
+    second: Annotated[
+        str, typer.Argument(metavar="RUN", help="The trial to compare with.", autocompletion=trial_names)
+    ],
     metrics: Annotated[str | None, typer.Option(help="Metrics to compare, as in P@1,nDCG@5 (default: all).")] = None,
     k: Annotated[int, typer.Option("-k", min=1, help="Labels per query in the breakdown and in example queries.")] = 5,
     queries: Annotated[

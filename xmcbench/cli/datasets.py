@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
+from xmcbench.cli.options import DatasetName
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def list_datasets(context: typer.Context, data: DataDir = None) -> None:
 @app.command()
 def prepare(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    name: DatasetName,
     encoder: Annotated[
         str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model name as in a suite.")
     ] = None,
@@ -107,7 +108,7 @@ def prepare(
 @app.command()
 def show(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    name: DatasetName,
     data: DataDir = None,
     samples: Annotated[int, typer.Option(help="Training queries to show with their labels.", min=0)] = 3,
     figures: Annotated[Path | None, typer.Option(help="Folder for a figure of the label distribution.")] = None,

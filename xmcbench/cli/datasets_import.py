@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.completion import dataset_names
+from xmcbench.cli.options import DatasetName
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -122,7 +124,9 @@ def _report(imported: Imported) -> None:
 
 def remove_dataset(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of a dataset in a folder of the data directory.")],
+    name: Annotated[
+        str, typer.Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:
@@ -146,7 +150,7 @@ def remove_dataset(
 
 def fetch(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.")],
+    name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.", autocompletion=dataset_names)],
     archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
     sha256: Annotated[str, typer.Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
     data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
@@ -194,7 +198,7 @@ def _downloaded(url: str, data_dir: Path) -> Path:
 
 def export(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Name of a dataset.")],
+    name: DatasetName,
     folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet.")],
     data: Annotated[Path | None, typer.Option("--data", help="Folder of datasets.")] = None,
 ) -> None:

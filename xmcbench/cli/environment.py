@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.completion import method_names
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Make the Python environments that some methods need.")
 
-MethodName = Annotated[str, typer.Argument(metavar="METHOD", help="A method that runs in its own environment.")]
+MethodName = Annotated[
+    str,
+    typer.Argument(metavar="METHOD", help="A method that runs in its own environment.", autocompletion=method_names),
+]
 
 
 @app.command("make")

@@ -8,13 +8,19 @@ from typing import Annotated, Literal
 
 import typer
 
+from xmcbench.cli.completion import trial_names
 from xmcbench.cli.options import DataDir, Seed, StoreDir
 from xmcbench.runs.terminal import echo
 
 
 def fuse(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN", help="Two or more trials: keys or starts of them, or dataset/label.")
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Two or more trials: keys or starts of them, or dataset/label.",
+            autocompletion=trial_names,
+        ),
     ],
     rule: Annotated[
         Literal["reciprocal-ranks", "weighted", "tree"],

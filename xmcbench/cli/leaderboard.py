@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from xmcbench.cli.completion import dataset_names, method_names
 from xmcbench.cli.options import DataDir, StoreDir
 from xmcbench.runs.terminal import echo, width
 
@@ -17,14 +18,17 @@ Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pd
 
 
 def leaderboard(
-    dataset: Annotated[str | None, typer.Option(help="Only this dataset.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="Only this dataset.", autocompletion=dataset_names)] = None,
     source: Annotated[
         Literal["published", "measured", "imported", "all"],
         typer.Option(help="Which rows: of papers, of trials, or of imported predictions."),
     ] = "all",
     track: Annotated[Literal["supervised", "zero-shot"] | None, typer.Option(help="Only this track.")] = None,
     budget: Annotated[str | None, typer.Option(help="Only this limit of measured rows: steps, or steps=1000.")] = None,
-    method: Annotated[str | None, typer.Option(help="Only this method: its name, label, or a shell pattern.")] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(help="Only this method: its name, label, or a shell pattern.", autocompletion=method_names),
+    ] = None,
     metrics: Annotated[str | None, typer.Option(help="Metrics to show, as in P@1,nDCG@5.")] = None,
     columns: Annotated[str | None, typer.Option(help="Other columns to show, as in batch,encoder.")] = None,
     sort: Annotated[str | None, typer.Option(help="Metric to rank by, or column to order by.")] = None,

@@ -7,12 +7,21 @@ from typing import Annotated, Literal
 
 import typer
 
-RUN = typer.Argument(metavar="RUN", help="A trial: its key or the start of it, or dataset/label.")
+from xmcbench.cli.completion import dataset_names, suite_names, trial_names
+
+RUN = typer.Argument(
+    metavar="RUN", help="A trial: its key or the start of it, or dataset/label.", autocompletion=trial_names
+)
 
 RunName = Annotated[str, RUN]
 Seed = Annotated[int | None, typer.Option(metavar="N", help="The seed, where RUN means trials of several seeds.")]
 SuitePath = Annotated[
-    Path, typer.Argument(help="The suite: a file, or a name of a bundled suite, as in quickstart.", show_default=False)
+    Path,
+    typer.Argument(
+        help="The suite: a file, or a name of a bundled suite, as in quickstart.",
+        show_default=False,
+        autocompletion=suite_names,
+    ),
 ]
 Only = Annotated[
     list[str] | None,
@@ -22,8 +31,12 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in budget.steps=10.")
 ]
 DatasetNames = Annotated[
-    list[str] | None, typer.Option("--dataset", metavar="NAME", help="Use this dataset instead of the suite's.")
+    list[str] | None,
+    typer.Option(
+        "--dataset", metavar="NAME", help="Use this dataset instead of the suite's.", autocompletion=dataset_names
+    ),
 ]
+DatasetName = Annotated[str, typer.Argument(help="Name of a dataset.", autocompletion=dataset_names)]
 EncoderName = Annotated[str | None, typer.Option(metavar="NAME", help="Use this encoder instead of the suite's.")]
 TableFormat = Annotated[Literal["table", "markdown", "latex", "csv"], typer.Option(help="Output format.")]
 DataDir = Annotated[Path, typer.Option(envvar="XMCBENCH_DATA", help="Folder of datasets.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.completion import tracker_names
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
 from xmcbench.runs.terminal import echo, listing
 
@@ -41,7 +42,10 @@ Changed = Annotated[
     bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
 ]
 Track = Annotated[
-    list[str] | None, typer.Option(metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.")
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
+    ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")]
 On = Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")]

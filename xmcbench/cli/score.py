@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from xmcbench.cli.completion import dataset_names
 from xmcbench.cli.options import DataDir
 from xmcbench.runs.terminal import echo
 
@@ -16,7 +17,12 @@ def score(
     predictions: Annotated[
         Path, typer.Argument(help="npz (CSR, or indices and scores), sparse text, label:score lines, or Parquet.")
     ],
-    dataset: Annotated[str, typer.Option(metavar="NAME", help="Dataset whose test queries the predictions answer.")],
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Dataset whose test queries the predictions answer.", autocompletion=dataset_names
+        ),
+    ],
     name: Annotated[
         str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the name of the file).")
     ] = None,

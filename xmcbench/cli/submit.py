@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from xmcbench.cli.completion import trial_names
 from xmcbench.cli.options import DataDir, StoreDir
 from xmcbench.runs.terminal import echo
 
@@ -25,7 +26,11 @@ if TYPE_CHECKING:
 def submit(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[RUN]...", help="Trials: keys or starts of them, labels, or dataset/label."),
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Trials: keys or starts of them, labels, or dataset/label.",
+            autocompletion=trial_names,
+        ),
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="Check all accepted trials; submit nothing.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Verify accepted RUN by the store's runs of it.")] = False,

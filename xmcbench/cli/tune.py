@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from xmcbench.cli.completion import dataset_names
 from xmcbench.cli.options import DataDir, EncoderName, StoreDir
 from xmcbench.runs.terminal import echo
 
@@ -20,7 +21,10 @@ METHODS = "popular,tfidf-nn,dexml"
 
 
 def tune(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="A name that `xmcbench datasets` lists.")],
+    dataset: Annotated[
+        str,
+        typer.Argument(metavar="DATASET", help="A name that `xmcbench datasets` lists.", autocompletion=dataset_names),
+    ],
     methods: Annotated[str, typer.Option(metavar="NAMES", help="Methods, with commas between them.")] = METHODS,
     budget: Annotated[
         str, typer.Option(metavar="LIMIT=N", help="Of a training, as encoder_tokens=2_000_000 or epochs=10.")

@@ -161,8 +161,12 @@ def _file_of(path: Path) -> Path:
         return path
     if bundled.is_file():
         return bundled
-    names = [found.relative_to(BUNDLED).with_suffix("").as_posix() for found in BUNDLED.rglob("*.yaml")]
-    raise UnknownNameError("suite", str(path), names)
+    raise UnknownNameError("suite", str(path), bundled_names())
+
+
+def bundled_names() -> list[str]:
+    """The names of the bundled suites, sorted, as `quickstart` or `real/lf-tate-titles-16k`."""
+    return sorted(path.relative_to(BUNDLED).with_suffix("").as_posix() for path in BUNDLED.rglob("*.yaml"))
 
 
 def _name_datasets(document: YamlDocument, problems: Problems) -> None:
