@@ -108,13 +108,35 @@ def test_a_run_tells_how_long_it_still_takes(bench: Bench) -> None:
 def test_lines_show_it(capsys: pytest.CaptureFixture[str]) -> None:
     lines, planned = Lines(), PlannedTrial(trial("a"), Action.RUN)
     lines.begin(planned, 1, 2)
-    for tenth, seconds in enumerate((29.0, 600.0, 9000.0)):
+    for tenth, seconds in enumerate((29.0, 600.0, 9000.0), start=1):
         lines.expect(seconds)
         lines.progress(planned, training(tenth / 10))
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "[1/2] d/a seed 0: run"
     told = [line.split("run: ")[1] for line in shown[1:]]
     assert told == ["about 30 s left)", "about 10 min left)", "about 2.5 h left)"]
+
+
+def test_lines_remind_of_a_silent_trial(capsys: pytest.CaptureFixture[str]) -> None:
+    seconds = 0.0
+    lines, planned = Lines(lambda: seconds), PlannedTrial(trial("a"), Action.RUN)
+    lines.begin(planned, 1, 1)
+    lines.progress(planned, TrialProgress("open", 0.0))
+    for seconds in range(40):
+        if seconds == 30:
+            lines.progress(planned, training(0.12))
+            lines.progress(planned, training(0.14))  # of the same tenth
+        lines.remind()
+    shown = capsys.readouterr().out.splitlines()[1:]
+    assert shown == ["  open   0%, for 5 s", "  open   0%, for 15 s", "  train  12%", "  train  14%, for 5 s"]
+
+
+def test_a_stage_that_is_over_at_once_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines, planned = Lines(lambda: 0.0), PlannedTrial(trial("a"), Action.RUN)
+    lines.begin(planned, 1, 1)
+    for stage in ("open", "fit", "predict"):
+        lines.progress(planned, TrialProgress(stage, 0.0))
+    assert len(capsys.readouterr().out.splitlines()) == 1
 
 
 class Shell:

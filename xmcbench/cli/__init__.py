@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -32,9 +33,10 @@ from xmcbench.cli import (
     tune,
 )
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.terminal import EscapingFormatter, echo
+from xmcbench.runs.terminal import EscapingFormatter, echo, patience
 
 USER_ERROR = 2  # exit code: invalid input
+SPEAKING = ("run", "tune", "check")  # they tell what they are doing
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,22 +44,26 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Extreme multi-label methods, trained under equal budgets and ranked from stored predictions.",
 )
-app.command("run")(run.run)
-app.command("leaderboard")(leaderboard.leaderboard)
-app.command("tables")(tables.tables)
-app.command("tune")(tune.tune)
-app.command("plan")(plan.plan)
-app.command("compare")(compare.compare)
-app.command("show")(show.show)
-app.command("submit")(submit.submit)
-app.command("score")(score.score)
-app.command("fuse")(fuse.fuse)
-app.command("rescore")(rescore.rescore)
-app.command("predict")(predict.predict)
-app.command("analyse")(analyse.analyse)
-app.command("new")(new.new)
-app.command("check")(check.check)
-app.command("methods")(methods.methods)
+COMMANDS: dict[str, Callable[..., None]] = {
+    "run": run.run,
+    "leaderboard": leaderboard.leaderboard,
+    "tables": tables.tables,
+    "tune": tune.tune,
+    "plan": plan.plan,
+    "compare": compare.compare,
+    "show": show.show,
+    "submit": submit.submit,
+    "score": score.score,
+    "fuse": fuse.fuse,
+    "rescore": rescore.rescore,
+    "predict": predict.predict,
+    "analyse": analyse.analyse,
+    "new": new.new,
+    "check": check.check,
+    "methods": methods.methods,
+}
+for name, command in COMMANDS.items():
+    app.command(name)(command if name in SPEAKING else patience(name)(command))
 app.add_typer(environment.app, name="environment")
 app.add_typer(datasets.app, name="datasets")
 app.add_typer(teachers.app, name="teachers")

@@ -11,7 +11,7 @@ import typer
 
 from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
 from xmcbench.cli.options import DatasetName
-from xmcbench.runs.terminal import echo, listing
+from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
     from xmcbench.data.dataset import DatasetCard
@@ -26,10 +26,10 @@ app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command
 DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets. [default: $XMCBENCH_DATA or data]")]
 
 
-app.command("import")(import_dataset)
+app.command("import")(patience("import")(import_dataset))
 app.command("remove")(remove_dataset)
 app.command()(fetch)
-app.command()(export)
+app.command()(patience("export")(export))
 
 
 @app.callback()
@@ -106,6 +106,7 @@ def prepare(
 
 
 @app.command()
+@patience("show")
 def show(
     context: typer.Context,
     name: DatasetName,

@@ -12,7 +12,7 @@ import typer
 
 from xmcbench.cli.completion import tracker_names
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
-from xmcbench.runs.terminal import echo, listing
+from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
     from xmcbench.runs.executor import Executor
@@ -120,14 +120,17 @@ def run(
         command=sys.argv,
     )
     trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
-    runner = Runner(settings)
-    plan = runner.plan()
-    print_plan(runner, plan)
+    with patience("opening datasets, planning"):
+        runner = Runner(settings)
+        plan = runner.plan()
+        print_plan(runner, plan)
     if dry_run:
         return
     _note_uncommitted(plan)
     records = run_all(runner, plan, trackers)
-    echo(f"\n{board_of(records, runner.suite.metrics, runner.store)}")
+    with patience("comparing the trials"):
+        board = board_of(records, runner.suite.metrics, runner.store)
+    echo(f"\n{board}")
     if runner.suite.tables or runner.suite.equal:
         echo("\n" + of_suite(runner.suite, [(record.trial, record) for record in records], runner.store))
     raise typer.Exit(exit_code(records))

@@ -11,7 +11,7 @@ import typer
 
 from xmcbench.cli.completion import dataset_names
 from xmcbench.cli.options import DataDir, EncoderName, StoreDir
-from xmcbench.runs.terminal import echo
+from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
     from xmcbench.runs.runner import Runner
@@ -62,11 +62,12 @@ def tune(
     said = plain | ({"encoder": encoder} if encoder else {})
     settings = Settings(suite=searching, data=data, store=store, command=sys.argv)
     _write(said, searching)
-    search = {"num_samples": samples, "scheduler": "halving", "space": _spaces(Runner(settings))}
-    _write(said | {"tune": search}, searching)
-    runner = Runner(settings)
-    plan = runner.plan()
-    print_plan(runner, plan)
+    with patience("opening the dataset, planning"):
+        search = {"num_samples": samples, "scheduler": "halving", "space": _spaces(Runner(settings))}
+        _write(said | {"tune": search}, searching)
+        runner = Runner(settings)
+        plan = runner.plan()
+        print_plan(runner, plan)
     if dry_run:
         return
     records = run_all(runner, plan, [])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from torch import nn
 
-from xmcbench.data.dataset import TrainingData
+from xmcbench.data.dataset import Texts, TrainingData
+from xmcbench.data.texts import TextSubset
 from xmcbench.engine import checkpoint
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
@@ -19,7 +21,7 @@ from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import Workers, current_workers
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
-from xmcbench.trial.run import Run, derive_seed
+from xmcbench.trial.run import Progress, Run, derive_seed
 
 _log = logging.getLogger(__name__)
 GROUPS = "label_groups.npy"  # beside the checkpoints
@@ -34,8 +36,10 @@ def assemble(method: VectorMethod, train: TrainingData, run: Run) -> None:
     method.query_length = method.config.max_query_length or train.card.max_length
     method.label_length = method.config.max_label_length or train.card.max_label_length
     method.encoder.check_length(max(method.query_length, method.label_length))
-    method.queries = method.encoder.tokenizer.tokens(train.texts, method.query_length, run.cache)
-    method.labels = method.encoder.label_tokenizer.tokens(train.label_texts, method.label_length, run.cache)
+    queries, labels, cache = method.encoder.tokenizer, method.encoder.label_tokenizer, run.cache
+    of_queries, of_labels = _tokenised(run, "queries", train.texts), _tokenised(run, "labels", train.label_texts)
+    method.queries = queries.tokens(train.texts, method.query_length, cache, of_queries)
+    method.labels = labels.tokens(train.label_texts, method.label_length, cache, of_labels)
     run.log.cut_queries = float(np.mean(method.queries.lengths >= method.query_length))
     # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
     method.modules, method.shard = nn.Module(), Shard(train.num_labels, workers)
@@ -69,6 +73,12 @@ def plain_embeddings(method: VectorMethod) -> Embeddings:
         stage=method.charging.ledger.stage,
         require=method.charging.requirement(queries.lengths, labels.lengths),
     )
+
+
+def _tokenised(run: Run, kind: str, texts: Texts) -> Callable[[int], object]:
+    """A callback that reports how many of `texts`, which are `kind`, are tokenised: of a subset all texts are."""
+    total = len(texts.whole) if isinstance(texts, TextSubset) else len(texts)
+    return lambda done: run.report(Progress(f"tokenise {kind}", done / total))
 
 
 def _label_groups(method: VectorMethod, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training.contract import TrainedMethod
-from xmcbench.trial.run import Run
+from xmcbench.trial.run import Progress, Run
 
 
 class EmbeddingMethod(TrainedMethod):
@@ -22,5 +22,6 @@ class EmbeddingMethod(TrainedMethod):
             self.prepare(train, run)
             training = Training(self, train)
         training.train()
+        run.report(Progress("index", 0.0))
         with run.ledger.stage("index"):
             self.index(self.labels)

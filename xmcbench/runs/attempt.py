@@ -102,6 +102,7 @@ class Attempt:
         """
         trial, store = self.job.trial, Store(self.job.store)
         directory = store.directory(trial.key)
+        self.report(Progress("open", 0.0))
         method = build_method(trial)
         self.measured["import_cpu_seconds"] = import_late(method.late_imports)
         # Several workers always train: they could not agree on what is in the store.
@@ -120,16 +121,16 @@ class Attempt:
             return None
         if trial.held_out_only:
             return self._judge_held_out(method)
-        self.stage = "predict"
+        self._enter("predict")
         # Saved first: what a method learns from test queries is not in its model.
         self.predicting["model_bytes"] = save_model(method, directory / "model")
         predictions, sample = self._predict(method)
         if not 0 <= (parameters := shared.num_parameters if shared else int(method.num_parameters)) <= LARGEST:
             raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
         self.outcome["num_parameters"] = parameters
-        self.stage = "check"
+        self._enter("check")
         self._check(method, sample, directory / "model")
-        self.stage = "score"
+        self._enter("score")
         record = self._outside(self._score, predictions)
         shutil.rmtree(directory / "checkpoint", ignore_errors=True)
         return record
@@ -138,7 +139,7 @@ class Attempt:
         """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
         trial, store, held_out = self.job.trial, Store(self.job.store), self._held_out
         assert held_out is not None
-        self.stage = "select"
+        self._enter("select")
         if not any(held_out.metric in point for point in self.log.curve):
             with self._guarded("predict"), self.log.ledger.uncharged():
                 metrics = held_out.evaluate(method.predict, self._num_labels)
@@ -219,6 +220,10 @@ class Attempt:
         spent = self.log.ledger.as_dict()
         self.watch(TrialProgress(progress.stage, float(progress.fraction), metrics, spent, evaluations))
 
+    def _enter(self, stage: str) -> None:
+        self.stage = stage
+        self.report(Progress(stage, 0.0))
+
     def _dataset(self) -> Dataset:
         trial = self.job.trial
         dataset = load(trial.dataset, self.job.data, self.job.cache)
@@ -252,8 +257,7 @@ class Attempt:
         judges = JudgeFactory(
             run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers, popen
         )
-        self.stage = "fit"
-        self.report(Progress("fit", 0.0))
+        self._enter("fit")
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
@@ -289,7 +293,6 @@ class Attempt:
 
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
         texts, ignore = self._outside(self._test_queries)
-        self.report(Progress("predict", 0.0))
         self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
         measurable = forget_peak_memory()
         with metering() as meter, self._guarded("predict"), self.log.ledger.stage("predict"):

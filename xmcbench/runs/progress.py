@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from xmcbench.runs.terminal import echo, escaped
+from xmcbench.runs.terminal import Silence, echo, escaped, every_second
 
 if TYPE_CHECKING:
     from xmcbench.runs.plan import Display, PlannedTrial
@@ -29,7 +30,9 @@ def display() -> Iterator[Display]:
         yield NotebookBars()
         return
     if not sys.stdout.isatty():
-        yield Lines()
+        lines = Lines()
+        with every_second(lines.remind):
+            yield lines
         return
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console()) as bars:
@@ -43,14 +46,18 @@ def _in_notebook() -> bool:
 
 
 class Lines:
-    """Prints a line when a trial starts, at each tenth of a stage, and when it ends."""
+    """Prints a line when a trial starts, at each tenth of a stage and when it ends; reminders where these are rare.
 
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[str, int]] = {}  # stage and tenth printed last, by key of running trial
+    A stage that ends within seconds without a tenth has no line.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._running: dict[str, _Shown] = {}  # by key
         self._left = ""
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
-        self._last[planned.trial.key] = ("", -1)
+        self._running[planned.trial.key] = _Shown(planned, self._clock)
         echo(f"[{number}/{total}] {_name(planned)}: {planned.action}{self._left}")
 
     def wait(self, planned: PlannedTrial) -> None:
@@ -60,19 +67,49 @@ class Lines:
         self._left = f" (run: {_about(seconds)} left)"
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
-        now = (progress.stage, int(progress.fraction * TENTHS))
-        if now != self._last[planned.trial.key]:
-            self._last[planned.trial.key] = now
-            line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
-            echo(f"  {self._which(planned)}{line}{self._left}")
+        shown = self._running[planned.trial.key]
+        if shown.is_news(progress):
+            echo(f"  {self._which(planned)}{shown.line}{self._left}")
+
+    def remind(self) -> None:
+        """Print the state of each trial that has had no line for a while."""
+        for shown in list(self._running.values()):
+            if shown.silence.is_due():
+                echo(f"  {self._which(shown.planned)}{shown.line}, for {shown.seconds:.0f} s{self._left}")
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         echo(f"  {self._which(planned)}{_outcome(record)}")
-        del self._last[planned.trial.key]
+        del self._running[planned.trial.key]
 
     def _which(self, planned: PlannedTrial) -> str:
         """The name of the trial, if several run."""
-        return f"{_name(planned)}: " if len(self._last) > 1 else ""
+        return f"{_name(planned)}: " if len(self._running) > 1 else ""
+
+
+class _Shown:
+    """A running trial: its last state, and what was printed of it."""
+
+    def __init__(self, planned: PlannedTrial, clock: Callable[[], float]) -> None:
+        self.planned, self._clock, self.silence = planned, clock, Silence(clock)
+        self.line, self._stage, self._since = "start", "start", clock()
+        self._printed: set[tuple[str, int]] = set()  # stages and tenths of them
+
+    def is_news(self, progress: TrialProgress) -> bool:
+        """Take the new state. It is worth a line where a tenth of a stage has had none; the start of a stage is not."""
+        if progress.stage != self._stage:
+            self._stage, self._since = progress.stage, self._clock()
+        self.line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
+        tenth = progress.stage, int(progress.fraction * TENTHS)
+        if not progress.fraction or tenth in self._printed:
+            return False
+        self._printed.add(tenth)
+        self.silence.end()
+        return True
+
+    @property
+    def seconds(self) -> float:
+        """How long the trial has been in its stage."""
+        return self._clock() - self._since
 
 
 class Bars:

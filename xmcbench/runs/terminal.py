@@ -11,7 +11,10 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
 from typing import Any
 
 import typer
@@ -32,6 +35,66 @@ def escaped(text: str) -> str:
 def echo(text: object = "", err: bool = False, nl: bool = True) -> None:
     """Print `text` on standard output, or with `err` on standard error."""
     typer.echo(escaped(str(text)), err=err, nl=nl)
+
+
+class Silence:
+    """The time since something was last printed. A reminder is due after 5 seconds, then after twice as long each time.
+
+    >>> now = 0.0
+    >>> silence, due = Silence(lambda: now), []
+    >>> for now in range(30):
+    ...     due += [now] * silence.is_due()
+    >>> due
+    [5, 15]
+    """
+
+    FIRST, LONGEST = 5.0, 60.0  # seconds
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.end()
+
+    def end(self) -> None:
+        """Something was printed."""
+        self._wait, self._since = self.FIRST, self._clock()
+
+    def is_due(self) -> bool:
+        """Whether a reminder is due; if so, the next one is due later."""
+        if self._clock() - self._since < self._wait:
+            return False
+        self._since, self._wait = self._clock(), min(2 * self._wait, self.LONGEST)
+        return True
+
+
+@contextmanager
+def every_second(action: Callable[[], object]) -> Iterator[None]:
+    """Call `action` every second, in a thread, until the block ends."""
+    ended = Event()
+
+    def repeat() -> None:
+        while not ended.wait(1.0):
+            action()
+
+    thread = Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def patience(doing: str) -> Iterator[None]:
+    """Say on standard error what the block is `doing`, where that takes more than five seconds."""
+    start, silence = time.monotonic(), Silence()
+
+    def remind() -> None:
+        if silence.is_due():
+            echo(f"{doing}: {time.monotonic() - start:.0f} s so far", err=True)
+
+    with every_second(remind):
+        yield
 
 
 def width() -> int | None:

@@ -148,10 +148,11 @@ class CountedSteps:
         if epoch and self.sampler.watches:
             self._observe_everything()
         before = {name: getattr(ledger, name) for name in ("encoder_tokens", "encoder_flops", "scoring_flops")}
+        queries_ND = work.trained_queries_ND if epoch else work.queries_ND
         labels = lambda: work.labels_LD  # noqa: E731
         label_lengths_L = work.label_lengths_L if self.method.encodes_labels else work.label_lengths_L[:0]
         embeddings = StandIns(
-            charging.on_demand(lambda: work.queries_ND, work.all_query_lengths_N),
+            charging.on_demand(lambda: queries_ND, work.all_query_lengths_N),
             charging.on_demand(labels, work.label_lengths_L) if self.method.encodes_labels else labels,
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
             num_queries=work.num_queries,
@@ -226,4 +227,4 @@ class CountedSteps:
         work, none = self.work, torch.empty(0, dtype=torch.int64)
         positives = Positives(none, none, 0, 0)
         everything = Batch(np.arange(len(work.queries_ND)), np.arange(len(work.labels_LD)), positives)
-        self.sampler.observe(everything, work.queries_ND, work.labels_LD)
+        self.sampler.observe(everything, work.trained_queries_ND, work.labels_LD)

@@ -62,6 +62,12 @@ class Workload:
         """The lengths of all training queries of the dataset: those here, repeated."""
         return np.resize(self.query_lengths_N, self.num_queries)
 
+    @cached_property
+    def trained_queries_ND(self) -> Tensor:
+        """Stand-in vectors of the queries once a model was trained: half the text's, half those of its true labels."""
+        sums_ND = torch.from_numpy(self.train.targets @ self.labels_LD.numpy())
+        return normalize(self.queries_ND + normalize(sums_ND, dim=1), dim=1)
+
     @classmethod
     def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, num_queries: int) -> Workload:
         """The workload of a dataset with `num_queries` training queries, all of which or a sample are tokenised."""

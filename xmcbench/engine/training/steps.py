@@ -7,6 +7,8 @@ Legend: N queries, L labels, B queries of a batch, S labels of the pool (of this
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -98,13 +100,20 @@ class TrainingSteps:
             charging.on_demand(queries, method.queries.lengths),
             charging.on_demand(labels, method.labels.lengths) if method.encodes_labels else labels,
             workers=self.workers,
-            stage=charging.ledger.stage,
+            stage=self._stage,
             require=charging.requirement(
                 method.queries.lengths, method.labels.lengths if method.encodes_labels else method.labels.lengths[:0]
             ),
             note_recall=charging.ledger.note_recall,
             progress=lambda share: method.run.report(Progress("mine", share)),
         )
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        """Report that a stage begins, and charge its seconds."""
+        self.method.run.report(Progress(name, 0.0))
+        with self.method.charging.ledger.stage(name):
+            yield
 
 
 def _check_finite(value: float, what: str, place: str) -> None:
