@@ -17,9 +17,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
-_UNFINISHED = re.compile(r"\..+\.[0-9a-f]{16}\.partial")
+_UNFINISHED = re.compile(r"\.(?P<whole>.+)\.[0-9a-f]{16}\.(?P<kind>partial|older)")
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and a flag of renameat2, from include/uapi/linux/fcntl.h and fs.h
 _SETTLING_SECONDS = 1.0  # more than pass between making a file and holding it
 
 
@@ -56,8 +57,9 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 def atomic_directory(path: Path, partial: Path | None = None, replace: bool = False) -> Iterator[Path]:
     """A new folder that becomes `path` when the block succeeds, and that is removed when the block raises.
 
-    If there is a folder `path` by then, it stays, or gives way with `replace`. The new folder is `partial` where
-    several processes write to it, otherwise a folder of this process beside `path`. Its files are synced.
+    If there is a folder `path` by then, it stays, or with `replace` gives way: no kill loses both. The new folder is
+    `partial` where several processes write to it, otherwise a folder of this process beside `path`. Its files are
+    synced.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_unfinished(path.parent.absolute())
@@ -71,35 +73,54 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
             yield partial
             for file in (*partial.rglob("*"), partial):
                 _sync(file)
-            if replace and path.is_dir():
-                older = beside(path)
-                path.rename(older)
-                partial.rename(path)
-                shutil.rmtree(older)
-            else:
+            if not (replace and path.is_dir()):
                 try:
                     partial.rename(path)
                 except OSError:
                     if not path.is_dir():
                         raise
+            elif not _exchange(partial, path):
+                older = beside(path, "older")
+                with _held(path):
+                    path.rename(older)
+                    partial.rename(path)
+                    shutil.rmtree(older)
             _sync(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
 
-def beside(path: Path) -> Path:
-    """A new hidden name beside `path`: what has it counts as unfinished."""
-    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.partial")
+def beside(path: Path, kind: Literal["partial", "older"] = "partial") -> Path:
+    """A new hidden name beside `path`: what has it counts as unfinished, or as what `path` was before."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{kind}")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders at once, as Linux can on most file systems; False, and nothing is changed, elsewhere."""
+    import ctypes
+
+    if sys.platform != "linux":
+        return False
+    with suppress(AttributeError):  # a C library without it
+        rename = ctypes.CDLL(None).renameat2
+        return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+    return False
 
 
 @cache
 def _remove_unfinished(folder: Path) -> None:
-    """Remove what killed processes left in a folder, the first time that this process writes there."""
-    for left in folder.glob(".*.partial"):
+    """Remove what killed processes left in a folder, the first time that this process writes there.
+
+    A folder that was moved away for a new one comes back, unless the new one is there.
+    """
+    for left in folder.glob(".*"):
         with suppress(OSError):
-            if _UNFINISHED.fullmatch(left.name) and time.time() - left.lstat().st_mtime > _SETTLING_SECONDS:
+            name = _UNFINISHED.fullmatch(left.name)
+            if name and time.time() - left.lstat().st_mtime > _SETTLING_SECONDS:
                 with _held(left) as held:
-                    if held and left.is_dir():
+                    if held and name["kind"] == "older" and not (whole := folder / name["whole"]).exists():
+                        left.rename(whole)
+                    elif held and left.is_dir():
                         shutil.rmtree(left)
                     elif held:
                         left.unlink()
