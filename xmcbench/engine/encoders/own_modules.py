@@ -74,6 +74,8 @@ class OwnModules(nn.Module):
                 f"{directory}: pooling: own needs a folder of sentence-transformers: found no {MODULES}"
             )
         first, *others = saved_modules(directory)
+        if not others:
+            raise XMCBenchError(f"{directory / MODULES}: expected a module Pooling after {first.kind}, found none")
         kinds = [first.kind, *(module.kind for module in others)]
         for kind, known in zip(
             kinds, (["Transformer"], ["Pooling"], *[["Dense", "Normalize"]] * len(kinds)), strict=False

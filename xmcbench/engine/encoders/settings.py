@@ -12,13 +12,14 @@ Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
 STATIC = "static"  # the name of the encoder that averages word vectors
 OF_STATIC = ("words", "word_weights", "dimension", "linear")  # settings that only it has
-OF_TRANSFORMERS = ("pooling", "hidden_dropout", "compile", "layers")  # settings that it does not have
+# Settings that it does not have.
+OF_TRANSFORMERS = ("pooling", "hidden_dropout", "compile", "layers", "query_prefix", "label_prefix")
 OWN = (*RANDOM_ENCODERS, "minilm", STATIC)  # names that are no Hugging Face ids
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 
 
 def _unset(value: object) -> bool:
-    return value is None or value is False
+    return value is None or value is False or value == ""
 
 
 class EncoderConfig(BaseModel):
@@ -27,10 +28,11 @@ class EncoderConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(STATIC, description="tiny, nano, minilm, static, or a Hugging Face id or path")
-    pooling: Literal["mean", "cls", "own"] = Field(
+    pooling: Literal["mean", "weightedmean", "lasttoken", "cls", "own"] = Field(
         "mean",
-        description="mean of the token vectors, the vector of the first token, or what a folder of "
-        "sentence-transformers has of its own: pooling, dense layers, normalisation and prompts",
+        description="of the token vectors: the mean, the mean with weights 1, 2, ..., the last (lasttoken), the first "
+        "(cls), or what a folder of sentence-transformers has of its own: pooling, dense layers, normalisation and "
+        "prompts",
     )
     normalize: bool = Field(default=True, description="scale embeddings to length 1")
     dropout: float = Field(default=0.0, ge=0, lt=1, description="on the pooled vector, before it is normalised")
@@ -43,6 +45,10 @@ class EncoderConfig(BaseModel):
     layers: int | None = Field(
         default=None, gt=0, exclude_if=_unset, description="keep only the first layers of a pretrained transformer"
     )
+    query_prefix: str = Field(
+        default="", exclude_if=_unset, description="put before each query, in place of the prompt of pooling: own"
+    )
+    label_prefix: str = Field(default="", exclude_if=_unset, description="put before each label, likewise")
     words: str | None = Field(
         default=None,
         exclude_if=_unset,

@@ -21,7 +21,7 @@ from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.minilm import minilm_path
-from xmcbench.engine.encoders.own_modules import OwnModules, saved_prompts
+from xmcbench.engine.encoders.own_modules import POOLINGS, OwnModules, saved_prompts
 from xmcbench.engine.encoders.sentence_layout import SentenceModule
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
@@ -46,7 +46,7 @@ class TransformerEncoder(Encoder):
         own: OwnModules | None = None,
     ) -> None:
         """`own` are the modules that follow the transformer in place of the configuration's pooling."""
-        super().__init__(config, tokenizer, own.prompts if own else None)
+        super().__init__(config, tokenizer, _prompts(config, own.prompts if own else {}))
         self.transformer, self.own = transformer, own
         hidden: Any = transformer.config
         self.dimension = own.dimension(hidden.hidden_size) if own else int(hidden.hidden_size)
@@ -78,8 +78,8 @@ class TransformerEncoder(Encoder):
 
     @staticmethod
     def prompts_of(config: EncoderConfig) -> dict[str, str]:
-        """The prompts of the pretrained model, if the settings want what it has of its own."""
-        return saved_prompts(Path(_place(config))) if config.pooling == "own" else {}
+        """What is put before queries and before labels: the settings' prefixes, else the pretrained model's own."""
+        return _prompts(config, saved_prompts(Path(_place(config))) if config.pooling == "own" else {})
 
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
@@ -89,7 +89,7 @@ class TransformerEncoder(Encoder):
 
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str, own: OwnModules | None) -> TransformerEncoder:
-        from transformers import AutoModel, AutoTokenizer
+        from transformers import AutoModel
 
         with _loading(config):
             offline = local_files_only(place)
@@ -102,8 +102,8 @@ class TransformerEncoder(Encoder):
                 local_files_only=offline,
                 **_no_pooler(settings),
             )
-            tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
-        return cls(config, transformer, TextTokenizer(tokenizer), own)
+            tokenizer = _tokenizer(config, place, offline)
+        return cls(config, transformer, tokenizer, own)
 
     @staticmethod
     def architecture(config: EncoderConfig, vocabulary: int) -> Any:
@@ -130,13 +130,11 @@ class TransformerEncoder(Encoder):
     @staticmethod
     def tokenizer_of(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
         """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
-        from transformers import AutoTokenizer
-
         if config.name in RANDOM_ENCODERS:
             return TextTokenizer(trained_tokenizer(texts, cache))
         with _loading(config):
             place = _place(config)
-            return TextTokenizer(AutoTokenizer.from_pretrained(place, local_files_only=local_files_only(place)))
+            return _tokenizer(config, place, local_files_only(place))
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
         """Groups of similar length, of at most so many tokens with padding."""
@@ -163,6 +161,11 @@ class TransformerEncoder(Encoder):
         if self.own is not None:
             whole = states_MWH.new_ones(states_MWH.shape[:2])
             return self.finished(self.own(states_MWH, whole if mask_MW is None else mask_MW))
+        if self.config.pooling in ("weightedmean", "lasttoken"):
+            mask_MW = states_MWH.new_ones(states_MWH.shape[:2]) if mask_MW is None else mask_MW
+            # Places are counted in float32: bf16 has no odd numbers above 256.
+            pooled_MH = POOLINGS[self.config.pooling](states_MWH.float(), mask_MW.float())
+            return self.finished(pooled_MH.float())  # autocast multiplies in bf16
         if self.config.pooling == "cls":
             pooled_MH = states_MWH[:, 0].float()
         elif mask_MW is None:
@@ -224,6 +227,8 @@ class TransformerEncoder(Encoder):
             "pooling_mode_mean_tokens": self.config.pooling == "mean",
             "pooling_mode_max_tokens": False,
             "pooling_mode_mean_sqrt_len_tokens": False,
+            "pooling_mode_weightedmean_tokens": self.config.pooling == "weightedmean",
+            "pooling_mode_lasttoken": self.config.pooling == "lasttoken",
         }
         length = {"max_seq_length": max_length, "do_lower_case": False}
         after = [SentenceModule("Pooling", "1_Pooling", {"config.json": pooling})]
@@ -253,10 +258,31 @@ def _place(config: EncoderConfig) -> str:
     return minilm_path() if config.name == "minilm" else config.name
 
 
+def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
+    given = {"query": config.query_prefix, "document": config.label_prefix}
+    return own | {kind: prefix for kind, prefix in given.items() if prefix}
+
+
+def _tokenizer(config: EncoderConfig, place: str, offline: bool) -> TextTokenizer:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
+    if tokenizer.pad_token_id is None:
+        raise XMCBenchError(
+            f"encoder {config.name!r}: its tokenizer has no padding token: expected pad_token in tokenizer_config.json"
+        )
+    return TextTokenizer(tokenizer)
+
+
 def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
     from transformers import AutoConfig
 
     settings = AutoConfig.from_pretrained(place, local_files_only=offline)
+    if getattr(settings, "is_encoder_decoder", False):
+        raise XMCBenchError(
+            f"encoder {config.name!r} is an encoder with a decoder ({settings.model_type}), whose states are not those "
+            "of the text's tokens: expected an encoder or a decoder alone"
+        )
     if config.hidden_dropout is not None:
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout"):
             if hasattr(settings, name):
