@@ -62,8 +62,11 @@ class Study:
 
 
 STUDIES = {
-    "titles": Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
-    "records": Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+    study.name: study
+    for study in (
+        Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
+        Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+    )
 }
 
 
