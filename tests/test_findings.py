@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from programs import benchmark
 
 from xmcbench.reporting import read_claims
 from xmcbench.reporting.curated import findings
@@ -21,12 +20,7 @@ NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
 
 def test_the_tables_are_those_of_the_accepted_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("findings_script", ROOT / "benchmarks/findings.py")
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, spec.name, script)
-    spec.loader.exec_module(script)
+    script = benchmark("findings", monkeypatch)
     assert findings().dataset in {study.dataset for study in script.STUDIES.values()}
     for study in script.STUDIES.values():
         for name, lines in script.blocks(study, script.read(ACCEPTED, study)).items():

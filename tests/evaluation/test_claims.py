@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from fakes.bench import Bench
+from programs import BENCHMARKS, benchmark
 from reporting.made import cited
 
 from xmcbench.errors import XMCBenchError
@@ -24,27 +23,15 @@ from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.store import Store
 
 ROOT = Path(__file__).parents[2]
-BENCHMARKS = ROOT / "benchmarks"
 METHODS = {"neighbours": {"method": "tfidf-nn"}, "popular": {"method": "popular"}, "again": {"method": "popular"}}
 SEEDS = [0, 1, 2, 3, 4]
 TABLE = [cited("M", 0.5, variant="with"), cited("M", 0.4, variant="without")]
 PAPER = {"table": "dexml Table 1", "better": "M (with)", "than": "M (without)"}
 
 
-def module(name: str, patch: pytest.MonkeyPatch) -> ModuleType:
-    patch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    patch.setitem(sys.modules, name, loaded)
-    spec.loader.exec_module(loaded)
-    return loaded
-
-
 @pytest.fixture
 def claims(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return module("claims", monkeypatch)
+    return benchmark("claims", monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +235,7 @@ def test_written_differences_follow_from_accepted_records() -> None:
 
 
 def test_the_document_is_generated_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = module("claims_document", monkeypatch).document(read_claims(), published_rows())
+    made = benchmark("claims_document", monkeypatch).document(read_claims(), published_rows())
     assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
     assert len(made.split()) <= 1800
 
@@ -275,6 +262,6 @@ def test_the_document_stays_short_when_everything_has_run(monkeypatch: pytest.Mo
         )
         for own in file.questions
     ]
-    made = module("claims_document", monkeypatch)
+    made = benchmark("claims_document", monkeypatch)
     full = made.document(ClaimFile(claims=tuple(claims), questions=tuple(questions)), published)
     assert len(full.split()) <= 1800

@@ -2,31 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 from fakes.bench import Bench
+from programs import benchmark
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import ClaimFile
 from xmcbench.trial.store import Store
 
-PROGRAM = Path(__file__).parents[2] / "benchmarks" / "claims_predictions.py"
-
-
-def program() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("claims_predictions", PROGRAM)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-PACKING = program()
+with pytest.MonkeyPatch.context() as patch:
+    PACKING = benchmark("claims_predictions", patch)
 
 
 @pytest.mark.parametrize("num_labels", [100, 40_000, 1_300_000])

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 import yaml
+from programs import BENCHMARKS, benchmark
 
-BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 VALUES = yaml.safe_load((BENCHMARKS / "loss_values.yaml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="module")
 def program() -> ModuleType:
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(BENCHMARKS))
-        spec = importlib.util.spec_from_file_location("loss_parity", BENCHMARKS / "loss_parity.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        patch.setitem(sys.modules, spec.name, module)  # for its dataclass
-        spec.loader.exec_module(module)
-        return module
+        return benchmark("loss_parity", patch)
 
 
 @pytest.mark.parametrize("name", VALUES)
