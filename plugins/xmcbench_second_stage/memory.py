@@ -37,7 +37,7 @@ class Memory(SecondStage):
     info = MethodInfo(
         summary="second stage: a softmax over the nearest labels and training queries of a dual encoder (RAE-XMC)",
         citation="Wang et al., Retrieval-augmented Encoders for Extreme Multi-label Text Classification, 2025",
-        version=3,  # tuned by its own answers to held-out queries; its pass needs no room for a search
+        version=4,  # keys that tie follow by id
     )
     searches: ClassVar[bool] = False  # before prediction
     scoring_settings: ClassVar[frozenset[str]] = frozenset({"keys", "temperature", "query_weight", "similarity"})
