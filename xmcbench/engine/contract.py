@@ -243,11 +243,11 @@ class VectorMethod(Method):
 
     def tensors(self) -> Groups:
         """The weights that all workers share, by group: for checkpoints."""
-        return {"encoder": self.encoder.state_dict(), "modules": self.module_tensors()}
+        return {"encoder": self.encoder.trained_tensors(), "modules": self.module_tensors()}
 
     def load_tensors(self, groups: Groups) -> None:
         """Restore what `tensors` returned."""
-        self.encoder.load_state_dict(groups["encoder"])
+        self.encoder.load_state_dict({**self.encoder.state_dict(), **groups["encoder"]})
         self.modules.load_state_dict({**self.modules.state_dict(), **groups.get("modules", {})})
 
     @property

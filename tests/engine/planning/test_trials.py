@@ -176,3 +176,14 @@ def test_devices_are_found_by_name() -> None:
     assert accelerator("h100").peak("bf16") > accelerator("h100").peak("float32")
     with pytest.raises(UnknownNameError, match=r"--accelerator: unknown accelerator 'h10' \(did you mean"):
         accelerator("h10")
+
+
+def test_adapters_are_what_is_trained(planned: Callable[..., TrialPlan], small_encoder: str) -> None:
+    pytest.importorskip("peft")
+    whole, adapted = planned(), planned(encoder={"name": small_encoder, "lora": {"rank": 1}})
+    # Of each of two layers: four matrices of 32 x 32 and two of 32 x 64.
+    trained = 2 * (4 * (32 + 32) + 2 * (32 + 64))
+    (note,) = set(adapted.notes) - set(whole.notes)
+    assert note.startswith(f"a: {trained} parameters of the encoder are trained, 0.000")
+    assert adapted.memory.optimizer < 0.05 * whole.memory.optimizer
+    assert adapted.flops > whole.flops

@@ -11,9 +11,10 @@ Legend: M texts, * further dimensions of a tensor, K words of 64 bits per text.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -38,11 +39,30 @@ class SeededDropout(TorchFunctionMode):
     `torch.compile` compiled, nor into `nn.MultiheadAttention`.
     """
 
+    entered: ClassVar[list[SeededDropout]] = []  # the last one counts
+
     def __init__(self, seeds_M: np.ndarray) -> None:
         super().__init__()
         self.seeds_M = seeds_M
         self.calls = 0
         self._uploaded: Tensor | None = None  # the seeds on a GPU
+
+    def __enter__(self) -> SeededDropout:
+        self.entered.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        super().__exit__(*exception)  # type: ignore[no-untyped-call]
+        self.entered.pop()
+
+    @contextmanager
+    def again_from(self, calls: int) -> Iterator[None]:
+        """The masks that followed so many calls."""
+        again = SeededDropout(self.seeds_M)
+        again.calls, again._uploaded = calls, self._uploaded
+        with again:
+            yield
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -99,6 +119,17 @@ class SeededDropout(TorchFunctionMode):
                 self._uploaded = upload(self.seeds_M.view(np.int64), device)
             kept = _kept_on_device(splitmix64(self._uploaded + self.calls), sizes, dropped) * scale
         return kept.view(*shape[:-1], -1)[..., :last]
+
+
+def repeated() -> tuple[AbstractContextManager[object], AbstractContextManager[object]]:
+    """Contexts of a checkpointed layer, for its pass and for its recomputation: both drop the same.
+
+    It is the `context_fn` of `torch.utils.checkpoint`.
+    """
+    if not SeededDropout.entered:
+        return nullcontext(), nullcontext()  # torch repeats its own draws
+    active = SeededDropout.entered[-1]
+    return nullcontext(), active.again_from(active.calls)
 
 
 def text_seeds(seed: int, kind: str, ids_M: np.ndarray) -> np.ndarray:

@@ -76,6 +76,11 @@ class Encoder(nn.Module, ABC):
         Texts are cut at `max_length` tokens.
         """
 
+    def trained_tensors(self) -> dict[str, Tensor]:
+        """What training changes, by name: all but frozen weights."""
+        frozen = {name for name, parameter in self.named_parameters() if not parameter.requires_grad}
+        return {name: tensor for name, tensor in self.state_dict().items() if name not in frozen}
+
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where the encoder cannot read texts of that many tokens."""
 

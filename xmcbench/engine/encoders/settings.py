@@ -13,13 +13,41 @@ RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, a
 STATIC = "static"  # the name of the encoder that averages word vectors
 OF_STATIC = ("words", "word_weights", "dimension", "linear")  # settings that only it has
 # Settings that it does not have.
-OF_TRANSFORMERS = ("pooling", "hidden_dropout", "compile", "layers", "query_prefix", "label_prefix")
+OF_TRANSFORMERS = (
+    "pooling",
+    "hidden_dropout",
+    "compile",
+    "layers",
+    "query_prefix",
+    "label_prefix",
+    "lora",
+    "checkpointing",
+)
 OWN = (*RANDOM_ENCODERS, "minilm", STATIC)  # names that are no Hugging Face ids
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 
 
 def _unset(value: object) -> bool:
     return value is None or value is False or value == ""
+
+
+class LoRAConfig(BaseModel):
+    """Low-rank adapters of a frozen transformer: the extra `lora`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    rank: int = Field(16, gt=0, description="r, the inner dimension of an adapter")
+    alpha: float | None = Field(None, gt=0, description="numerator of the adapters' scale; null: the rank")
+    rank_stabilised: bool = Field(True, description="scale by alpha / sqrt(r), not alpha / r")
+    dropout: float = Field(0.0, ge=0, lt=1, description="on what an adapter reads")
+    projections: tuple[str, ...] | None = Field(
+        None, min_length=1, description="names of the linear layers with adapters, as q_proj; null: all"
+    )
+    adapters: str | None = Field(None, description="a folder with adapters that peft saved, to start from")
+    frozen: Precision = Field("float32", description="type of the frozen weights; adapters are float32")
+    save: Literal["adapters", "merged"] = Field(
+        "adapters", description="what is saved: the adapters alone, which need the same encoder, or merged weights"
+    )
 
 
 class EncoderConfig(BaseModel):
@@ -49,6 +77,16 @@ class EncoderConfig(BaseModel):
         default="", exclude_if=_unset, description="put before each query, in place of the prompt of pooling: own"
     )
     label_prefix: str = Field(default="", exclude_if=_unset, description="put before each label, likewise")
+    lora: LoRAConfig | None = Field(
+        default=None,
+        exclude_if=_unset,
+        description="train low-rank adapters of a pretrained transformer, not its weights",
+    )
+    checkpointing: bool = Field(
+        default=False,
+        exclude_if=_unset,
+        description="keep only what enters each layer of a transformer for the backward pass; compute the rest again",
+    )
     words: str | None = Field(
         default=None,
         exclude_if=_unset,
@@ -71,8 +109,12 @@ class EncoderConfig(BaseModel):
         if found := [name for name in foreign if getattr(self, name) != type(self).model_fields[name].default]:
             of = "of transformers, not of static" if self.name == STATIC else f"of the encoder {STATIC}"
             raise ValueError(f"{found[0]} is a setting {of}, found encoder {self.name!r}")
-        if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own"):
-            raise ValueError(f"layers and pooling: own are settings of pretrained transformers, found {self.name!r}")
+        if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own" or self.lora):
+            raise ValueError(
+                f"layers, lora and pooling: own are settings of pretrained transformers, found {self.name!r}"
+            )
+        if self.compile and self.checkpointing:
+            raise ValueError("checkpointing does not reach into a compiled transformer: expected one of the two")
         if self.dimension is not None and self.words != "random":
             raise ValueError(f"dimension is a setting of words: random, found words: {self.words or 'minilm'}")
         return self

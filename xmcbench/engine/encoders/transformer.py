@@ -19,7 +19,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from xmcbench.data.tokens import Tokens, micro_batches
 from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.dropout import repeated
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.minilm import minilm_path
 from xmcbench.engine.encoders.own_modules import POOLINGS, OwnModules, saved_prompts
 from xmcbench.engine.encoders.sentence_layout import SentenceModule
@@ -51,8 +53,13 @@ class TransformerEncoder(Encoder):
         hidden: Any = transformer.config
         self.dimension = own.dimension(hidden.hidden_size) if own else int(hidden.hidden_size)
         words: Any = transformer
-        if type(words.get_input_embeddings()) is nn.Embedding:
+        if config.lora is None and type(words.get_input_embeddings()) is nn.Embedding:
             words.set_input_embeddings(WordTable.of(words.get_input_embeddings()))
+        if config.checkpointing:
+            hidden.use_cache = False  # of keys and values, which only generation reads
+            # Later versions of transformers have another name for it.
+            enable = getattr(words, "activation_checkpointing_enable", words.gradient_checkpointing_enable)
+            enable({"use_reentrant": False, "context_fn": repeated})
         if config.compile:
             # Torch's own draws, so that dropout is the same with a graph and without one.
             transformer.compile(dynamic=True, options={"fallback_random": True})
@@ -69,7 +76,10 @@ class TransformerEncoder(Encoder):
                 torch.manual_seed(seed)
                 transformer = cls.transformer_of(cls.architecture(config, len(tokenizer.tokenizer)))
             return cls(config, transformer, tokenizer)
-        return cls._pretrained(config, _place(config), cls.own_modules(config))
+        encoder = cls._pretrained(config, _place(config), cls.own_modules(config))
+        if config.lora is not None:
+            add_adapters(encoder.transformer, config.lora, config.name, seed)
+        return encoder
 
     @staticmethod
     def own_modules(config: EncoderConfig) -> OwnModules | None:
@@ -85,7 +95,12 @@ class TransformerEncoder(Encoder):
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
         """The encoder that `save` wrote."""
         own = OwnModules.load(directory) if config.pooling == "own" else None
-        return cls._pretrained(config, str(directory), own)
+        if config.lora is None or not (directory / SETTINGS).is_file():
+            return cls._pretrained(config, str(directory), own)
+        encoder = cls._pretrained(config, _place(config), own)
+        add_adapters(encoder.transformer, config.lora.model_copy(update={"adapters": None}), config.name, seed=0)
+        read_adapters(encoder.transformer, directory, config.name)
+        return encoder
 
     @classmethod
     def _pretrained(cls, config: EncoderConfig, place: str, own: OwnModules | None) -> TransformerEncoder:
@@ -210,11 +225,12 @@ class TransformerEncoder(Encoder):
         return TextFlops(counts[0] - linear - square, linear, square)
 
     def save(self, directory: Path) -> None:
-        """Write transformer and tokenizer in the layout that transformers opens."""
+        """Write transformer, or its adapters, and tokenizer in the layout that transformers opens."""
         from transformers.utils.logging import disable_progress_bar
 
         disable_progress_bar()  # one for a single file
-        transformer: Any = self.transformer
+        merges = self.config.lora is not None and self.config.lora.save == "merged"
+        transformer: Any = merged(self.transformer) if merges else self.transformer
         transformer.save_pretrained(directory)
         self.tokenizer.save(directory)
         if self.own is not None:

@@ -7,6 +7,7 @@ Kept bytes are measured over micro-batches of different sizes, which separates t
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.embedding import autocast
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.lora import add_adapters
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
@@ -43,12 +45,13 @@ FEW, MORE = 1, 3  # texts of the two micro-batches
 class EncoderCosts:
     """The costs of an encoder that a plan needs."""
 
-    parameters: int
+    parameters: int  # that are trained
     dimension: int
     flops: TextFlops
     bytes_per_token: float  # kept for the backward pass, per token, with padding where there is some
     bytes_per_pass: float  # kept for the backward pass, whatever the number of tokens
     bytes_per_text: float = 0.0  # kept for the backward pass, per text
+    frozen_bytes: int = 0  # of weights that are not trained
     word_parameters: int = 0  # of the parameters, those of which a step touches only some rows: they have no gradient
 
     def kept_bytes(self, tokens: float, texts: float) -> float:
@@ -81,12 +84,13 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
     if config.name == STATIC:
         per_token = float(_kept(encoder, precision, FEW, width + 1) - one_text)
     return EncoderCosts(
-        parameters=sum(parameter.numel() for parameter in encoder.parameters()),
+        parameters=sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad),
         dimension=encoder.dimension,
         flops=encoder.flops_of_a_text,
         bytes_per_token=per_token,
         bytes_per_pass=one_text - FEW * per_text,
         bytes_per_text=per_text - width * per_token,
+        frozen_bytes=sum(parameter.nbytes for parameter in encoder.parameters() if not parameter.requires_grad),
         word_parameters=sum(m.weight.numel() for m in encoder.modules() if isinstance(m, TouchedRows)),
     )
 
@@ -107,6 +111,9 @@ def _random(config: EncoderConfig, vocabulary: int | None) -> Encoder:
         return StaticEncoder(config, no_tokenizer, vectors_VH)
     named = EncoderConfig(name=config.name, hidden_dropout=config.hidden_dropout, layers=config.layers)
     transformer = _transformer(named, vocabulary or TINY_VOCABULARY)
+    if config.lora is not None:
+        transformer = deepcopy(transformer)  # the cached one stays without adapters
+        add_adapters(transformer, config.lora.model_copy(update={"adapters": None}), config.name, seed=0)
     return TransformerEncoder(config, transformer, no_tokenizer, TransformerEncoder.own_modules(config))
 
 

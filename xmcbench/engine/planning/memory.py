@@ -87,7 +87,7 @@ def memory(
     on_gpu = device == "cuda"
     held = Memory(
         process=0.0 if on_gpu else process_bytes(),
-        weights=parameters * FLOAT,
+        weights=parameters * FLOAT + encoder.frozen_bytes,
         optimizer=(3 * parameters - encoder.word_parameters) * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),

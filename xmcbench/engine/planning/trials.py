@@ -163,7 +163,11 @@ class Planner:
             notes += [warning] if warning else []
             vocabulary = len(tokenizer.tokenizer)
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
-        return work, costs(settings.encoder, settings.precision, width, vocabulary), tuple(notes)
+        encoder = costs(settings.encoder, settings.precision, width, vocabulary)
+        if settings.encoder.lora is not None:
+            frozen = f"{encoder.frozen_bytes / 1e9:.3g} GB of weights are frozen"
+            notes.append(f"{trial.label}: {encoder.parameters:,} parameters of the encoder are trained, {frozen}")
+        return work, encoder, tuple(notes)
 
     def _assumed(self, draft: Draft, settings: EmbeddingMethod.Config) -> Workload:
         """The workload of a dataset of which only the card is here."""
