@@ -14,9 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from xmcbench import reporting
-from xmcbench.reporting.acceptance import contradictions, problems
+from xmcbench.files import network
+from xmcbench.reporting.acceptance import CHECKS, contradictions, problems
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page import write_page
+from xmcbench.runs import file_guard, landlock
 from xmcbench.trial.record import Record
 from xmcbench.trial.record_file import RecordError, decode, encode
 
@@ -327,6 +329,19 @@ LIES: list[tuple[str, Any, str]] = [
     ("started", "\uff12026-11-22T09:00:00+00:00", "does not say when"),
     ("trial.dataset_hash", "", "64 hexadecimal digits"),
     ("provenance.gpus", 10**9, "1,000,000,000 GPUs"),
+    # labels that say what the trial is not, costs without a source, checks that nobody made
+    ("trial.label", "DEXML", "the name of another method: DEXML"),
+    ("trial.label", "rts", "the name of another method: RTS"),
+    ("trial.label", "1mtx", "the name of another method: LMTX"),
+    ("trial.label", "Renee", "the name of another method: Ren"),
+    ("trial.label", "unidec[batch_size=64]", "the name of another method: UniDEC"),
+    ("trial.label", "dex[batch_size=1024]", "its label says 'batch_size' is 1024"),
+    ("trial.label", "dex[no_such_setting=3]", "its settings have 'no such setting'"),
+    ("trial.label", "dexml (verified)", "verified is a word of the leaderboard"),
+    ("spent.teacher_calls", 5, "its teacher is"),
+    ("provenance.checks", {"test files": "three referees"}, "which the harness never says"),
+    ("provenance.checks", {"reproduced by the authors": "yes"}, "which the harness never says"),
+    ("metrics", {"R@100": 0.9}, "an interval of"),
 ]
 
 
@@ -347,7 +362,7 @@ def test_a_lie_is_named(field: str, value: Any, message: str) -> None:
 
 
 def test_the_honest_record_has_no_problem() -> None:
-    assert len(LIES) >= 180
+    assert len(LIES) >= 192
     assert [list(problems(record)) for record in honest()] == [[]] * len(TRIALS)
 
 
@@ -357,3 +372,14 @@ def test_a_label_is_not_the_name_of_another_method() -> None:
         named = first.model_copy(update={"trial": first.trial.model_copy(update={"label": label})})
         found = contradictions([named, second], {}).get(named.key, [])
         assert sum("the name of another method" in problem for problem in found) == said, found
+
+
+def test_a_record_needs_the_metric_that_tables_rank_by() -> None:
+    (record, *_) = honest()
+    alone = record.model_copy(update={"metrics": {"R@100": 0.9}, "intervals": {}})
+    assert any("it does not have P@1, by which tables rank" in problem for problem in problems(alone))
+
+
+def test_the_checks_of_a_record_are_those_that_the_harness_makes() -> None:
+    assert CHECKS["network"] == {network.NAME}
+    assert CHECKS["test files"] == {file_guard.NAME, f"{landlock.NAME}, {file_guard.NAME}"}

@@ -22,7 +22,7 @@ from xmcbench.data import load
 from xmcbench.reporting.acceptance import outdated, problems
 from xmcbench.reporting.submission import LARGEST
 from xmcbench.reporting.verification import verify
-from xmcbench.trial.packed import add_packed, packed_path
+from xmcbench.trial.packed import add_packed, compact_path, packed_path
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.record_file import encode
@@ -107,6 +107,18 @@ def test_with_more_metrics_a_trial_takes_the_place_of_the_accepted_one(
     (found,) = Store(bench.root / "accepted").records()
     assert found.metrics.keys() == record.metrics.keys() | {"F1@2"}
     assert submit(bench, capsys, "--check")[0] == 0
+
+
+def test_submitting_again_after_a_kill_mends_the_compact_resamples(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert submit(bench, capsys, "ok")[0] == 0
+    path = compact_path(bench.root / "accepted", record.trial.dataset)
+    whole = path.read_bytes()
+    path.unlink()  # a submission that was killed between the trials and this file
+    assert submit(bench, capsys, "--check")[0] == 1
+    assert submit(bench, capsys, "ok")[0] == 0
+    assert (path.read_bytes(), submit(bench, capsys, "--check")[0]) == (whole, 0)
 
 
 @pytest.mark.parametrize(

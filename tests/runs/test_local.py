@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fakes.bench import Bench
 from processes import gone, until
 
+from xmcbench.runs.worker_processes import Worker, WorkerServer
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Status
 
@@ -51,3 +53,28 @@ def test_one_workers_failure_ends_all_and_is_what_the_record_tells(
     assert (record.status, record.failure.message) == (status, message)
     assert len(told(bench)) == 2
     assert all(until(lambda pid=pid: gone(pid)) for _, pid in told(bench))
+
+
+def test_a_killed_server_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    servers: list[WorkerServer] = []
+    start = WorkerServer.__init__
+
+    def noted(self: WorkerServer, log: int) -> None:
+        servers.append(self)
+        start(self, log)
+
+    monkeypatch.setattr(WorkerServer, "__init__", noted)
+    forked = WorkerServer.fork
+
+    def fork_after_a_kill(self: WorkerServer, *arguments: Any) -> Worker:
+        worker = forked(self, *arguments)
+        if len(servers) == 1:
+            until(lambda: self.code(worker.pid, 0.1) is not None)
+            self._process.kill()
+            self._process.wait()
+        return worker
+
+    monkeypatch.setattr(WorkerServer, "fork", fork_after_a_kill)
+    records = bench.run(bench.suite(["fake-ok", "fake-rare"]))
+    assert len(servers) == 2
+    assert records["rare"].status is Status.OK

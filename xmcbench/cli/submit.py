@@ -157,11 +157,12 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
     from xmcbench.reporting import acceptance, submission
     from xmcbench.trial.store import Store
 
-    store, accepted, problems, good = Store(place), Store(to), [], []
+    store, accepted, problems, good, known = Store(place), Store(to), [], [], set()
     for record in {record.key: record for run in runs for record in find_trials(store, run)}.values():
         before = accepted.record(record.key)
         if before and not record.metrics.keys() > before.metrics.keys():  # with more it takes the other's place
             echo(f"{record.key}: accepted before, in {accepted.place(record.key)}")
+            known.add(record.trial.dataset)
             continue
         own = [*acceptance.outdated(record), *acceptance.problems(record)]
         own += submission.differences(store, record, checker.dataset(record.trial.dataset))
@@ -174,6 +175,8 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
             continue
         good.append(record)
         echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
+    if known:
+        submission.mend_compact(to, known)
     if good:
         written = submission.accept(store, good, to)
         echo(f"written to {', '.join(written)}; commit it and open a pull request")

@@ -7,6 +7,7 @@ the submitter; `xmcbench/engine/planning/recount.py` counts the steps, tokens an
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.accepted_costs import MOST_PROCESSES, ROUNDING, curve_problems, elapsed, ledger_problems
+from xmcbench.reporting.labels import label_problems
 from xmcbench.reporting.legible import illegible
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
@@ -33,6 +35,13 @@ KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
 TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
 FIRST_YEAR = 2020
+# What the harness says of how it checked a method's contract.
+CHECKS = {
+    "network": {"audit hook"},
+    "saved model": {"forked process", "same process"},
+    "test files": {"audit hook", "Landlock, audit hook"},
+}
+HEADLINE = "P@1"  # by which tables rank
 
 
 def problems(record: Record) -> Iterator[str]:
@@ -41,6 +50,7 @@ def problems(record: Record) -> Iterator[str]:
         yield f"its status is {record.status}, expected ok and no failure"
     yield from _identity(record)
     yield from _texts(record)
+    yield from label_problems(record.trial)
     yield from _metrics(record)
     if record.trial.track == "zero-shot" and record.simulated_teacher:
         yield "its teacher was simulated from annotations, which the zero-shot track does not allow"
@@ -73,8 +83,8 @@ def outdated(record: Record) -> Iterator[str]:
             place = ".".join(map(str, error["loc"]))
             yield f"its setting {shown(place)} is {shown(error['input'])}: {error['msg']}"
             return
-        if config.model_dump(mode="json") != trial.config:
-            yield "its settings are not all that its method has"
+        if _written(config.model_dump(mode="json")) != _written(trial.config):  # 16.0 is not 16
+            yield "its settings are not all that its method has, as it writes them"
         try:
             chosen_by = selection_versions(trial.selection.metric) if trial.selection else {}
         except UnknownNameError as problem:
@@ -82,6 +92,10 @@ def outdated(record: Record) -> Iterator[str]:
             return
         if (parts := {**plugin.thing.versions(config), **chosen_by}) != trial.versions:
             yield f"it is a result of {_parts(trial.versions)}, this code has {_parts(parts)}: run it again"
+
+
+def _written(config: Any) -> str:
+    return json.dumps(config, sort_keys=True)
 
 
 def _parts(versions: Mapping[str, int]) -> str:
@@ -199,6 +213,8 @@ def _metrics(record: Record) -> Iterator[str]:
     """Metrics that no evaluator has, that contradict each other or lie outside of their intervals."""
     if record.metric_version != METRIC_VERSION:
         yield f"its metrics are of definitions {record.metric_version}, expected {METRIC_VERSION}: rescore it"
+    if HEADLINE not in record.metrics:
+        yield f"it does not have {HEADLINE}, by which tables rank: `xmcbench rescore {record.key} --metrics {HEADLINE}`"
     if not record.metrics or not re.fullmatch(DIGEST, record.truth_hash):
         yield "it has no metrics, or does not name the truth that they answer to"
     try:
@@ -233,6 +249,9 @@ def _gaps(record: Record) -> Iterator[str]:
         yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
     if git.get("dirty") is not False:
         yield "the code it ran with had changes that no commit holds, expected a clean git tree"
+    for name, how in provenance.get("checks", {}).items():
+        if how not in CHECKS.get(name, ()):
+            yield f"its check {shown(name)} was made by {shown(how)}, which the harness never says"
     if "" in provenance.get("versions", {}) or not re.fullmatch(r"\d+\.\d+\S*", provenance.get("python", "0.0")):
         yield f"its provenance names Python {shown(provenance.get('python'))}, or a version of a package without a name"
     if trial.distribution == OWN and trial.version != provenance.get("versions", {}).get(OWN, trial.version):

@@ -15,6 +15,7 @@ from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import Record
+from xmcbench.trial.record_fields import walk
 
 AFTER_FIT = ("predict", "check", "score")  # stages
 ROUNDING = 1e-6  # of sums and of values kept as float32
@@ -71,6 +72,8 @@ def _work(record: Record) -> Iterator[str]:
         yield "it refused more than one pass, or more answers were cached than given"
     if (bool(record.teacher) or record.simulated_teacher) != (calls > 0):
         yield f"its teacher is {shown(record.teacher)}, which was asked {calls} times"
+    if calls and not any(name == "teacher" for name, _ in walk(record.trial.config)):
+        yield f"it asked a teacher {calls} times, and its method has none"
 
 
 def _memory(record: Record) -> Iterator[str]:

@@ -30,6 +30,7 @@ class NamedMethod(_Model):
     name: str
     family: str = OTHER
     plugin: str = ""  # rows of this plugin are variants of the method if no method lists their label
+    of: str = ""  # the plugin that has these labels, where the method has no plugin of its own
     labels: tuple[str, ...] = ()  # of rows with the recommended settings, the best known first
 
     def place(self, label: str) -> int | None:

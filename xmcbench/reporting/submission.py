@@ -10,7 +10,7 @@ Legend: C configurations of one table, each with its seeds; B resamples.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
 
@@ -53,6 +53,9 @@ def differences(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
         yield f"its metrics answer to the truth {record.truth_hash[:12]}, {name} has {truth[:12]}"
     if record.spent.get("predicted_queries", queries) != queries:
         yield f"it predicted {record.spent['predicted_queries']} queries, {name} has {queries}"
+    labels, steps = record.spent.get("pool_labels", 0), record.spent.get("steps", 0)
+    if labels > steps * dataset.card.num_labels:
+        yield f"its {steps:,} steps scored {labels:,} labels, {name} has {dataset.card.num_labels:,}"
     rows = dataset.card.num_train - (record.trial.selection.queries if record.trial.selection else 0)
     seen, stated = record.spent.get("queries", 0), record.spent.get("epochs", 0.0) * rows
     if not stated / EPOCHS - 1 <= seen <= EPOCHS * stated + 1:
@@ -128,11 +131,23 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
             content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
             added.append((shared, content, files))
         written = add_packed(folder, added)
+        _write_compact(Store(folder), {record.trial.dataset for record in records})
+    return [str(path) for path in written]
+
+
+def mend_compact(folder: Path, datasets: Collection[str]) -> None:
+    """Write wrong compact resamples of `datasets` anew: a submission that was killed leaves those from before it."""
+    with Store(folder).lock(LOCK):
         accepted = Store(folder)
         tables = _tables(accepted)
-        for dataset in {record.trial.dataset for record in records}:
-            write_arrays(compact_path(folder, dataset), compacted(accepted, tables[dataset]))
-    return [str(path) for path in written]
+        wrong = {name for name in datasets if _wrong_compact(accepted, name, tables[name])}
+        _write_compact(accepted, wrong)
+
+
+def _write_compact(accepted: Store, datasets: Collection[str]) -> None:
+    tables = _tables(accepted)
+    for dataset in sorted(datasets):
+        write_arrays(compact_path(accepted.root, dataset), compacted(accepted, tables[dataset]))
 
 
 def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
@@ -185,20 +200,24 @@ def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) ->
 def wrong_compact(store: Store) -> Iterator[str]:
     """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
     for dataset, tables in _tables(store).items():
-        path, expected = compact_path(store.root, dataset), compacted(store, tables)
-        try:
-            found = store.packed.arrays(path)
-        except (XMCBenchError, OSError) as problem:
-            yield str(problem)
-            continue
-        same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
-        same = same and all(
-            np.allclose(mine_TT, own_TT, _COVARIANCE, _COVARIANCE * abs(own_TT).max(initial=0), equal_nan=True)
-            for records in tables
-            for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True)
-        )
-        if not same:
-            yield f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"
+        if problem := _wrong_compact(store, dataset, tables):
+            yield problem
+
+
+def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]]) -> str:
+    """What is wrong with the compact resamples of one dataset's tables; empty if nothing is."""
+    path, expected = compact_path(store.root, dataset), compacted(store, tables)
+    try:
+        found = store.packed.arrays(path)
+    except (XMCBenchError, OSError) as problem:
+        return str(problem)
+    same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
+    same = same and all(
+        np.allclose(mine_TT, own_TT, _COVARIANCE, _COVARIANCE * abs(own_TT).max(initial=0), equal_nan=True)
+        for records in tables
+        for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True)
+    )
+    return "" if same else f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"
 
 
 def stray_files(store: Store) -> Iterator[str]:

@@ -50,15 +50,23 @@ class LocalExecutor:
         log = directory / "log.txt"
         workers, imports = task.needs.workers, registry().method(task.job.trial.method).thing.late_imports
         try:
-            with log.open("ab") as output:
-                if imports not in self._servers:
-                    self._servers[imports] = WorkerServer(output.fileno())
-                group = WorkerGroup(
-                    self._servers[imports], directory, workers, max(workers, self._parallel), output.fileno()
-                )
+            output = log.open("ab")
         except OSError as problem:
             raise StoreError(f"{log}: cannot write: {problem.strerror}") from problem
+        with output:
+            server = self._server(imports, output.fileno())
+            group = WorkerGroup(server, directory, workers, max(workers, self._parallel), output.fileno())
         self._running.append((RunningTrial(task), group))
+
+    def _server(self, imports: tuple[str, ...], log: int) -> WorkerServer:
+        """A running server, in the place of one that somebody killed."""
+        server = self._servers.get(imports)
+        if server is not None and server.ended:
+            server.end()
+            server = None
+        if server is None:
+            server = self._servers[imports] = WorkerServer(log)
+        return server
 
     def finished(self) -> list[Record]:
         patience = POLL_SECONDS / max(1, len(self._running))

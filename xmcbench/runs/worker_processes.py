@@ -69,7 +69,7 @@ class WorkerServer:
             environment["OMP_NUM_THREADS"] = str(threads)
         request = {"directory": str(directory), "rank": rank, "size": size}
         content = json.dumps({**request, "environment": environment, "threads": threads})
-        with suppress(BrokenPipeError):  # no answer comes then either
+        with suppress(BrokenPipeError, ConnectionResetError):  # no answer comes then either
             socket.send_fds(self._channel, [content.encode()], descriptors)
         forked: list[int] = []
         while not forked and self._process.poll() is None:
@@ -85,6 +85,11 @@ class WorkerServer:
         while pid not in self._codes and (self._receive(max(0.0, deadline - time.monotonic()))):
             pass
         return self._codes.get(pid or 0, self._process.poll())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
 
     def end(self) -> None:
         """End the server and all its descendants."""

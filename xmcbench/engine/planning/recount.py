@@ -48,8 +48,6 @@ class Recount:
 
 def recount(record: Record, planner: Planner) -> Recount:
     """The costs of `record` beside those that `planner` counts."""
-    if record.spent.get("ended"):
-        return Recount(reason="its training ended before its budget was spent")
     try:
         plan = planner.plan(record.trial)
     except ValidationError:
@@ -63,5 +61,14 @@ def recount(record: Record, planner: Planner) -> Recount:
         return Recount(wrong="its method trains on annotations, which the zero-shot track does not have")
     if not plan.measured:
         return Recount(reason="its dataset is not here")
+    if record.num_parameters < LEAST * plan.parameters:
+        return Recount(wrong=f"its model has {record.num_parameters:,} parameters, its settings {plan.parameters:,}")
     planned = {"steps": plan.steps, "encoder_tokens": plan.encoder_tokens, "flops": plan.flops}
-    return Recount({name: record.spent.get(name, 0) / count for name, count in planned.items() if count})
+    shares = {name: record.spent.get(name, 0) / count for name, count in planned.items() if count}
+    if record.spent.get("ended") and plan.steps:
+        # It may have ended after any step: what its steps took is compared.
+        done = shares.pop("steps")
+        if not 0 < done <= 1 + CLOSE:
+            return Recount(wrong=f"it ended early after {done:.3g} times the steps that its budget allows")
+        shares = {f"{name} a step": share / done for name, share in shares.items()}
+    return Recount(shares)

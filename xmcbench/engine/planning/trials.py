@@ -63,6 +63,7 @@ class TrialPlan:
     memory: Memory
     network: float  # bytes that a worker sends per step
     pool: float  # labels that a step's queries are scored against, mean over steps
+    parameters: int  # of the encoder and the method's modules that are trained, without rows per label
     measured: bool  # whether the dataset is on disk
     notes: tuple[str, ...] = ()
 
@@ -122,6 +123,7 @@ class Planner:
             memory=held,
             network=_network(len(run.largest.query_ids) * encoder.dimension, parameters, workers),
             pool=ledger.pool_labels / max(1, ledger.steps),
+            parameters=parameters,
             measured=work.measured,
             notes=(*notes, *_refused(trial, method, ledger), *_first_stage(trial, whole, method)),
         )
