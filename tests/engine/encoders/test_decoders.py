@@ -92,6 +92,23 @@ def test_prefixes_are_part_of_the_texts(decoder: str, tmp_path: Path) -> None:
     assert TransformerEncoder.load(config, tmp_path).tokenizer.at(16)(["gu"]) == plain(["ba da gu"])
 
 
+def test_every_text_ends_with_the_ending(decoder: str, tmp_path: Path) -> None:
+    config = EncoderConfig(name=decoder, pooling="lasttoken", ending="[UNK]")
+    encoder = TransformerEncoder.build(config, [], 0, tmp_path)
+    plain = TransformerEncoder.build(EncoderConfig(name=decoder), [], 0, tmp_path).tokenizer
+    end = plain.tokenizer.convert_tokens_to_ids("[UNK]")
+    for length in (4, 64):
+        cut, whole = encoder.tokenizer.at(length)(DATA.texts), plain.at(64)(DATA.texts)
+        kept = [ids[: length - 1] for ids in whole]
+        assert [ids[-1] for ids in cut] == [end] * len(cut)
+        assert [len(ids) for ids in cut] == [len(ids) + 1 for ids in kept]
+    encoder.save(tmp_path)
+    assert TransformerEncoder.load(config, tmp_path).tokenizer.at(16)(["gu"]) == encoder.tokenizer.at(16)(["gu"])
+    assert AutoTokenizer.from_pretrained(tmp_path)("gu")["input_ids"][-1] == end
+    with pytest.raises(XMCBenchError, match=r"its tokenizer has no token '</s>'"):
+        TransformerEncoder.build(config.model_copy(update={"ending": "</s>"}), [], 0, tmp_path)
+
+
 def test_without_prefixes_a_configuration_is_what_it_was() -> None:
     assert "prefix" not in EncoderConfig(name="tiny").model_dump_json()
     assert EncoderConfig(name="tiny", query_prefix="a").model_dump()["query_prefix"] == "a"

@@ -20,6 +20,7 @@ OF_TRANSFORMERS = (
     "layers",
     "query_prefix",
     "label_prefix",
+    "ending",
     "lora",
     "checkpointing",
 )
@@ -77,6 +78,11 @@ class EncoderConfig(BaseModel):
         default="", exclude_if=_unset, description="put before each query, in place of the prompt of pooling: own"
     )
     label_prefix: str = Field(default="", exclude_if=_unset, description="put before each label, likewise")
+    ending: str = Field(
+        default="",
+        exclude_if=_unset,
+        description="a token of the vocabulary that ends every text, also one that is cut, as </s>",
+    )
     lora: LoRAConfig | None = Field(
         default=None,
         exclude_if=_unset,
@@ -109,9 +115,9 @@ class EncoderConfig(BaseModel):
         if found := [name for name in foreign if getattr(self, name) != type(self).model_fields[name].default]:
             of = "of transformers, not of static" if self.name == STATIC else f"of the encoder {STATIC}"
             raise ValueError(f"{found[0]} is a setting {of}, found encoder {self.name!r}")
-        if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own" or self.lora):
+        if self.name in RANDOM_ENCODERS and (self.layers or self.pooling == "own" or self.lora or self.ending):
             raise ValueError(
-                f"layers, lora and pooling: own are settings of pretrained transformers, found {self.name!r}"
+                f"layers, lora, ending and pooling: own are settings of pretrained transformers, found {self.name!r}"
             )
         if self.compile and self.checkpointing:
             raise ValueError("checkpointing does not reach into a compiled transformer: expected one of the two")

@@ -287,7 +287,26 @@ def _tokenizer(config: EncoderConfig, place: str, offline: bool) -> TextTokenize
         raise XMCBenchError(
             f"encoder {config.name!r}: its tokenizer has no padding token: expected pad_token in tokenizer_config.json"
         )
+    if config.ending:
+        _end_with(config.ending, tokenizer, config.name)
     return TextTokenizer(tokenizer)
+
+
+def _end_with(token: str, tokenizer: Any, name: str) -> None:
+    """Let every text end with a token, by the rules that are saved with the tokenizer. Raises XMCBenchError."""
+    from tokenizers import processors
+
+    vocabulary, backend = tokenizer.get_vocab(), getattr(tokenizer, "backend_tokenizer", None)
+    if token not in vocabulary or backend is None:
+        what = "is not one of tokenizers (Rust)" if backend is None else f"has no token {token!r}"
+        raise XMCBenchError(f"encoder {name!r}: ending: its tokenizer {what}")
+    whole, bare = (backend.encode("a", add_special_tokens=special) for special in (True, False))
+    if whole.tokens[-1] == token:
+        return  # it does so already, as one that was saved
+    start = whole.special_tokens_mask.index(0) if 0 in whole.special_tokens_mask else 0
+    around = [*whole.tokens[:start], "$A", *whole.tokens[start + len(bare) :], token]
+    marks = [(mark, vocabulary[mark]) for mark in dict.fromkeys(around) if mark != "$A"]
+    backend.post_processor = processors.TemplateProcessing(single=around, special_tokens=marks)
 
 
 def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
