@@ -33,5 +33,8 @@ def test_a_suite_of_the_package_is_found_by_its_name(tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     assert load_suite(Path("quickstart"), tmp_path).name == "quickstart"
     assert load_suite(Path("ablations/prime_loss"), tmp_path).name == "prime-loss"
+    monkeypatch.setattr(FolderSource, "missing", lambda _self, _data_dir: None)
+    suite = load_suite(Path("paper/budget_ablation_1.3m"), tmp_path)  # .3m is no ending of a file
+    assert suite.name == "budget-ablation-1.3m"
     with pytest.raises(UnknownNameError, match=r"unknown suite 'quikstart' \(did you mean 'quickstart'\?\)"):
         load_suite(Path("quikstart"), tmp_path)

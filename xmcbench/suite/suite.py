@@ -157,10 +157,10 @@ def load_suite(
 def _file_of(path: Path) -> Path:
     """The suite file that a path or a name means. Raises `UnknownNameError` if a name without ending means none."""
     bundled = BUNDLED / f"{path}.yaml"
+    if bundled.is_file() and not path.exists():
+        return bundled
     if path.suffix or path.exists():
         return path
-    if bundled.is_file():
-        return bundled
     raise UnknownNameError("suite", str(path), bundled_names())
 
 

@@ -74,9 +74,9 @@ def read_adapters(transformer: nn.Module, directory: Path, name: str) -> None:
 
 def merged(transformer: nn.Module) -> nn.Module:
     """A transformer without adapters, whose weights in float32 contain them."""
-    from peft.tuners.lora import LoraLayer
     from transformers import AutoModel
 
+    adapted = import_extra("peft.tuners.lora", "lora", "lora").LoraLayer
     model: Any = transformer
     weights: dict[str, Tensor] = {
         key.replace(".base_layer.", "."): value.float()
@@ -84,7 +84,7 @@ def merged(transformer: nn.Module) -> nn.Module:
         if "lora_" not in key
     }
     for path, part in model.named_modules():
-        if isinstance(part, LoraLayer):
+        if isinstance(part, adapted):
             weights[f"{path}.weight"] = weights[f"{path}.weight"] + part.get_delta_weight("default").float()
     settings = copy(model.config)
     settings.dtype = torch.float32
