@@ -66,6 +66,7 @@ STUDIES = {
     for study in (
         Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
         Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+        Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     )
 }
 
