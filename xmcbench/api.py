@@ -10,7 +10,7 @@ xb.leaderboard("lf-amazontitles-1.3m")
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from io import StringIO
@@ -213,7 +213,8 @@ def leaderboard(
         variants=variants,
         paper=paper,
     )
-    return replace(_board(measured, published, view, Path(data)), short=overview)
+    foldable = set() if whole else measured.accepted
+    return replace(_board(measured, published, view, Path(data), foldable), short=overview)
 
 
 def score(
@@ -243,13 +244,22 @@ def score(
 
 
 def _board(
-    measured: Archive, published: tuple[reporting.PublishedRow, ...], view: View, data: Path | None = None
+    measured: Archive,
+    published: tuple[reporting.PublishedRow, ...],
+    view: View,
+    data: Path | None = None,
+    foldable: Collection[str] = (),
 ) -> Board:
-    """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here."""
+    """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here.
+
+    Variants of `foldable` trials are folded behind their methods.
+    """
     claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
-    told = {"recomputable": measured.recomputable(data)} if data else {}
+    told: dict[str, Any] = {"recomputable": measured.recomputable(data)} if data else {}
     with uncollected():
-        table = reporting.leaderboard(measured.records.values(), published, view, measured.resampled, claims, **told)
+        table = reporting.leaderboard(
+            measured.records.values(), published, view, measured.resampled, claims, **told, foldable=foldable
+        )
     return Board(table, measured, published)
 
 

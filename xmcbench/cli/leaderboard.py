@@ -34,7 +34,7 @@ def leaderboard(
     sort: Annotated[str | None, typer.Option(help="Metric to rank by, or column to order by.")] = None,
     group_by: Annotated[str | None, typer.Option(help="One table for each value of this column.")] = None,
     top: Annotated[int | None, typer.Option(min=1, help="Only the best rows of each table.")] = None,
-    variants: Annotated[bool, typer.Option("--all", help="Every printed row, not one per method and kind.")] = False,
+    variants: Annotated[bool, typer.Option("--all", help="Every row: also variants, and every printed one.")] = False,
     rows: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Your own published rows.")] = None,
     format: Annotated[Format, typer.Option(help="csv and json carry every digit.")] = "table",
     output: Annotated[

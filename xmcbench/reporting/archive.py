@@ -29,6 +29,11 @@ class Archive:
         """The datasets of the records in `store`."""
         return {record.trial.dataset for key, record in self.records.items() if self.places[key].root == store}
 
+    @property
+    def accepted(self) -> set[str]:
+        """The keys of accepted submissions that the user's store does not have."""
+        return {key for key, place in self.places.items() if place.root == published.ACCEPTED}
+
     def of(self, datasets: Container[str]) -> Archive:
         """The records on `datasets`."""
         records = {key: record for key, record in self.records.items() if record.trial.dataset in datasets}

@@ -44,10 +44,9 @@ class NamedMethod(_Model):
         >>> NamedMethod(name="DEXML", plugin="dexml").call("dexml-hard[batch_size=64]")
         'DEXML (hard, batch_size=64)'
         """
-        first, _, swept = label.partition("[")
+        first = label.partition("[")[0]
         own = () if folded(first) == folded(self.name) or self.place(first) == 0 else (self._rest(first),)
-        values = [value for value in swept.rstrip("]").split(",") if not value.startswith("budget=")]
-        added = ", ".join(part for part in (*own, *values) if part)
+        added = ", ".join(part for part in (*own, *swept(label)) if part)
         return f"{self.name} ({added})" if added else self.name
 
     def _rest(self, label: str) -> str:
@@ -105,6 +104,16 @@ def stem(label: str) -> str:
     'dexml-hard'
     """
     return label.partition("[")[0].strip()
+
+
+def swept(label: str) -> list[str]:
+    """The values of a sweep that a label has, without that of a budget.
+
+    >>> swept("dexml-hard[batch_size=64,budget=small]")
+    ['batch_size=64']
+    """
+    values = label.partition("[")[2].rstrip("]").split(",")
+    return [value for value in values if value and not value.startswith("budget=")]
 
 
 @cache

@@ -72,6 +72,8 @@ def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
         notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
     if any(row.against for row in measured):
         notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
+    if any("variants" in row.facts for row in measured):
+        notes.append("+N: further rows of the method (ablations, other settings); --all shows them.")
     notes += _measured_notes(measured)
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):

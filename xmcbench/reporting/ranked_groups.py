@@ -32,7 +32,10 @@ USUAL_METRICS = {
     "zero-shot": ("P@1", "P@3", "P@5", "R@1", "R@10", "R@100"),
 }
 USUAL_COLUMNS = {
-    "measured": ("encoder_tokens", "teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters"),
+    "measured": (
+        *("encoder_tokens", "teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters"),
+        "variants",
+    ),
     "imported": (),
     "published": ("kind", "batch_size", "negatives", "encoder", "hardware", "training_hours", "paper", "variants"),
 }
@@ -49,11 +52,13 @@ def leaderboard(
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
     claims: Sequence[Claim] = (),
     recomputable: Callable[[Record], bool] = lambda record: True,  # noqa: ARG005
+    foldable: Container[str] = (),
 ) -> Leaderboard:
     """Rank measured and published rows separately, as `view` asks.
 
     `resampled` decides which rows tie; `claims` are shown at the published rows that they are about; rows are marked
-    whose metrics are not `recomputable`.
+    whose metrics are not `recomputable`. A variant of trials that are `foldable` is not shown where its method's
+    recommended settings are, unless the view asks for variants, for a method, or for a table for each value.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
@@ -61,7 +66,12 @@ def leaderboard(
     measured, published = _wanted(_entered(list(records)), list(published), view)
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    groups = [*_measured_groups(measured, published, view, stated), *_published_groups(published, view, claims)]
+    if view.variants or view.method or view.group_by:
+        foldable = ()
+    groups = [
+        *_measured_groups(measured, published, view, stated, foldable),
+        *_published_groups(published, view, claims),
+    ]
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
@@ -126,7 +136,11 @@ def _with_budget(records: list[Record], wanted: str) -> list[Record]:
 
 
 def _measured_groups(
-    records: list[Record], published: list[PublishedRow], view: View, stated: Container[str]
+    records: list[Record],
+    published: list[PublishedRow],
+    view: View,
+    stated: Container[str],
+    foldable: Container[str],
 ) -> list[Group]:
     """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
     comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
@@ -134,7 +148,13 @@ def _measured_groups(
         trial = record.trial
         comparable[trial.dataset, trial.dataset_hash, trial.track, trial.budget].append(record)
     groups, versions = [], newest_versions(records)
-    for where in sorted(comparable, key=lambda where: json.dumps([*where[:3], sorted(where[3].limits().items())])):
+
+    def order(where: tuple[str, str, str, Budget]) -> tuple[str, str, str, int, str]:
+        """By dataset and track; first the budget at which most methods are compared."""
+        methods = {record.trial.method for record in comparable[where]}
+        return (*where[:3], -len(methods), json.dumps(sorted(where[3].limits().items())))
+
+    for where in sorted(comparable, key=order):
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
@@ -143,8 +163,23 @@ def _measured_groups(
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
         common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
-        groups += _split(shown, common, view)
+        groups += _split(_folded(shown, foldable), common, view)
     return groups
+
+
+def _folded(rows: list[Row], foldable: Container[str]) -> list[Row]:
+    """The rows without the foldable variants of methods whose recommended settings are among them."""
+    by_method: dict[tuple[str, Any], list[Row]] = defaultdict(list)
+    for row in rows:
+        by_method[row.named.name, row.facts.get("encoder")].append(row)
+    shown = []
+    for own in by_method.values():
+        head, *others = sorted(own, key=lambda row: row.preference)
+        hidden = [row for row in others if head.recommended and all(key in foldable for key in row.keys)]
+        if hidden:
+            head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
+        shown += [head, *(row for row in others if row not in hidden)]
+    return shown
 
 
 def _published_groups(published: list[PublishedRow], view: View, claims: Sequence[Claim]) -> list[Group]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.curated import NamedMethod, methods
+from xmcbench.reporting.curated import NamedMethod, methods, swept
 from xmcbench.reporting.numbers import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Status
@@ -29,7 +29,7 @@ class View:
     sort: str | None = None  # a metric, or a column by its name or heading
     group_by: str | None = None  # a column
     top: int | None = None  # rows of each group
-    variants: bool = False  # every printed row on its own, in place of one row per result
+    variants: bool = False  # every row on its own, in place of one row per result of papers or per accepted method
     paper: bool = False  # the columns of a table in a paper, unless columns are chosen
 
 
@@ -74,7 +74,7 @@ class Row:
     citation: str = ""
     problem: str = ""  # why there are no metrics
     disagreements: dict[str, str] = field(default_factory=dict)  # metrics that papers print differently: the values
-    folded: tuple[Row, ...] = ()  # published: the variants that are not shown on their own
+    folded: tuple[Row, ...] = ()  # the variants that are not shown on their own
 
     @property
     def label(self) -> str:
@@ -96,6 +96,20 @@ class Row:
     def family(self) -> int:
         """The number of its method's family, which is that of its colour."""
         return methods().colour(self.named)
+
+    @property
+    def recommended(self) -> bool:
+        """Whether it has its method's recommended settings, and no other values of a sweep."""
+        return self.named.place(self.method) is not None and not swept(self.method)
+
+    @property
+    def preference(self) -> tuple[int, bool, int, str]:
+        """Sorts the rows of a method: first the recommended settings, of these the tuned ones, then the most seeds.
+
+        Metrics play no part: the best of many rows would be too good.
+        """
+        place = self.named.place(self.method) if self.recommended else None
+        return len(self.named.labels) + 1 if place is None else place, not self.tuned, -len(self.keys), self.label
 
     @property
     def folded_claims(self) -> tuple[Claim, ...]:

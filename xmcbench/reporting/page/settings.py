@@ -55,7 +55,7 @@ def _setting(group: Group, encoder: str, ranked: Sequence[int], samples: Samples
         by_method[group.rows[at].named].append(at)
     heads = []
     for method, own in by_method.items():
-        first, *variants = own if group.source == "published" else _recommended_first(group, method, own)
+        first, *variants = own if group.source == "published" else sorted(own, key=lambda at: group.rows[at].preference)
         heads.append(Head(method, first, tuple(variants)))
     tied = {}
     for metric in group.metrics:
@@ -65,21 +65,6 @@ def _setting(group: Group, encoder: str, ranked: Sequence[int], samples: Samples
             marks = tied_with_best([samples[at][metric] for at in known])
             tied[metric] = tuple(at for at, same in zip(known, marks, strict=True) if same)
     return Setting(encoder, tuple(heads), tied)
-
-
-def _recommended_first(group: Group, method: NamedMethod, rows: Sequence[int]) -> list[int]:
-    """The rows of a method: first the recommended settings, of these the tuned ones, then those with the most seeds.
-
-    Their metrics play no part: the best of many rows would be too good.
-    """
-    unlisted = len(method.labels) + 1
-
-    def order(at: int) -> tuple[int, bool, int, str]:
-        row = group.rows[at]
-        place = method.place(row.method)
-        return unlisted if place is None else place, not row.tuned, -len(row.keys), row.label
-
-    return sorted(rows, key=order)
 
 
 def half_widths(samples: Samples, metric: str) -> list[int | None]:
