@@ -14,7 +14,7 @@ from xmcbench.runs.terminal import echo, width
 if TYPE_CHECKING:
     from xmcbench.api import Board
 
-Format = Literal["table", "markdown", "latex", "csv", "json", "html", "png", "pdf", "svg"]
+Format = Literal["table", "markdown", "latex", "csv", "json", "html", "every-eval-ever", "png", "pdf", "svg"]
 
 
 def leaderboard(
@@ -38,7 +38,8 @@ def leaderboard(
     rows: Annotated[list[Path] | None, typer.Option(metavar="FILE", help="Your own published rows.")] = None,
     format: Annotated[Format, typer.Option(help="csv and json carry every digit.")] = "table",
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Output file; for html and pictures a folder.")
+        Path | None,
+        typer.Option("-o", "--output", help="Output file; for html, every-eval-ever and pictures a folder."),
     ] = None,
     bib: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the BibTeX entries of the papers.")] = None,
     store: StoreDir = Path("results"),
@@ -89,12 +90,20 @@ def _write_text(text: str, output: Path | None) -> None:
 
 
 def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
-    """Write a page or figures into a folder."""
+    """Write a page, logs in a common schema, or figures into a folder."""
     from xmcbench import reporting
 
+    def warn(line: str) -> None:
+        echo(f"warning: {line}", err=True)
+
     records = board.measured.records
-    analyses = board.measured.analyses(board.table, data, lambda line: echo(f"warning: {line}", err=True))
-    if format == "html":
+    analyses = {} if format == "every-eval-ever" else board.measured.analyses(board.table, data, warn)
+    if format == "every-eval-ever":
+        from xmcbench.reporting.every_eval_ever import write_evaluations
+
+        shown = {key for group in board.groups for row in group.rows for key in row.keys}
+        written = write_evaluations(board.measured, shown, data, output or Path("every-eval-ever"), warn)
+    elif format == "html":
         from xmcbench.reporting.page import write_page
 
         bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
@@ -106,4 +115,4 @@ def _write_folder(board: Board, format: str, output: Path | None, data: Path) ->
 
         written = write_figures(board.table, records, output or Path("leaderboard-figures"), format, analyses)
     others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-    echo(f"{written[0]}{others}" if written else "nothing to draw")
+    echo(f"{written[0]}{others}" if written else "nothing to write")

@@ -1,0 +1,216 @@
+"""Trials in the common schema of evaluations, Every Eval Ever 0.3.0 (https://github.com/evaleval/every_eval_ever).
+
+A trial is `data/DATASET/xmcbench/METHOD/UUID.json`. Where its predictions and its dataset are at hand, a line for each
+test query lies beside it in `UUID_samples.jsonl`, scored by P@1.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Iterator
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from xmcbench.data import Dataset, load
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.bootstrap import RESAMPLES
+from xmcbench.evaluation.evaluator import dataset_hits
+from xmcbench.evaluation.stored import stored_predictions
+from xmcbench.files.atomic import atomic_write
+from xmcbench.reporting.archive import Archive
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import Record
+
+SCHEMA = "0.3.0"
+SHOWN = 10  # labels of a query's answer
+BY_QUERY = "P@1"  # the metric of the lines: whether the best label is true
+
+
+def write_evaluations(
+    archive: Archive,
+    shown: Container[str],
+    data: Path,
+    folder: Path,
+    on_problem: Callable[[str], None] = lambda _: None,
+) -> list[Path]:
+    """Write the scored trials whose keys are `shown`; the files. Problems with predictions go to `on_problem`."""
+    written, datasets = [], dict[str, Dataset | None]()
+    for record in archive.records.values():
+        if record.key not in shown or not record.metrics:
+            continue
+        path = folder / _place(record)
+        log = _log(record)
+        if answered := _answers(archive, record, datasets, data, on_problem):
+            samples = path.with_name(f"{path.stem}_samples.jsonl")
+            log["detailed_evaluation_results"] = _write_samples(samples, folder, record, log, *answered)
+            written.append(samples)
+        with atomic_write(path) as file:
+            file.write(json.dumps(log, indent=1, ensure_ascii=False).encode() + b"\n")
+        written.append(path)
+    return written
+
+
+def _place(record: Record) -> Path:
+    """The schema's place of a trial's file, whose name follows from the record."""
+    names = (record.trial.dataset, "xmcbench", record.trial.label)
+    parts = [re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "unnamed" for name in names]
+    name = UUID(bytes=sha256(record.key.encode()).digest()[:16], version=4)  # the schema allows no other version
+    return Path("data", *parts, f"{name}.json")
+
+
+def _log(record: Record) -> dict[str, Any]:
+    """A trial without its queries."""
+    trial = record.trial
+    ended = datetime.fromisoformat(record.ended or "1970-01-01T00:00:00+00:00").astimezone(UTC)
+    facts = {"seed": trial.seed, "track": trial.track, "trial": record.key, "suite": record.suite}
+    facts |= {"num_parameters": record.num_parameters, **trial.config}
+    costs = {f"budget_{name}": limit for name, limit in trial.budget.limits().items()}
+    costs |= {f"spent_{name}": amount for name, amount in record.spent.items()}
+    return {
+        "schema_version": SCHEMA,
+        "evaluation_id": f"{trial.dataset}/xmcbench/{trial.label}/{record.key}",
+        "evaluation_timestamp": ended.isoformat(),
+        "retrieved_timestamp": str(int(ended.timestamp())),
+        "source_metadata": {
+            "source_name": "xmcbench",
+            "source_type": "evaluation_run",
+            "source_organization_name": "unknown",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {"name": "xmcbench", "version": trial.version},
+        "model_info": {
+            "name": trial.label,
+            "id": f"xmcbench/{trial.method}",
+            "additional_details": {
+                "deployment_type": "self_deployed",
+                "model_availability": "unknown",
+                **_texts(facts),
+            },
+        },
+        "evaluation_results": [_result(record, metric, costs) for metric in record.metrics],
+    }
+
+
+def _result(record: Record, metric: str, costs: dict[str, Any]) -> dict[str, Any]:
+    trial = record.trial
+    details: dict[str, Any] = {"score": record.metrics[metric]}
+    if interval := record.intervals.get(metric):
+        limits = {"lower": interval[0], "upper": interval[1], "confidence_level": 0.95, "method": "bootstrap"}
+        details["uncertainty"] = {"confidence_interval": limits, "num_bootstrap_samples": RESAMPLES}
+    name, _, k = metric.partition("@")
+    return {
+        "evaluation_result_id": metric,
+        "evaluation_name": trial.dataset,
+        "source_data": {
+            "dataset_name": trial.dataset,
+            "source_type": "other",
+            "additional_details": {"content_hash": trial.dataset_hash, "truth_hash": record.truth_hash},
+        },
+        "metric_config": {
+            "metric_id": metric,
+            "metric_name": metric,
+            "metric_kind": name,
+            "metric_unit": "proportion",
+            "metric_parameters": {"k": int(k)} if k.isdigit() else {},
+            "lower_is_better": False,
+            "score_type": "continuous",
+            "min_score": 0,
+            "max_score": 1,
+            "additional_details": {"metric_version": str(record.metric_version)},
+        },
+        "score_details": details,
+        "generation_config": {"additional_details": _texts(costs)},
+    }
+
+
+def _texts(values: dict[str, Any]) -> dict[str, str]:
+    """The schema wants texts: others as JSON."""
+    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+
+
+def _answers(
+    archive: Archive,
+    record: Record,
+    datasets: dict[str, Dataset | None],
+    data: Path,
+    on_problem: Callable[[str], None],
+) -> tuple[Dataset, Predictions] | None:
+    """The dataset and predictions of a trial; None where they are not at hand or have no P@1."""
+    name, store = record.trial.dataset, archive.places[record.key]
+    if BY_QUERY not in record.metrics or not store.has_predictions(record.key):
+        return None
+    if name not in datasets:
+        try:
+            datasets[name] = load(name, data)
+        except XMCBenchError as problem:
+            on_problem(str(problem))
+            datasets[name] = None
+    dataset = datasets[name]
+    if dataset is None:
+        return None
+    try:
+        return dataset, stored_predictions(store, record, dataset)
+    except XMCBenchError as problem:
+        on_problem(f"{record.key} {record.trial.label}: {problem}")
+        return None
+
+
+def _write_samples(
+    path: Path, folder: Path, record: Record, log: dict[str, Any], dataset: Dataset, predictions: Predictions
+) -> dict[str, Any]:
+    """Write a line for each test query; the reference to the file."""
+    digest = sha256()
+    with atomic_write(path) as file:
+        for line in _samples(record, log, dataset, predictions):
+            content = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+            digest.update(content)
+            file.write(content)
+    return {
+        "format": "jsonl",
+        "file_path": path.relative_to(folder).as_posix(),
+        "hash_algorithm": "sha256",
+        "checksum": digest.hexdigest(),
+        "total_rows": len(predictions),
+    }
+
+
+def _samples(
+    record: Record, log: dict[str, Any], dataset: Dataset, predictions: Predictions
+) -> Iterator[dict[str, Any]]:
+    hits, labels, texts = dataset_hits(predictions, dataset), dataset.label_texts, dataset.test.texts
+    correct_N = np.zeros(len(predictions), dtype=bool)
+    correct_N[hits.queries[hits.ranks == 0]] = True
+    truth = hits.truth
+    for query, correct in enumerate(correct_N.tolist()):
+        reference = [labels[label] for label in truth.indices[truth.indptr[query] : truth.indptr[query + 1]].tolist()]
+        answer = [labels[label] for label in predictions.indices[query, :SHOWN].tolist() if label >= 0]
+        text = texts[query]
+        yield {
+            "schema_version": SCHEMA,
+            "evaluation_id": log["evaluation_id"],
+            "model_id": log["model_info"]["id"],
+            "evaluation_name": record.trial.dataset,
+            "evaluation_result_id": BY_QUERY,
+            "sample_id": str(query),
+            "sample_hash": sha256("".join([text, *reference]).encode()).hexdigest(),
+            "interaction_type": "single_turn",
+            "input": {"raw": text, "reference": reference},
+            "output": {"raw": answer},
+            "messages": None,
+            "answer_attribution": [
+                {
+                    "turn_idx": 0,
+                    "source": "output.raw",
+                    "extracted_value": answer[0] if answer else "",
+                    "extraction_method": "first of the ranking",
+                    "is_terminal": True,
+                }
+            ],
+            "evaluation": {"score": float(correct), "is_correct": correct},
+        }
