@@ -26,6 +26,7 @@ from xmcbench.cli import (
     rescore,
     run,
     score,
+    serve,
     show,
     submit,
     tables,
@@ -36,7 +37,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience
 
 USER_ERROR = 2  # exit code: invalid input
-SPEAKING = ("run", "tune", "check")  # they tell what they are doing
+SPEAKING = ("run", "tune", "check", "serve")  # they tell what they are doing
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -57,6 +58,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "fuse": fuse.fuse,
     "rescore": rescore.rescore,
     "predict": predict.predict,
+    "serve": serve.serve,
     "analyse": analyse.analyse,
     "new": new.new,
     "check": check.check,

@@ -39,13 +39,13 @@ def predict(
     from xmcbench.runs.saved_model import load_saved_model
     from xmcbench.trial.store import Store
 
-    texts = [*(text or []), *(_lines(file) if file else [])]
+    texts = [*(text or []), *(lines(file) if file else [])]
     if not texts:
         raise XMCBenchError("predict: no texts: expected --text TEXT or --file FILE")
     place = Store(store)
     record = find_trial(place, run, seed)
     known = label_texts(record, data)
-    method, added = load_saved_model(place, record), _lines(labels) if labels else []
+    method, added = load_saved_model(place, record), lines(labels) if labels else []
     if labels is not None:
         if not added:
             raise XMCBenchError(f"{labels}: found no label, expected one per line")
@@ -59,7 +59,7 @@ def predict(
 LARGEST = 1_000_000_000  # bytes of a file of texts
 
 
-def _lines(file: Path) -> list[str]:
+def lines(file: Path) -> list[str]:
     """The lines of a UTF-8 file or of standard input."""
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.regular import read_regular
