@@ -15,8 +15,8 @@ def format_value(value: Value, kind: Kind) -> str:
 
     >>> format_value(20_400_000, "count"), format_value(8192, "number"), format_value(1_234_000_000, "bytes")
     ('20.4M', '8,192', '1.2GB')
-    >>> format_value(True, "flag"), format_value(0.27, "hours"), format_value(66.0, "hours")
-    ('yes', '0.27', '66')
+    >>> format_value(True, "flag"), format_value(0.27, "hours"), format_value(9.738095238, "number")
+    ('yes', '0.27', '9.738')
     """
     if isinstance(value, str):
         return printable(" ".join(value.split()))
@@ -28,7 +28,7 @@ def format_value(value: Value, kind: Kind) -> str:
         return f"{value:.4g}"
     if kind in ("count", "bytes"):
         return short_number(float(value), "{:.1f}") + ("B" if kind == "bytes" else "")
-    return f"{value:,.10g}"
+    return f"{value:,.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.4g}"
 
 
 def short_number(value: float, digits: str = "{:.6g}") -> str:

@@ -228,7 +228,8 @@ def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
         usual = list(dict.fromkeys([*usual, *counts]))[:6]
     metrics = tuple(usual or USUAL_METRICS[setting["track"]][:1])
     facts = {name for row in rows for name in row.facts} | ({"kind"} if any(row.kind for row in rows) else set())
-    columns = tuple(name for name in USUAL_COLUMNS[setting["source"]] if name in facts)
+    spent = ("flops",) if "flops" in setting.get("budget", {}) else ()  # what the budget limits, before tokens
+    columns = tuple(name for name in (*spent, *USUAL_COLUMNS[setting["source"]]) if name in facts)
     sort = "P@1" if "P@1" in counts else metrics[0]
     return Group(rows=tuple(rows), metrics=metrics, columns=columns, sort=sort, **setting)
 

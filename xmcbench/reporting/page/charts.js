@@ -204,7 +204,7 @@ function nameEnds(root, lines, texts, width, room) {
 }
 
 // Metrics on held-out queries along what was spent, a line for each row, with the interval over its seeds.
-function planCurve(id, rows, x, y, { height = HEIGHT, log = false } = {}) {
+function planCurve(id, rows, x, y, { height = HEIGHT, log = false, dataset = "" } = {}) {
   const last = (row) => row.curve[y][row.curve[y].length - 1];
   const known = rows.filter((row) => row.curve?.[x]?.length > 1 && row.curve[y]).sort((a, b) => last(b) - last(a));
   const found = known.slice(0, SERIES);
@@ -232,7 +232,7 @@ function planCurve(id, rows, x, y, { height = HEIGHT, log = false } = {}) {
     show(id, root, `${y} along ${PAGE.spent[x]} of ${found.length} rows`, {
       families: found.map((row) => row.family),
       key,
-      remarks: [`On held-out training queries, while training${found.some((row) => row.keys.length > 1) ? "; means over seeds with 95 % intervals" : ""}.`, known.length > found.length ? `The best ${found.length} of ${known.length} rows.` : ""],
+      remarks: [`On held-out training queries${dataset && ` of ${dataset}`}, while training${found.some((row) => row.keys.length > 1) ? "; means over seeds with 95 % intervals" : ""}.`, known.length > found.length ? `The best ${found.length} of ${known.length} rows.` : ""],
     });
   };
 }

@@ -164,7 +164,7 @@ function drawFound() {
   if (!PAGE.found || state.dataset) return;
   const { group, rows, metric } = PAGE.found;
   const drawn = rows.map((at) => PAGE.groups[group].rows[at]).filter((row) => row.curve?.[metric]).map((row) => ({ ...row, name: calledOf(row) }));
-  drawAll({ "found-figure": drawn.length ? planCurve("found-figure", drawn, Object.keys(drawn[0].curve)[0], metric, { height: 270, log: true }) : null });
+  drawAll({ "found-figure": drawn.length ? planCurve("found-figure", drawn, Object.keys(drawn[0].curve)[0], metric, { height: 270, log: true, dataset: PAGE.groups[PAGE.found.group].dataset }) : null });
 }
 
 function redraw(navigated = false) {
