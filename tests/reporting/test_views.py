@@ -36,7 +36,7 @@ def test_published_rows_are_never_in_a_group_with_measured_ones() -> None:
     assert named(table) == [("measured", ["dexml"]), ("published", ["NGAME", "DEXML"])]
     for format in FORMATS:
         text = render(table, format)
-        assert text.index("dexml") < text.index("NGAME")
+        assert text.index("DEXML" if format == "latex" else "dexml") < text.index("NGAME")
 
 
 def test_tracks_and_protocols_are_apart() -> None:

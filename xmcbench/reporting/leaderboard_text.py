@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -89,7 +89,9 @@ def group_table(group: Group, show_hash: bool = False) -> TextTable:
 
 
 def _paper_table(group: Group, show_hash: bool) -> TextTable:
-    """The table of a group without the column of ranks, its notes below it."""
+    """The table of a group without the column of ranks, methods by their names in papers, its notes below it."""
+    if group.source != "published":
+        group = replace(group, rows=tuple(replace(row, method=row.called, variant="") for row in group.rows))
     table = group_table(group, show_hash)
     rows = tuple(row[1:] for row in table.rows)
     return TextTable(table.title, table.headings[1:], rows, tuple(map(printable, notes_of([group]))))

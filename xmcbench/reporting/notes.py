@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from textwrap import shorten
 
 from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.measured_rows import SECONDS
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
 
@@ -72,9 +73,10 @@ def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
         notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
     if any(row.against for row in measured):
         notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
-    if any("variants" in row.facts for row in measured):
+    columns = {name for group in groups for name in group.columns}
+    if "variants" in columns and any("variants" in row.facts for row in measured):
         notes.append("+N: further rows of the method (ablations, other settings); --all shows them.")
-    notes += _measured_notes(measured)
+    notes += _measured_notes(measured, columns)
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
             notes.append(f"{group.dataset}: {shared:,} test texts are also in the training part, labels known.")
@@ -112,14 +114,14 @@ def _claim_notes(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{CLAIM} {claim}."
 
 
-def _measured_notes(rows: list[Row]) -> list[str]:
+def _measured_notes(rows: list[Row], columns: Set[str]) -> list[str]:
     notes = []
     splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
     if set(splits) - {"none"}:
         notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
         notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
-    if any(row.facts.get("side_by_side") for row in rows):
+    if columns & set(SECONDS) and any(row.facts.get("side_by_side") for row in rows):
         notes.append("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
     if any(row.facts.get("simulated_teacher") for row in rows):
         notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")

@@ -282,7 +282,7 @@ def _columns(group: Group, view: View) -> tuple[str, ...]:
     if view.columns:
         return tuple(dict.fromkeys(column_name(name) or name for name in view.columns))
     if view.paper:
-        return PAPER_COLUMNS
+        return PAPER_COLUMNS if group.source == "published" else ()
     if not view.variants:
         return group.columns
     role = ("role",) if group.source == "published" else ()

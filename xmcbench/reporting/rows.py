@@ -165,10 +165,12 @@ class Leaderboard:
 
 
 def budget_text(budget: dict[str, float]) -> str:
-    """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``."""
-    if not budget:
-        return "unknown"
-    return ", ".join(f"{limit:,.10g} {name.replace('_', ' ')}" for name, limit in budget.items())
+    """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``; operations are in short."""
+    parts = (
+        short_budget({name: limit}) if name == "flops" else f"{limit:,.10g} {name.replace('_', ' ')}"
+        for name, limit in budget.items()
+    )
+    return ", ".join(parts) or "unknown"
 
 
 def short_budget(budget: Mapping[str, float]) -> str:

@@ -209,6 +209,9 @@ LATEX_SPECIAL = {
     "≥": r"$\geq$",
     "Δ": r"$\Delta$",
     "≈": r"$\approx$",
+    "◇": r"$\lozenge$",
+    "□": r"$\square$",
+    "∅": r"$\varnothing$",
     "¹": r"\textsuperscript{1}",
     "†": r"\textsuperscript{\dag}",
     "‡": r"\textsuperscript{\ddag}",
@@ -221,7 +224,7 @@ def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
     text = text.replace("--", "-\u200b-")  # not a dash
     return re.sub(
-        r"[\\~^<>|\u200b\"±×≤≥Δ≈¹†‡↓○&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
+        r"[\\~^<>|\u200b\"±×≤≥Δ≈¹†‡↓○◇□∅&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
     )
 
 
