@@ -69,6 +69,7 @@ def test_a_request_says_how_many_labels(port: int) -> None:
         ("&".join(f"a{i}=1" for i in range(20)), {}, "no form in UTF-8"),
         ("text=a", {"path": "/other"}, "expected /suggest"),
         ("", {"method": "GET"}, "expected POST"),
+        ("text=a", {"Host": "rebound.example:80"}, "expected the host 127.0.0.1"),
         ("text=a", {"Content-Length": "99999999999"}, "found a body of 99999999999 bytes"),
         ("text=a", {"Content-Length": "-1"}, "found a body of -1 bytes"),
     ],

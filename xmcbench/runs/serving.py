@@ -58,6 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def do_POST(self) -> None:
+        if self.headers.get("Host", "").rpartition(":")[0] not in (LOOPBACK, "localhost"):
+            self._send(403, {"error": f"expected the host {LOOPBACK} or localhost"})  # a web page's own name for it
+            return
         if self.path.partition("?")[0] != "/suggest":
             self._send(404, {"error": f"found {self.path[:100]!r}, expected /suggest"})
             return
