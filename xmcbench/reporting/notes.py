@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from textwrap import shorten
 
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.measured_rows import SECONDS
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.record import METRIC_VERSION, Status
 
@@ -114,14 +113,14 @@ def _claim_notes(rows: Sequence[Row]) -> Iterator[str]:
         yield f"{CLAIM} {claim}."
 
 
-def _measured_notes(rows: list[Row], columns: Set[str]) -> list[str]:
+def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
     notes = []
     splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
     if set(splits) - {"none"}:
         notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
     if any(row.status == Status.OVER_BUDGET for row in rows):
         notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
-    if columns & set(SECONDS) and any(row.facts.get("side_by_side") for row in rows):
+    if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
         notes.append("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
     if any(row.facts.get("simulated_teacher") for row in rows):
         notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")
