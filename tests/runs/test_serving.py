@@ -8,7 +8,6 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -17,9 +16,10 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
+from xmcbench.cli.serve import ranking
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.saved_model import load_saved_model
-from xmcbench.runs.serving import rank, server, write_project
+from xmcbench.runs.serving import server, write_project
 
 URIS = [f"https://example.org/{label}" for label in range(20)]
 LABELS = [f"label {label}" for label in range(20)]
@@ -28,7 +28,7 @@ LABELS = [f"label {label}" for label in range(20)]
 @pytest.fixture
 def port(bench: Bench) -> Iterator[int]:
     record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
-    answer = partial(rank, load_saved_model(bench.store, record).predict, URIS, LABELS)
+    answer = ranking(load_saved_model(bench.store, record), URIS, LABELS)
     with server(0, answer, 3) as served:
         thread = threading.Thread(target=served.serve_forever)
         thread.start()

@@ -51,7 +51,7 @@ def predict(
             raise XMCBenchError(f"{labels}: found no label, expected one per line")
         method.add_labels(added)
     predictions = method.predict(texts, min(k, len(known) + len(added)))
-    rankings = zip(texts, _answers(predictions, [*known, *added] if added else known), strict=True)
+    rankings = zip(texts, labels_of(predictions, [*known, *added] if added else known), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
     echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
 
@@ -86,7 +86,7 @@ def label_texts(record: Record, data: Path) -> Texts:
     return dataset.label_texts
 
 
-def _answers(predictions: Predictions, labels: Texts) -> list[list[dict[str, Any]]]:
+def labels_of(predictions: Predictions, labels: Texts) -> list[list[dict[str, Any]]]:
     """The labels of each text, best first; a method may return fewer than `k`."""
     return [
         [

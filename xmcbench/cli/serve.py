@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +12,9 @@ from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
+    from xmcbench.data import Texts
+    from xmcbench.runs.serving import Rank
+    from xmcbench.trial.method import Method
     from xmcbench.trial.record import Record
 
 
@@ -34,12 +38,10 @@ def serve(
     POST a form with `text` to /suggest; the answer has uri, label and score of the best labels, as the backend `http`
     of Annif expects. Scores are passed through the logistic function: between 0 and 1, in the same order.
     """
-    from functools import partial
-
     from xmcbench.cli.find import find_trial
     from xmcbench.cli.predict import label_texts
     from xmcbench.runs.saved_model import load_saved_model
-    from xmcbench.runs.serving import rank, server, write_project
+    from xmcbench.runs.serving import server, write_project
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -48,8 +50,7 @@ def serve(
     names = _uris(uris, record, len(labels))
     method = load_saved_model(place, record)
     method.predict(["a text"], 1)  # a model that cannot predict says so before it serves
-    answer = partial(rank, method.predict, names, labels)
-    with server(port, answer, k) as served:
+    with server(port, ranking(method, names, labels), k) as served:
         address = "http://{}:{}".format(*served.server_address[:2])
         if annif is not None:
             for path in write_project(annif, record, names, labels, f"{address}/suggest", k):
@@ -59,6 +60,26 @@ def serve(
             served.serve_forever()
         except KeyboardInterrupt:
             echo("ended", err=True)
+
+
+def ranking(method: Method, uris: Sequence[str], labels: Texts) -> Rank:
+    """What ranks the labels of one text: uri, label, and score between 0 and 1 of each."""
+    import numpy as np
+
+    from xmcbench.cli.predict import labels_of
+
+    def rank(text: str, k: int) -> list[dict[str, Any]]:
+        (found,) = labels_of(method.predict([text], min(k, len(uris))), labels)
+        return [
+            {
+                "uri": uris[one["id"]],
+                "label": " ".join(one["label"].split()),
+                "score": float(1 / (1 + np.exp(-np.clip(one["score"], -30, 30)))),
+            }
+            for one in found
+        ]
+
+    return rank
 
 
 def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:

@@ -11,12 +11,9 @@ from threading import Lock
 from typing import Any
 from urllib.parse import parse_qs
 
-import numpy as np
-
 from xmcbench.data import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 
 Rank = Callable[[str, int], list[dict[str, Any]]]  # a text and the number of labels: uri, label and score of each
@@ -24,19 +21,6 @@ Rank = Callable[[str, int], list[dict[str, Any]]]  # a text and the number of la
 LOOPBACK = "127.0.0.1"
 LARGEST = 10_000_000  # bytes of a request
 PATIENCE = 60  # seconds for a client to send its request
-
-
-def rank(
-    predict: Callable[[Sequence[str], int], Predictions], uris: Sequence[str], labels: Texts, text: str, k: int
-) -> list[dict[str, Any]]:
-    """The best `k` labels of a text: uri, label, and score between 0 and 1."""
-    found = predict([text], min(k, len(uris)))
-    scores = 1 / (1 + np.exp(-np.clip(found.scores[0].astype(np.float64), -30, 30)))
-    return [
-        {"uri": uris[label], "label": " ".join(labels[label].split()), "score": float(score)}
-        for label, score in zip(found.indices[0].tolist(), scores, strict=True)
-        if label >= 0
-    ]
 
 
 def server(port: int, answer: Rank, k: int) -> ThreadingHTTPServer:
