@@ -218,14 +218,13 @@ LATEX_SPECIAL = {
     "↓": r"$\downarrow$",
     "○": r"$\circ$",
 }
+LATEX_PATTERN = re.compile(f"[{re.escape(''.join(LATEX_SPECIAL))}&%$#_{{}}]")  # others get a backslash
 
 
 def escape_latex(text: str) -> str:
     """The text with every character escaped that LaTeX would interpret or lacks."""
     text = text.replace("--", "-\u200b-")  # not a dash
-    return re.sub(
-        r"[\\~^<>|\u200b\"±×≤≥Δ≈¹†‡↓○◇□∅&%$#_{}]", lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text
-    )
+    return LATEX_PATTERN.sub(lambda match: LATEX_SPECIAL.get(match[0], "\\" + match[0]), text)
 
 
 def _latex(table: TextTable) -> str:
