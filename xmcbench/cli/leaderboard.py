@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -91,28 +92,29 @@ def _write_text(text: str, output: Path | None) -> None:
 
 def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
     """Write a page, logs in a common schema, or figures into a folder."""
+    written = _written(board, format, output, data)
+    others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
+    echo(f"{written[0]}{others}" if written else "nothing to write")
+
+
+def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequence[Path]:
     from xmcbench import reporting
 
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
 
-    records = board.measured.records
-    analyses = {} if format == "every-eval-ever" else board.measured.analyses(board.table, data, warn)
+    measured, table = board.measured, board.table
     if format == "every-eval-ever":
         from xmcbench.reporting.every_eval_ever import write_evaluations
 
-        shown = {key for group in board.groups for row in group.rows for key in row.keys}
-        written = write_evaluations(board.measured, shown, data, output or Path("every-eval-ever"), warn)
-    elif format == "html":
+        return write_evaluations(measured, table.keys, data, output or Path("every-eval-ever"), warn)
+    analyses = measured.analyses(table, data, warn)
+    if format == "html":
         from xmcbench.reporting.page import write_page
 
         bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
-        claims = reporting.read_claims()
-        folder = output or Path("leaderboard-site")
-        written = write_page(board.table, records, folder, analyses, claims, bibtex, board.measured.resampled)
-    else:
-        from xmcbench.reporting.plots import write_figures
+        claims, folder = reporting.read_claims(), output or Path("leaderboard-site")
+        return write_page(table, measured.records, folder, analyses, claims, bibtex, measured.resampled)
+    from xmcbench.reporting.plots import write_figures
 
-        written = write_figures(board.table, records, output or Path("leaderboard-figures"), format, analyses)
-    others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-    echo(f"{written[0]}{others}" if written else "nothing to write")
+    return write_figures(table, measured.records, output or Path("leaderboard-figures"), format, analyses)

@@ -66,7 +66,7 @@ class Archive:
         from xmcbench.reporting.analyses import analyses  # numpy and the datasets
 
         results: dict[str, Analysis] = {}
-        shown = {key for group in board.groups for row in group.rows for key in row.keys}
+        shown = board.keys
         for place in {id(place): place for place in self.places.values()}.values():
             own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
             results |= analyses(place, own, data, on_problem=on_problem)

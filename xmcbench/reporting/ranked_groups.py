@@ -175,10 +175,13 @@ def _folded(rows: list[Row], foldable: Container[str]) -> list[Row]:
     shown = []
     for own in by_method.values():
         head, *others = sorted(own, key=lambda row: row.preference)
-        hidden = [row for row in others if head.recommended and all(key in foldable for key in row.keys)]
+        hidden, kept = list[Row](), list[Row]()
+        for row in others:
+            fits = head.recommended and all(key in foldable for key in row.keys)
+            (hidden if fits else kept).append(row)
         if hidden:
             head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
-        shown += [head, *(row for row in others if row not in hidden)]
+        shown += [head, *kept]
     return shown
 
 

@@ -163,6 +163,11 @@ class Leaderboard:
         """The columns of metrics of all groups."""
         return tuple(dict.fromkeys(name for group in self.groups for name in group.metrics))
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The keys of the trials that its rows show."""
+        return frozenset(key for group in self.groups for row in group.rows for key in row.keys)
+
 
 def budget_text(budget: dict[str, float]) -> str:
     """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``; operations are in short."""
