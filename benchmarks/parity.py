@@ -1,21 +1,26 @@
-"""Trained results of DEXML's public code and of ours: the same data, initial weights and settings, several seeds.
+"""Trained results of public code and of ours: the same data, initial weights and settings, several seeds.
 
-The code is a clone of github.com/nilesh2797/DEXML, which stays where it is. Data are exported in its layout. Both start
-from the same small DistilBERT with random weights, and both are scored by xmcbench. The interval of the difference is
-that of `xmcbench compare`, over test queries and seeds. What ended is kept in `--out`: a run that was interrupted goes
-on.
+The code is a clone that stays where it is: of github.com/nilesh2797/DEXML, of Extreme-classification/ngame, or of
+kunaldahiya/prime with kunaldahiya/deepxml-base. Data are exported in its layout. Both sides start from the same small
+DistilBERT with random weights, and both are scored by xmcbench. The interval of the difference is that of `xmcbench
+compare`, over test queries and seeds. What ended is kept in `--out`: a run that was interrupted goes on.
 
-    pip install accelerate matplotlib pandas
-    python benchmarks/parity.py --code DIR                 # an hour on two cores
-    python benchmarks/parity.py --code DIR --seeds 2 --only in-batch
-    python benchmarks/parity.py --code DIR --markdown docs/measurements.md    # also the table there
+    pip install accelerate matplotlib pandas               # DEXML
+    pip install numba hnswlib nmslib six tqdm PYXCLIB      # NGAME and PRIME; a clone of kunaldahiya/pyxclib
+    python benchmarks/parity.py --dexml DIR                # an hour on two cores
+    python benchmarks/parity.py --dexml DIR --seeds 2 --only in-batch
+    python benchmarks/parity.py --dexml DIR --ngame DIR --prime DIR --deepxml DIR --markdown docs/measurements.md
+
+The last one also writes the table there; rows of other cases stay.
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +31,7 @@ from report import options, report, write_table
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.exporting import write_texts
+from xmcbench.data.exporting import write_targets, write_texts
 from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation.evaluator import find_evaluators
@@ -41,19 +46,66 @@ from xmcbench.trial.store import Store
 
 NAME, MADE = "parity", "catalog-1k-test-4k"
 WIDTH, LENGTH, EPOCHS, BATCH, RATE = 128, 32, 8, 128, 1e-3
+FREE, HARDEST = 256, 50  # free vectors and hardest negatives of PRIME, fewer than an epoch's last batch has
 METRICS = ["P@1", "P@5", "R@100"]
-# The settings of either side by case. In the public code, shortlists that are made after epochs 2, 4 and 6 serve the
-# epochs after them.
-OURS: dict[str, dict[str, Any]] = {
-    "in-batch": {"negatives": "in-batch"},
-    "hard": {"negatives": "hard", "refresh_start": 3, "refresh_every": 2, "shortlist": 100},
-    "all": {"negatives": "all"},
-}
-THEIRS = {
-    "in-batch": {"net": "dist-de-hnm", "neg_type": "in-batch", "eval_interval": EPOCHS},
-    "hard": {"net": "dist-de-hnm", "neg_type": "shorty", "hard_neg_start": 2, "hard_neg_topk": 100, "eval_interval": 2},
-    "all": {"net": "dist-de-all", "neg_type": "none", "eval_interval": EPOCHS},
-}
+CLUSTERED = {"cluster_start": 3, "cluster_every": 1, "cluster_growth": [3, 4, 6], "weight_decay": 0.0}
+
+
+@dataclass(frozen=True)
+class Case:
+    """The settings of either side: `ours` of a method, `theirs` of the clone that the option `code` names.
+
+    In DEXML's code, shortlists that are made after epochs 2, 4 and 6 serve the epochs after them.
+    """
+
+    code: str
+    ours: dict[str, Any]
+    theirs: dict[str, Any]
+
+
+SHORTLISTS = {"refresh_start": 3, "refresh_every": 2, "shortlist": 100}
+CASES = {
+    "in-batch": Case(
+        "dexml",
+        {"method": "dexml", "positives": "one", "negatives": "in-batch"},
+        {"net": "dist-de-hnm", "neg_type": "in-batch", "eval_interval": EPOCHS},
+    ),
+    "hard": Case(
+        "dexml",
+        {"method": "dexml", "positives": "one", "negatives": "hard", **SHORTLISTS},
+        {"net": "dist-de-hnm", "neg_type": "shorty", "hard_neg_start": 2, "hard_neg_topk": 100, "eval_interval": 2},
+    ),
+    "all": Case(
+        "dexml",
+        {"method": "dexml", "positives": "one", "negatives": "all"},
+        {"net": "dist-de-all", "neg_type": "none", "eval_interval": EPOCHS},
+    ),
+    "ngame": Case(
+        "ngame",
+        {"method": "ngame", "first_hardest": None, "cluster_size": 1, **CLUSTERED},
+        {
+            "arch": "run_scripts/STransformer.json", "share_weights": True, "metric": "cosine",
+            "loss": "triplet_margin_ohnm", "margin": 0.3, "loss_num_positives": 1,
+            "loss_num_negatives": 10, "loss_agressive": True, "sampling_curr_epochs": [3, 4, 6],
+            "sampling_refresh_interval": 1, "sampling_init_cluster_size": 1,
+        },
+    ),
+    "prime": Case(
+        "prime",
+        # What the public code does otherwise than the paper: plugins/xmcbench_prime/README.md.
+        {
+            "method": "prime", "positives_per_query": 1, "positives": "one-by-draws", "centroids": "frozen",
+            "regulariser_mean": "violators", "cluster_size": 4, "free_vectors": FREE, "free_vector_length": None,
+            "hardest": HARDEST, **CLUSTERED,
+        },
+        {
+            "use_amp": False, "loss_margin": 0.3, "loss_margin_min": 0.1, "loss_inter": 1.0, "loss_dual": 1.0,
+            "loss_reg": 0.1, "loss_num_negatives": HARDEST, "loss_reduction": "custom",
+            "sampling_curr_steps": [3, 4, 6], "sampling_update_steps": list(range(3, EPOCHS)),
+            "sampling_A": 0.55, "sampling_B": 1.5, "sampling_init_cluster_size": 4,
+        },
+    ),
+}  # fmt: skip
 
 
 def make_encoder(texts: Sequence[str], place: Path) -> None:
@@ -86,28 +138,75 @@ def export(dataset: Dataset, place: Path, train: int | None = None, test: int | 
         sp.save_npz(place / f"Y.{name}.npz", sp.csr_matrix(split.targets[labelled]))
 
 
-def their_command(settings: dict[str, Any], name: str, seed: int, out: Path) -> list[str]:
-    """The command that trains with the public code, from within its folder, and writes `<out>/<name>.npz`."""
-    settings = settings | {
-        "tf": str(out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "gc_bsz": 1000, "lr": RATE,
-        "amp_encode": False, "data_tokenization": "online", "expname": name, "save": False,
-    }  # fmt: skip
-    config = out / f"{name}.yaml"
-    config.write_text(yaml.safe_dump({"__dependency__": "configs/dual-encoder.yaml"} | settings))
-    driver = Path(__file__).with_name("parity_dexml.py").absolute()
-    return [sys.executable, str(driver), str(seed), str(WIDTH), str(out / f"{name}.npz"), str(config)]
+def export_tokens(dataset: Dataset, encoder: Path, place: Path) -> None:
+    """Write token ids, masks and training labels as NGAME's and PRIME's code read them."""
+    from transformers import AutoTokenizer
+
+    place.mkdir(parents=True, exist_ok=True)
+    tokenizer = AutoTokenizer.from_pretrained(encoder)
+    texts = {"trn": dataset.train.texts, "tst": dataset.test.texts, "lbl": dataset.label_texts}
+    for part, own in texts.items():
+        made = tokenizer(list(own), padding="max_length", truncation=True, max_length=LENGTH, return_tensors="np")
+        for name in ("input_ids", "attention_mask"):
+            np.save(place / f"{part}_{name}.npy", made[name])
+    write_targets(dataset.train.targets, place / "trn_X_Y.txt")
 
 
-def theirs(case: str, seed: int, dataset: Dataset, code: Path, out: Path) -> Scores:
-    """The scores of the public code's last epoch."""
-    target = out / f"{case}-{seed}.npz"
-    if not target.exists():
-        settings = THEIRS[case] | {"dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS}
-        command = their_command(settings, f"{case}-{seed}", seed, out)
-        ended = subprocess.run(command, cwd=code, capture_output=True, text=True, check=False)
-        if ended.returncode:
-            raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
-    return import_predictions(target, dataset, METRICS, find_evaluators(METRICS)).scores
+@dataclass(frozen=True)
+class PublicCode:
+    """Clones by name, the folder of results, and the dataset: what a training with public code needs."""
+
+    clones: dict[str, Path]
+    out: Path
+    dataset: Dataset
+
+    def scores(self, case: str, seed: int) -> Scores:
+        """The scores of the public code after its last epoch."""
+        name, code = f"{case}-{seed}", CASES[case].code
+        target = self.out / f"{name}.npz"
+        if not target.exists():
+            settings = {"dexml": self._of_dexml, "ngame": self._of_ngame, "prime": self._of_prime}[code](name)
+            config = self.out / f"{name}.yaml"  # of which JSON is a part
+            config.write_text(json.dumps(CASES[case].theirs | settings))
+            driver = Path(__file__).with_name(f"parity_{code}.py").absolute()
+            command = [sys.executable, str(driver), str(seed), str(config), str(target)]
+            place = self.clones[code] / {"dexml": ".", "ngame": "ngame", "prime": "prime"}[code]
+            ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+            if ended.returncode:
+                raise SystemExit(f"{case} with seed {seed}: {ended.stderr.strip().splitlines()[-1]}")
+        return import_predictions(target, self.dataset, METRICS, find_evaluators(METRICS)).scores
+
+    def _of_dexml(self, name: str) -> dict[str, Any]:
+        return {
+            "__dependency__": "configs/dual-encoder.yaml", "dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS,
+            "tf": str(self.out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "gc_bsz": 1000, "lr": RATE,
+            "amp_encode": False, "data_tokenization": "online", "expname": name, "save": False,
+        }  # fmt: skip
+
+    def _of_both(self, name: str) -> dict[str, Any]:
+        """What NGAME's and PRIME's code name alike."""
+        folder = self.out / name
+        folder.mkdir(exist_ok=True)
+        queries = len(self.dataset.train.texts)
+        return {
+            "optim": "AdamW", "learning_rate": RATE, "weight_decay": 0.0, "batch_size": BATCH, "num_epochs": EPOCHS,
+            "num_points": queries, "warmup_steps": round(0.1 * EPOCHS * queries / BATCH),
+            "data_dir": str(self.out / "tokens"), "model_dir": str(folder), "result_dir": str(folder),
+            "sampling_type": "implicit", "sampling_threads": 1, "sampling_asynchronous": True,
+        }  # fmt: skip
+
+    def _of_ngame(self, name: str) -> dict[str, Any]:
+        encoder = {"encoder_name": str(self.out / "encoder"), "embedding_dims": WIDTH, "max_length": LENGTH}
+        return self._of_both(name) | encoder
+
+    def _of_prime(self, name: str) -> dict[str, Any]:
+        labels = len(self.dataset.label_texts)
+        encoder = {"transformer": str(self.out / "encoder"), "embedding_dims": str(WIDTH), "dropout": 0}
+        prototypes = {"embedding_dim": WIDTH, "num_aux_embeddings": FREE, "num_labels": labels, "device": "cpu"}
+        network = self.out / f"{name}-network.json"
+        parts = {"repr_dims": str(WIDTH), "encoder": {"stransformer": encoder}, "transform_lbl": {"prime": prototypes}}
+        network.write_text(json.dumps(parts))
+        return self._of_both(name) | {"arch": str(network), "deepxml": str(self.clones["deepxml"])}
 
 
 def of_scores(scores: Sequence[Scores], metric: str) -> Sample:
@@ -121,12 +220,16 @@ def of_scores(scores: Sequence[Scores], metric: str) -> Sample:
 def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, dict[str, Sample]]:
     """Our trials, by case and metric."""
     suite = out / "suite.yaml"
-    methods = {case: {"method": "dexml", "positives": "one", **OURS[case]} for case in cases}
+    # PRIME's code does not scale the vectors of texts; a score is a cosine in either case.
+    encoder = {"name": str(out / "encoder"), "pooling": "mean"}
+    methods = {
+        case: {**CASES[case].ours, "encoder": encoder | ({"normalize": False} if case == "prime" else {})}
+        for case in cases
+    }
     settings = {"batch_size": BATCH, "learning_rate": RATE, "max_query_length": LENGTH, "max_label_length": LENGTH}
     content = {
         "name": "parity", "datasets": [NAME], "seeds": list(range(seeds)), "budget": {"epochs": EPOCHS},
-        "encoder": {"name": str(out / "encoder"), "pooling": "mean"}, "methods": methods, "settings": settings,
-        "metrics": METRICS,
+        "methods": methods, "settings": settings, "metrics": METRICS,
     }  # fmt: skip
     suite.write_text(yaml.safe_dump(content))
     runner = Runner(Settings(suite=suite, data=data, store=out / "store"))
@@ -163,22 +266,32 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
 
 def main() -> None:
     parser = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"))
-    parser.add_argument("--code", type=Path, required=True, help="a clone of github.com/nilesh2797/DEXML")
-    parser.add_argument("--only", nargs="+", default=list(OURS), choices=list(OURS))
+    names = ("dexml", "ngame", "prime", "deepxml")
+    for name in names:
+        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help="a clone of that code")
+    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     asked = parser.parse_args()
+    clones = {
+        name: path.absolute()
+        for name, path in vars(asked).items()
+        if path and name in ("dexml", "ngame", "prime", "deepxml")
+    }
+    asked.only = [case for case in asked.only if CASES[case].code in clones]
     out = asked.out.absolute()
-    data = asked.code / "Datasets"
+    data = out / "data" if "dexml" not in clones else clones["dexml"] / "Datasets"
     export(load(MADE, data, out / "cache"), data / NAME)
     dataset = load(NAME, data, out / "cache")
     make_encoder(dataset.train.texts, out / "encoder")
+    export_tokens(dataset, out / "encoder", out / "tokens")
+    public = PublicCode(clones, out, dataset)
     with display() as shown:
         mine = ours(asked.only, asked.seeds, data, out, shown)
     rows = []
     for case in asked.only:
         its = []
         for seed in range(asked.seeds):
-            its.append(theirs(case, seed, dataset, asked.code, out))
+            its.append(public.scores(case, seed))
             print(f"{case}, their seed {seed}: {its[-1].metrics}", flush=True)
         rows += [compared(case, name, mine[case][name], of_scores(its, name)) for name in METRICS]
     if asked.markdown:

@@ -7,6 +7,7 @@ seed is an argument in place of 42; batches are made in this process; newer rele
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from importlib.machinery import ModuleSpec
@@ -23,10 +24,11 @@ class InThisProcess(torch.utils.data.DataLoader[Any]):
     """A loader that makes its batches in the process that takes them."""
 
     def __init__(self, *found: Any, **options: Any) -> None:
-        super().__init__(*found, **options | {"num_workers": 0, "pin_memory": False})
+        super().__init__(*found, **options | {"num_workers": 0, "pin_memory": False, "prefetch_factor": None})
 
 
-def main(seed: int, width: int, target: Path, settings: list[str]) -> None:
+def main(seed: int, config: Path, target: Path) -> None:
+    width = transformers.AutoConfig.from_pretrained(json.loads(config.read_text())["tf"]).dim
     wandb: Any = ModuleType("wandb")
     wandb.__spec__ = ModuleSpec("wandb", None)
     wandb.init, wandb.log = lambda **_: None, lambda *_, **__: None
@@ -42,10 +44,10 @@ def main(seed: int, width: int, target: Path, settings: list[str]) -> None:
     base: Any = transformers.PreTrainedTokenizerBase
     if not hasattr(base, "batch_encode_plus"):
         base.batch_encode_plus = base.__call__
-    sys.argv = ["train.py", *settings]
+    sys.argv = ["train.py", str(config)]
     ended = runpy.run_path("train.py")
     sp.save_npz(target, ended["score_mat"])
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:])
+    main(int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
