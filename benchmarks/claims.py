@@ -28,8 +28,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
-from xmcbench.evaluation.stored import stored_samples
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import read
 from xmcbench.plugins.registry import registry

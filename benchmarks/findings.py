@@ -18,8 +18,8 @@ from pathlib import Path
 from statistics import fmean
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
-from xmcbench.evaluation.stored import stored_samples
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting import curated
 from xmcbench.reporting.costs import mean_curve

@@ -20,8 +20,7 @@ import numpy as np
 import scipy.sparse as sp
 from report import options, report
 
-from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.evaluation.evaluator import score
+from xmcbench.evaluation.evaluator import EVALUATORS, score
 from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.evaluation.ranking import rank

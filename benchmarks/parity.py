@@ -34,11 +34,11 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.data.exporting import write_targets, write_texts
 from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.evaluator import find_evaluators
 from xmcbench.evaluation.imported.record import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
-from xmcbench.evaluation.stored import stored_samples
 from xmcbench.runs.plan import Display
 from xmcbench.runs.progress import display
 from xmcbench.runs.runner import Runner, Settings

@@ -126,7 +126,7 @@ def score(name: str, cache: Path) -> Stage:
     import numpy as np
 
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions
-    from xmcbench.evaluation.builtin import EVALUATORS
+    from xmcbench.evaluation.evaluator import EVALUATORS
     from xmcbench.evaluation.scoring import score_predictions
     from xmcbench.trial.predictions import Predictions
 

@@ -15,8 +15,7 @@ from peers import Places, Result
 from report import in_turns
 from scale import measure
 
-from xmcbench.evaluation.builtin import EVALUATORS
-from xmcbench.evaluation.evaluator import DEFAULT_METRICS, score
+from xmcbench.evaluation.evaluator import DEFAULT_METRICS, EVALUATORS, score
 from xmcbench.evaluation.metrics import find_hits
 from xmcbench.evaluation.propensity import inverse_propensity
 from xmcbench.trial.predictions import Predictions

@@ -21,8 +21,8 @@ from xmcbench.evaluation import (
     score,
 )
 from xmcbench.evaluation.bootstrap import RESAMPLES, intervals, resample, resampled_sums
-from xmcbench.evaluation.builtin import EVALUATORS
 from xmcbench.evaluation.comparison import compare, compare_rows
+from xmcbench.evaluation.evaluator import EVALUATORS
 from xmcbench.evaluation.significance import Sample, difference, tied_with_best
 from xmcbench.trial.predictions import Predictions
 

@@ -14,8 +14,8 @@ from programs import BENCHMARKS, benchmark
 from reporting.made import cited
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
-from xmcbench.evaluation.stored import stored_samples
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import Claim, ClaimFile, Regime, finding, papers_sign, read_claims

@@ -23,7 +23,7 @@ from xmcbench.evaluation import (
     score,
     truth_hash,
 )
-from xmcbench.evaluation.builtin import EVALUATORS, register_evaluators
+from xmcbench.evaluation.evaluator import EVALUATORS, register_evaluators
 from xmcbench.trial.record import METRIC_VERSION
 
 BUILT_IN = {evaluator.name: evaluator for evaluator in EVALUATORS}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from xmcbench.evaluation import find_hits, rank
 from xmcbench.evaluation.bootstrap import RESAMPLES, interval, resample
-from xmcbench.evaluation.builtin import LABEL_EVALUATORS
+from xmcbench.evaluation.evaluator import LABEL_EVALUATORS
 from xmcbench.evaluation.metrics import Hits, precision
 
 from . import brute_force

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from xmcbench.data import pairs as pairs_module
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import find_hits, inverse_propensity, rank, score
-from xmcbench.evaluation.builtin import EVALUATORS
+from xmcbench.evaluation.evaluator import EVALUATORS
 from xmcbench.trial.predictions import Predictions
 
 from . import brute_force

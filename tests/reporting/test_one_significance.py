@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from xmcbench.cli import main
+from xmcbench.evaluation.comparison import compare_stored
 from xmcbench.evaluation.significance import holm
-from xmcbench.evaluation.stored import compare_stored
 from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.rows import Group, Row

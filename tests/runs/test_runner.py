@@ -153,14 +153,14 @@ def test_the_cheater_is_able_to_cheat(bench: Bench) -> None:
 
 def test_a_wrong_figure_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """P@1 and nDCG@1 are one figure for binary relevance (mteb #5228)."""
-    from xmcbench.evaluation import InvalidPredictions, builtin
+    from xmcbench.evaluation import InvalidPredictions, evaluator
     from xmcbench.evaluation.metrics import Hits, MetricTerms
 
     def quarter(hits: Hits, _: int) -> MetricTerms:
         return MetricTerms(0.25 * hits.ones, hits.ones)
 
-    figures = [replace(f, terms=quarter) if f.name == "P" else f for f in builtin.EVALUATORS]
-    monkeypatch.setattr(builtin, "EVALUATORS", tuple(figures))
+    figures = [replace(f, terms=quarter) if f.name == "P" else f for f in evaluator.EVALUATORS]
+    monkeypatch.setattr(evaluator, "EVALUATORS", tuple(figures))
     with pytest.raises(InvalidPredictions, match=r"P@1 is 0\.25"):
         bench.run(bench.suite(["fake-ok"]), debug=True)
 

@@ -84,7 +84,7 @@ def _compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare
-    from xmcbench.evaluation.stored import stored_predictions
+    from xmcbench.evaluation.scoring import stored_predictions
 
     predictions = stored_predictions(store, records[0], dataset), stored_predictions(store, records[1], dataset)
     evaluators = find_evaluators(names)
@@ -93,7 +93,7 @@ def _compare(
 
 def _stored_metrics(store: Store, sides: tuple[list[Record], list[Record]], names: Sequence[str]) -> TextTable:
     """The metrics alone, from their stored values on resamples, over all seeds."""
-    from xmcbench.evaluation.stored import compare_stored
+    from xmcbench.evaluation.comparison import compare_stored
 
     return _metrics_table((sides[0][0], sides[1][0]), compare_stored(store, *sides, names), _seeds(*sides))
 

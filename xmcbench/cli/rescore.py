@@ -84,8 +84,7 @@ def _unscored(store: Store, record: Record) -> bool:
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
-    from xmcbench.evaluation.scoring import score_predictions
-    from xmcbench.evaluation.stored import stored_predictions
+    from xmcbench.evaluation.scoring import score_predictions, stored_predictions
     from xmcbench.trial.budget import allowed
     from xmcbench.trial.record import METRIC_VERSION, Status
     from xmcbench.trial.store import PREDICTIONS, RESAMPLED

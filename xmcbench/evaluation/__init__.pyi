@@ -1,4 +1,4 @@
-from .breakdown import LabelBins, decile_bins, label_bins, similarity_bins
+from .analysis import LabelBins, decile_bins, label_bins, similarity_bins
 from .entry_check import InvalidPredictions, check_metrics, check_predictions, drop_ignored
 from .evaluator import (
     DEFAULT_METRICS,

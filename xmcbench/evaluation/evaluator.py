@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.evaluation import label_metrics, metrics
 from xmcbench.evaluation.entry_check import check_metrics
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.evaluation.propensity import label_counts, weights_of_counts
+from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
+from xmcbench.trial.record import METRIC_VERSION
 
 DEFAULT_METRICS = (
     *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),
@@ -137,3 +141,58 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
             with named_failure(metric):
                 by_metric[metric] = terms(hits, k)
     return by_metric
+
+
+@dataclass(frozen=True)
+class RatioMetric:
+    """An `Evaluator` whose metric is a ratio of two sums over queries or labels, given by the function `terms`."""
+
+    name: str
+    summary: str
+    terms: Callable[[Hits, int], MetricTerms]
+    version: int = METRIC_VERSION
+
+    def compute(self, hits: Hits, k: int) -> float:
+        return self.terms(hits, k).value
+
+
+EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric("P", "share of the k predictions that are true", metrics.precision),
+    RatioMetric("nDCG", "discounted gain over that of the best ranking", metrics.ndcg),
+    RatioMetric(
+        "PSP", "P weighted by inverse propensity, over the best attainable", metrics.propensity_scored_precision
+    ),
+    RatioMetric(
+        "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg
+    ),
+    RatioMetric("R", "share of a query's true labels among the k predictions", metrics.recall),
+    RatioMetric("F1", "harmonic mean of a query's precision and recall, mean over queries", metrics.f1),
+)
+
+LABEL_EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric("macro-P", "precision of a label's predictions, mean over labels", label_metrics.macro_precision),
+    RatioMetric(
+        "macro-F1", "harmonic mean of a label's precision and recall, mean over labels", label_metrics.macro_f1
+    ),
+    RatioMetric("coverage", "share of labels that are predicted rightly at least once", label_metrics.coverage),
+)
+
+SEEN_EVALUATORS: tuple[RatioMetric, ...] = (
+    RatioMetric(
+        "R-seen", "R of labels with a training query, over queries that have one", label_metrics.recall_of_seen
+    ),
+    RatioMetric("R-unseen", "R of labels without a training query, likewise", label_metrics.recall_of_unseen),
+)
+
+
+@hookimpl
+def register_evaluators(register: Callable[[Evaluator], None]) -> None:
+    """Register the metrics that are means over queries, those that are means over labels, and those of some labels."""
+    for evaluator in (*EVALUATORS, *LABEL_EVALUATORS, *SEEN_EVALUATORS):
+        register(evaluator)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError if `thing` cannot be registered as an evaluator."""
+    if not callable(getattr(thing, "compute", None)):
+        raise TypeError(f"{thing!r} is not an Evaluator of xmcbench.evaluation: it does not define compute")

@@ -1,17 +1,21 @@
-"""Macro-averaged P and F1, and coverage: means over labels, as ratios of two sums over labels.
+"""Metrics that tell labels apart: macro-averaged P and F1, coverage, recall of labels with and without training.
 
-L labels. The mean is over the labels that some test query has; a label that is never predicted counts as 0, it is not
-left out (Schultheis et al., "Generalized test utilities for long-tail performance in extreme multi-label
+N queries, L labels. The mean is over the labels that some test query has; a label that is never predicted counts as 0,
+it is not left out (Schultheis et al., "Generalized test utilities for long-tail performance in extreme multi-label
 classification", NeurIPS 2023, arXiv 2311.05081). Every query's first k predictions count.
 
 Intervals: the terms are those of labels, so a resample (`bootstrap.py`) draws labels where it draws queries for the
 other metrics. A resample of queries would not do: it leaves out the only test query of many a label.
+
+Recall of labels with and without training queries, two parts of R that a dataset with new labels tells apart, is a mean
+over queries. Both look at the whole ranking: a new label has to come before the labels that were trained on.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.metrics import Hits, MetricTerms, cached
 
 
@@ -63,3 +67,30 @@ def _counts(hits: Hits, labels: np.ndarray) -> np.ndarray:
 def _ratio(numerator_L: np.ndarray, denominator_L: np.ndarray) -> np.ndarray:
     ratios: np.ndarray = np.divide(numerator_L, denominator_L, out=np.zeros_like(numerator_L), where=denominator_L > 0)
     return ratios
+
+
+@cached
+def recall_of_seen(hits: Hits, k: int) -> MetricTerms:
+    """R-seen@k: the share of a query's true labels with a training query that are among its k predictions."""
+    return _recall(hits, _train_counts(hits) > 0, k)
+
+
+@cached
+def recall_of_unseen(hits: Hits, k: int) -> MetricTerms:
+    """R-unseen@k: the same of true labels without a training query."""
+    return _recall(hits, _train_counts(hits) == 0, k)
+
+
+def _train_counts(hits: Hits) -> np.ndarray:
+    if hits.train_counts is None:
+        raise XMCBenchError("R-seen and R-unseen need the training queries of a dataset")
+    return hits.train_counts
+
+
+def _recall(hits: Hits, group_L: np.ndarray, k: int) -> MetricTerms:
+    """The mean over the queries that have a label of the group."""
+    top = (hits.ranks < k) & group_L[hits.labels]
+    found_N = np.bincount(hits.queries[top], minlength=hits.num_queries)
+    rows = np.repeat(np.arange(hits.num_queries), hits.num_true)
+    true_N = np.bincount(rows[group_L[hits.truth.indices]], minlength=hits.num_queries)
+    return MetricTerms(found_N / np.maximum(true_N, 1), (true_N > 0).astype(np.float64))

@@ -10,10 +10,14 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary
+from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import intervals, resample
+from xmcbench.evaluation.entry_check import check_predictions
 from xmcbench.evaluation.evaluator import Evaluator, dataset_hits, metric_terms, score
 from xmcbench.evaluation.metrics import Hits
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
 
 
 @dataclass(frozen=True)
@@ -50,3 +54,24 @@ def truth_hash(dataset: Dataset) -> str:
         for part in (pairs.shape, pairs.indptr, pairs.indices):
             digest.update(np.asarray(part, dtype="<i8").tobytes())
     return digest.hexdigest()
+
+
+def stored_predictions(store: Store, record: Record, dataset: Dataset) -> Predictions:
+    """The predictions of a trial, valid for `dataset`.
+
+    Raises `XMCBenchError` if the trial ran on other data, or if the predictions are damaged or were scored against
+    other test targets.
+    """
+    name, content_hash = dataset.card.name, dataset.card.content_hash
+    if content_hash != record.trial.dataset_hash:
+        raise XMCBenchError(
+            f"dataset {name!r} has the content hash {content_hash[:12]}, the trial ran on "
+            f"{record.trial.dataset_hash[:12]}"
+        )
+    predictions, stored_hash = store.predictions(record, dataset.test.targets.shape[0])
+    if stored_hash != (expected := truth_hash(dataset)):
+        raise XMCBenchError(
+            f"its predictions answer to the truth {stored_hash[:12]}, dataset {name!r} has {expected[:12]}"
+        )
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    return predictions

@@ -25,7 +25,7 @@ HOMES = {
     for kind, module in {
         "method": "xmcbench.trial.method",
         "sampler": "xmcbench.engine.sampling.builtin",
-        "evaluator": "xmcbench.evaluation.builtin",
+        "evaluator": "xmcbench.evaluation.evaluator",
         "dataset": "xmcbench.data.builtin",
         "teacher": "xmcbench.teachers.builtin",
         "tracker": "xmcbench.tracking.builtin",

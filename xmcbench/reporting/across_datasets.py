@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.across_datasets import Mean, across_datasets
+from xmcbench.evaluation.comparison import Mean, across_datasets
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import TextTable

@@ -14,7 +14,7 @@ import numpy as np
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
-from xmcbench.evaluation.stored import stored_predictions
+from xmcbench.evaluation.scoring import stored_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.text_table import TextTable

@@ -21,7 +21,7 @@ from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import RESAMPLES
 from xmcbench.evaluation.evaluator import dataset_hits
-from xmcbench.evaluation.stored import stored_predictions
+from xmcbench.evaluation.scoring import stored_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.archive import Archive
 from xmcbench.trial.predictions import Predictions

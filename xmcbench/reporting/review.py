@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from xmcbench.evaluation.stored import compare_stored
+from xmcbench.evaluation.comparison import compare_stored
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
 from xmcbench.reporting.verification import Retraining, Verification

@@ -20,8 +20,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import difference
-from xmcbench.evaluation.stored import stored_samples
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.validation import Problems, validate
 from xmcbench.files.yaml_lines import read
