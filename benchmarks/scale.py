@@ -58,8 +58,7 @@ def open_copy(name: str, cache: Path) -> Stage:
 
 def show(name: str, cache: Path) -> Stage:
     """What `datasets show` does."""
-    from xmcbench.data.prepared import default_data_dir, find_source, prepared_directory
-    from xmcbench.data.prepared_copy import read_statistics
+    from xmcbench.data.prepared import default_data_dir, find_source, prepared_directory, read_statistics
 
     place = prepared_directory(find_source(name), default_data_dir(), cache)
     return lambda: (read(name, cache), read_statistics(place))

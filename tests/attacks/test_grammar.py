@@ -11,8 +11,7 @@ from fakes.bench import Bench
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmcbench.data.folder import own_source
-from xmcbench.data.source import Draft
+from xmcbench.data.source import Draft, own_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.published import read_published
 from xmcbench.suite.suite import SuiteFile, load_suite

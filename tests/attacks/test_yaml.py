@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fakes.bench import Bench
 
-from xmcbench.data.folder import own_source
+from xmcbench.data.source import own_source
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import yaml_lines
 from xmcbench.files.yaml_lines import parse_value, read

@@ -17,8 +17,7 @@ import pytest
 from xmcbench.cli import main
 from xmcbench.data import exporting, load
 from xmcbench.data.download import download
-from xmcbench.data.folder import FolderSource
-from xmcbench.data.source import Draft
+from xmcbench.data.source import Draft, FolderSource
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import network
 

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
-from xmcbench.data.archive import unpack
+from xmcbench.data.download import unpack
 from xmcbench.data.importing.corpora import read_label_texts
 from xmcbench.data.importing.rows import Columns, read_rows
 from xmcbench.errors import XMCBenchError

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from xmcbench.data import Dataset, PackedTexts, content_hash, find_source, load
-from xmcbench.data.folder import FolderSource, own_source
-from xmcbench.data.prepared_copy import read_copy
+from xmcbench.data.prepared import read_copy
+from xmcbench.data.source import FolderSource, own_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.manifest import write_manifest
 

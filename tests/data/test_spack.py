@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.data.folder import own_source
 from xmcbench.data.importing.spack import PACKAGES, import_spack, is_test, read_package
+from xmcbench.data.source import own_source
 from xmcbench.errors import XMCBenchError
 
 BODY = '''

@@ -13,7 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.catalog import folder_sources
-from xmcbench.data.folder import FolderSource
+from xmcbench.data.source import FolderSource
 from xmcbench.plugins.registry import registry
 from xmcbench.suite.expansion import Variant
 from xmcbench.suite.suite import load_suite

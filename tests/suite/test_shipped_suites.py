@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from xmcbench.data.debian import DebianPackages
-from xmcbench.data.folder import FolderSource
+from xmcbench.data.source import FolderSource
 from xmcbench.errors import UnknownNameError
 from xmcbench.suite.suite import load_suite
 

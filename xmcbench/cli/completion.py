@@ -16,8 +16,8 @@ def suite_names() -> list[str]:
 
 def dataset_names(ctx: typer.Context) -> list[str]:
     """The catalogue's datasets and those in the folder of datasets; no families, whose names contain a size."""
-    from xmcbench.data.folder import own_names
     from xmcbench.data.prepared import default_data_dir
+    from xmcbench.data.source import own_names
 
     known = {name for name in _registered("dataset") if "<" not in name}
     return sorted(known | {*own_names(Path(ctx.params.get("data") or default_data_dir()))})

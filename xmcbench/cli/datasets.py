@@ -43,9 +43,8 @@ def main(context: typer.Context, data: DataDir = None) -> None:
 @app.command("list")
 def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     """List every dataset: whether its files are on disk, sizes, A and B, licence and source."""
-    from xmcbench.data.folder import own_names, own_source
     from xmcbench.data.prepared import default_data_dir
-    from xmcbench.data.source import Family
+    from xmcbench.data.source import Family, own_names, own_source
     from xmcbench.plugins.registry import registry
 
     data_dir = data or context.obj or default_data_dir()
@@ -116,8 +115,14 @@ def show(
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
-    from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
-    from xmcbench.data.prepared_copy import read_statistics
+    from xmcbench.data.prepared import (
+        default_cache_dir,
+        default_data_dir,
+        find_source,
+        load,
+        prepared_directory,
+        read_statistics,
+    )
 
     data_dir = data or context.obj or default_data_dir()
     dataset, source = load(name, data_dir), find_source(name, data_dir)

@@ -60,10 +60,8 @@ def import_dataset(
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
     from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
-    from xmcbench.data.importing.folders import check_name
-    from xmcbench.data.importing.rows import Columns
-    from xmcbench.data.importing.separators import SEPARATOR, check_separator, suspicion
-    from xmcbench.data.importing.write import split_by_hash, write_dataset
+    from xmcbench.data.importing.rows import SEPARATOR, Columns, check_separator, suspicion
+    from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
     from xmcbench.data.prepared import default_data_dir
 
     name = path.name.partition(".")[0] if name is None else name
@@ -93,9 +91,9 @@ def import_dataset(
 
 
 def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> Imported:
-    from xmcbench.data.importing.folders import new_folder
     from xmcbench.data.importing.llms4subjects import import_llms4subjects
     from xmcbench.data.importing.spack import import_spack
+    from xmcbench.data.importing.write import new_folder
 
     read = import_spack if format == Format.SPACK else import_llms4subjects
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
@@ -133,7 +131,7 @@ def remove_dataset(
     """Delete the folder of a dataset, and its prepared copies."""
     import shutil
 
-    from xmcbench.data.importing.folders import check_name, check_removable, remove
+    from xmcbench.data.importing.write import check_name, check_removable, remove
     from xmcbench.data.prepared import default_data_dir, prepared_copies
 
     check_name(name)
@@ -159,8 +157,7 @@ def fetch(
 
     A download that was interrupted goes on where it stopped.
     """
-    from xmcbench.data.archive import unpack
-    from xmcbench.data.download import check_digest
+    from xmcbench.data.download import check_digest, unpack
     from xmcbench.data.prepared import default_data_dir, find_source
     from xmcbench.errors import XMCBenchError
 

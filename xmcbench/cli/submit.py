@@ -234,8 +234,7 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
 
 def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its metrics were recomputed."""
-    from xmcbench.data.prepared import default_cache_dir, find_source, prepared_directory
-    from xmcbench.data.prepared_copy import read_statistics
+    from xmcbench.data.prepared import default_cache_dir, find_source, prepared_directory, read_statistics
     from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.reporting import acceptance, submission
 

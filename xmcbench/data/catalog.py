@@ -13,8 +13,13 @@ LF-Wikipedia-500K. Long texts fill their maximum length.
 
 from __future__ import annotations
 
-from xmcbench.data.folder import FolderSource
-from xmcbench.data.source import Draft
+from collections.abc import Callable
+from typing import Any
+
+from xmcbench.data import product_catalog, synthetic
+from xmcbench.data.debian import DebianPackages
+from xmcbench.data.source import Draft, Family, FolderSource, Source
+from xmcbench.plugins.hookspecs import hookimpl
 
 REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
 XR_TRANSFORMER = "https://github.com/amzn/pecos/tree/mainline/examples/xr-transformer-neurips21"
@@ -176,3 +181,18 @@ SMALL = (
 def folder_sources() -> list[FolderSource]:
     """A source for every card above."""
     return [FolderSource(draft, DOWNLOADS.get(draft.name, "")) for draft in (*PUBLISHED, *SMALL)]
+
+
+@hookimpl
+def register_datasets(register: Callable[[Any], None]) -> None:
+    """Register the catalogued folders, the synthetic sets and the Debian packages."""
+    for source in (*folder_sources(), DebianPackages(), synthetic.TStar()):
+        register(source)
+    for family in (product_catalog.FAMILY, synthetic.RANDOM_PAIRS):
+        register(family)
+
+
+def check_plugin(thing: Any) -> None:
+    """Raise TypeError if `thing` cannot be registered as a dataset."""
+    if not isinstance(thing, Source | Family):
+        raise TypeError(f"{thing!r} is not a Source or a Family of xmcbench.data")

@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xmcbench.data.dataset import Facts
-from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load_card, prepared_directory
-from xmcbench.data.prepared_copy import read_statistics
+from xmcbench.data.prepared import (
+    default_cache_dir,
+    default_data_dir,
+    find_source,
+    load_card,
+    prepared_directory,
+    read_statistics,
+)
 from xmcbench.data.source import Draft
 
 WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary

@@ -26,7 +26,7 @@ HOMES = {
         "method": "xmcbench.trial.method",
         "sampler": "xmcbench.engine.sampling.builtin",
         "evaluator": "xmcbench.evaluation.evaluator",
-        "dataset": "xmcbench.data.builtin",
+        "dataset": "xmcbench.data.catalog",
         "teacher": "xmcbench.teachers.builtin",
         "tracker": "xmcbench.tracking.builtin",
     }.items()

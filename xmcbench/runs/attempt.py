@@ -25,8 +25,7 @@ import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.extent import MUCH_CUT
-from xmcbench.data.prepared import find_source, prepared_directory, source_folders
-from xmcbench.data.prepared_copy import read_statistics
+from xmcbench.data.prepared import find_source, prepared_directory, read_statistics, source_folders
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import (
     check_predictions,

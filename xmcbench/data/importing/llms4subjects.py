@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from xmcbench.data.folder import CARD_FILE
-from xmcbench.data.importing.json_folder import write_json_layout
-from xmcbench.data.importing.write import Imported
+from xmcbench.data.importing.write import Imported, write_json_layout
+from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.json_objects import with_names_once
 

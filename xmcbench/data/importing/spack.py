@@ -19,9 +19,8 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
-from xmcbench.data.folder import CARD_FILE
-from xmcbench.data.importing.json_folder import write_json_layout
-from xmcbench.data.importing.write import Imported
+from xmcbench.data.importing.write import Imported, write_json_layout
+from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
 
 PACKAGES = Path("repos/spack_repo/builtin/packages")
