@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 import xmcbench.data
-from xmcbench.cli.rescore import rescore
+from xmcbench.cli.score import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import rank, truth_hash

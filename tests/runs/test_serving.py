@@ -16,7 +16,7 @@ import pytest
 from fakes.bench import Bench
 
 from xmcbench.cli import main
-from xmcbench.cli.serve import ranking
+from xmcbench.cli.predict import ranking
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.runs.serving import server, write_project

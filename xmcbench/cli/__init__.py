@@ -1,4 +1,7 @@
-"""The command `xmcbench`: one module per subcommand. Heavy packages are imported inside the commands that need them."""
+"""The command `xmcbench`: a module for commands that belong together.
+
+Heavy packages are imported inside the commands that need them.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +13,7 @@ from typing import Annotated
 
 import typer
 
-from xmcbench.cli import (
-    analyse,
-    check,
-    compare,
-    datasets,
-    environment,
-    fuse,
-    hub,
-    leaderboard,
-    methods,
-    new,
-    plan,
-    predict,
-    rescore,
-    run,
-    score,
-    serve,
-    show,
-    submit,
-    tables,
-    teachers,
-    tune,
-)
+from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit, tune
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience
 
@@ -48,28 +29,28 @@ app = typer.Typer(
 COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
-    "tables": tables.tables,
+    "tables": leaderboard.tables,
     "tune": tune.tune,
     "plan": plan.plan,
     "compare": compare.compare,
-    "show": show.show,
+    "show": leaderboard.show,
     "submit": submit.submit,
     "score": score.score,
-    "fuse": fuse.fuse,
-    "rescore": rescore.rescore,
+    "fuse": score.fuse,
+    "rescore": score.rescore,
     "predict": predict.predict,
-    "serve": serve.serve,
-    "analyse": analyse.analyse,
+    "serve": predict.serve,
+    "analyse": compare.analyse,
     "new": new.new,
-    "check": check.check,
+    "check": new.check,
     "methods": methods.methods,
 }
 for name, command in COMMANDS.items():
     app.command(name)(command if name in SPEAKING else patience(name)(command))
-app.add_typer(environment.app, name="environment")
+app.add_typer(methods.environments, name="environment")
 app.add_typer(datasets.app, name="datasets")
-app.add_typer(teachers.app, name="teachers")
-app.add_typer(hub.app, name="hub")
+app.add_typer(methods.teachers, name="teachers")
+app.add_typer(predict.hub, name="hub")
 
 
 def _version(wanted: bool) -> None:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.completion import dataset_names
-from xmcbench.cli.options import DatasetName
+from xmcbench.cli.options import DatasetName, dataset_names
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:

@@ -1,8 +1,20 @@
-"""`xmcbench methods`: installed methods and broken plugins."""
+"""`xmcbench methods`, `environment` and `teachers`: what is installed, environments of methods, teachers' answers.
+
+Methods whose packages conflict with those of xmcbench run in a Python environment of their own.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from xmcbench.cli.options import StoreDir, method_names
 from xmcbench.runs.terminal import echo, listing
+
+if TYPE_CHECKING:
+    from xmcbench.trial.environment import Environment
 
 HEADERS = ("method", "summary", "distribution", "version", "needs")
 BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
@@ -31,3 +43,96 @@ def methods() -> None:
         echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
         broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]
         echo(listing(broken, BROKEN_HEADERS))
+
+
+environments = typer.Typer(no_args_is_help=True, help="Make the Python environments that some methods need.")
+
+MethodName = Annotated[
+    str,
+    typer.Argument(metavar="METHOD", help="A method that runs in its own environment.", autocompletion=method_names),
+]
+
+
+@environments.command("make")
+def make(method: MethodName) -> None:
+    """Install the packages of a method in a separate environment, in the cache."""
+    environment = _environment(method)
+    echo(f"{method}: installing {' '.join((*environment.no_dependencies, *environment.requirements))}", err=True)
+    echo(f"{method}: {environment.make()}")
+
+
+@environments.command("use")
+def use(
+    method: MethodName,
+    python: Annotated[Path, typer.Argument(help="The interpreter of an environment that has the packages.")],
+) -> None:
+    """Use an existing environment."""
+    _environment(method).use(python)
+    echo(f"{method}: {python.absolute()}")
+
+
+def _environment(name: str) -> Environment:
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.plugins.registry import registry
+
+    environment: Environment | None = getattr(registry().method(name).thing, "environment", None)
+    if environment is None:
+        raise XMCBenchError(f"method {name!r} runs in the environment of xmcbench, expected one with its own")
+    return environment
+
+
+teachers = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
+
+TEACHER_HEADERS = ("teacher", "summary", "distribution", "version", "simulated")
+
+
+@teachers.callback()
+def _teachers(context: typer.Context) -> None:
+    """List teachers, or export their answers."""
+    if context.invoked_subcommand is None:
+        list_teachers()
+
+
+@teachers.command("list")
+def list_teachers() -> None:
+    """List installed teachers."""
+    from xmcbench.plugins.registry import registry
+
+    rows = [
+        (
+            plugin.name,
+            plugin.thing.summary,
+            plugin.origin.distribution,
+            plugin.origin.version,
+            "yes" if plugin.thing.simulated else "no",
+        )
+        for plugin in registry().all("teacher")
+    ]
+    echo(listing(rows, TEACHER_HEADERS))
+
+
+@teachers.command()
+def export(
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file (default: standard output).")
+    ] = None,
+    form: Annotated[str, typer.Option("--format", help="csv, json or parquet.")] = "csv",
+    teacher: Annotated[str, typer.Option(metavar="GLOB", help="Only teachers whose title matches.")] = "*",
+    store: StoreDir = Path("results"),
+) -> None:
+    """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""
+    from xmcbench.teachers.database import FILE, JudgementStore
+    from xmcbench.teachers.export import writer
+
+    write = writer(form, to_file=output is not None)
+    if not (store / FILE).is_file():
+        from xmcbench.errors import XMCBenchError
+
+        raise XMCBenchError(f"{store / FILE}: no judgements; trials of a method that asks a teacher store them")
+    judgements = JudgementStore(store)
+    try:
+        written = write(judgements.rows(teacher), output)
+    finally:
+        judgements.close()
+    if output is not None:
+        echo(f"{output}: {written:,} judgements")

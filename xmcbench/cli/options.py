@@ -1,4 +1,7 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the names that a shell offers for them when Tab is pressed.
+
+Where no name begins with the typed text, the shell offers files.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,53 @@ from typing import Annotated, Literal
 
 import typer
 
-from xmcbench.cli.completion import dataset_names, suite_names, trial_names
+
+def suite_names() -> list[str]:
+    """The bundled suites."""
+    from xmcbench.suite.suite import bundled_names
+
+    return bundled_names()
+
+
+def dataset_names(ctx: typer.Context) -> list[str]:
+    """The catalogue's datasets and those in the folder of datasets; no families, whose names contain a size."""
+    from xmcbench.data.prepared import default_data_dir
+    from xmcbench.data.source import own_names
+
+    known = {name for name in _registered("dataset") if "<" not in name}
+    return sorted(known | {*own_names(Path(ctx.params.get("data") or default_data_dir()))})
+
+
+def method_names() -> list[str]:
+    """The installed methods."""
+    return _registered("method")
+
+
+def tracker_names() -> list[str]:
+    """The installed trackers."""
+    return _registered("tracker")
+
+
+def plugin_names() -> list[str]:
+    """Everything that plugins register, of all kinds."""
+    from xmcbench.plugins.kinds import HOOKS
+
+    return sorted({name for kind in HOOKS for name in _registered(kind)})
+
+
+def trial_names(ctx: typer.Context) -> list[str]:
+    """The trials of the store, as dataset/label."""
+    from xmcbench.trial.store import Store
+
+    records = Store(Path(ctx.params.get("store") or "results")).records()
+    return sorted({f"{record.trial.dataset}/{record.trial.label}" for record in records})
+
+
+def _registered(kind: str) -> list[str]:
+    from xmcbench.plugins.registry import registry
+
+    return [registered.name for registered in registry().all(kind)]
+
 
 RUN = typer.Argument(
     metavar="RUN", help="A trial: its key or the start of it, or dataset/label.", autocompletion=trial_names

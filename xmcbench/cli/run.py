@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.completion import tracker_names
-from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath
+from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, StoreDir, SuitePath, tracker_names
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ def run(
     interrupted.
     """
     from xmcbench.api import board_of
-    from xmcbench.cli.tables import of_suite
+    from xmcbench.cli.leaderboard import of_suite
     from xmcbench.plugins.registry import registry
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings

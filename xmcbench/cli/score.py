@@ -1,16 +1,20 @@
-"""`xmcbench score`: metrics of predictions that another program made."""
+"""`xmcbench score`, `fuse` and `rescore`: metrics of predictions that are there already. Nothing is trained."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from xmcbench.cli.completion import dataset_names
-from xmcbench.cli.options import DataDir
+from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, trial_names
 from xmcbench.runs.terminal import echo
+
+if TYPE_CHECKING:
+    from xmcbench.data import Dataset
+    from xmcbench.trial.record import Record
+    from xmcbench.trial.store import Store
 
 
 def score(
@@ -70,3 +74,159 @@ def _repeated(names: list[str]) -> list[str]:
             f"--check: nothing computes {', '.join(names)} a second time; docs/metrics.md says how to install pyxclib"
         )
     return repeated
+
+
+def fuse(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Two or more trials: keys or starts of them, or dataset/label.",
+            autocompletion=trial_names,
+        ),
+    ],
+    rule: Annotated[
+        Literal["reciprocal-ranks", "weighted", "tree"],
+        typer.Option(help="weighted and tree are fitted on the training queries that the trials held out."),
+    ] = "reciprocal-ranks",
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="NAME", help="Name of the result (default: the runs and the rule).")
+    ] = None,
+    metric: Annotated[str, typer.Option(metavar="NAME", help="What the weights are chosen by.")] = "nDCG@5",
+    metrics: Annotated[str | None, typer.Option(help="Metrics, as in P@1,nDCG@5.")] = None,
+    seed: Seed = None,
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
+) -> None:
+    """Fuse the predictions of finished trials on one dataset, score the ranking and store it. Trains nothing else."""
+    from xmcbench.cli.find import find_trial
+    from xmcbench.data import load
+    from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
+    from xmcbench.evaluation.scoring import score_predictions
+    from xmcbench.evaluation.unbudgeted import write_unbudgeted
+    from xmcbench.reporting import scores_table
+    from xmcbench.runs.fusing import fuse_trials
+    from xmcbench.trial.store import Store
+
+    names = [each.strip() for each in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
+    evaluators = find_evaluators(names, "--metrics")
+    find_evaluators([metric], "--metric")
+    place = Store(store)
+    records = [find_trial(place, run, seed) for run in runs]
+    dataset = load(records[0].trial.dataset, data_dir=data)
+    fused = fuse_trials(place, records, dataset, rule, metric)
+    scores = score_predictions(fused.predictions, dataset, names, evaluators)
+    label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
+    record = write_unbudgeted(place, dataset, label, fused.origin, fused.predictions, scores, sys.argv)
+    echo(f"{label} on {dataset.card.name}, {len(fused.predictions):,} test queries, per cent")
+    echo(scores_table(scores))
+    if rule != "reciprocal-ranks":
+        echo(f"fitted on: {fused.origin.selection_split}")
+    if weights := fused.origin.settings.get("weights"):
+        parts = zip(weights, records, strict=True)
+        echo("weights: " + ", ".join(f"{weight:.2f} {part.trial.label}" for weight, part in parts))
+    echo(f"stored as {record.key} in {place.directory(record.key)}: fused, budget unknown")
+
+
+def rescore(
+    trials: Annotated[
+        list[str] | None, typer.Argument(metavar="KEY_OR_GLOB", help="Trial keys or method labels (default: all).")
+    ] = None,
+    metrics: Annotated[str | None, typer.Option(help="Metrics to add, as in P@1,nDCG@5.")] = None,
+    store: StoreDir = Path("results"),
+    data: DataDir = Path("data"),
+) -> None:
+    """Recompute metrics from stored predictions. Trains nothing."""
+    from functools import cache
+
+    from xmcbench.data import load
+    from xmcbench.errors import XMCBenchError
+    from xmcbench.evaluation import find_evaluators
+    from xmcbench.trial.store import Store
+
+    place = Store(store)
+    chosen = _chosen(place, trials or ["*"])
+    added = [name.strip() for name in metrics.split(",")] if metrics else []
+    find_evaluators(added, "--metrics")  # a misspelt metric is an error before any record changes
+    dataset = cache(lambda name: load(name, data_dir=data))
+    refused = []
+    for record in chosen:
+        try:
+            rescored = _rescored(place, record, dataset(record.trial.dataset), added)
+        except XMCBenchError as problem:
+            refused.append(f"{record.key} {record.trial.label}: {problem}")
+            continue
+        if rescored != record:
+            place.write_record(rescored)
+        echo(f"{record.key} {record.trial.label} on {record.trial.dataset}: {_changes(record, rescored)}")
+    if refused:
+        others = f" (and {len(refused) - 1} more of {len(chosen)} records)" if len(refused) > 1 else ""
+        raise XMCBenchError(f"not rescored: {refused[0]}{others}")
+
+
+def _chosen(store: Store, patterns: list[str]) -> list[Record]:
+    """The scored records whose key or label matches a pattern. Raises XMCBenchError if a pattern matches none."""
+    from fnmatch import fnmatchcase
+
+    from xmcbench.errors import XMCBenchError, suggest
+    from xmcbench.trial.record import SCORED
+
+    scored = [record for record in store.records() if record.status in SCORED or _unscored(store, record)]
+    if not scored:
+        raise XMCBenchError(f"{store.root}: no records with predictions; `xmcbench run SUITE` creates them")
+    matched: dict[str, Record] = {}
+    for pattern in patterns:
+        # Labels of a sweep contain brackets, which a glob would read as a set of characters.
+        matches = [r for r in scored if pattern in (r.key, r.trial.label)] or [
+            r for r in scored if fnmatchcase(r.key, pattern) or fnmatchcase(r.trial.label, pattern)
+        ]
+        if not matches:
+            near = suggest(pattern, (record.trial.label for record in scored))
+            raise XMCBenchError(f"{store.root}: no scored record has a key or label that matches {pattern!r}{near}")
+        matched |= {record.key: record for record in matches}
+    return list(matched.values())
+
+
+def _unscored(store: Store, record: Record) -> bool:
+    """Whether a trial has predictions and failed only when they were scored."""
+    failed = record.failure is not None and record.failure.stage == "score"
+    return failed and store.has_predictions(record.key)
+
+
+def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
+    """The record with its metrics recomputed, and those in `added`."""
+    from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
+    from xmcbench.evaluation.scoring import score_predictions, stored_predictions
+    from xmcbench.trial.budget import allowed
+    from xmcbench.trial.record import METRIC_VERSION, Status
+    from xmcbench.trial.store import PREDICTIONS, RESAMPLED
+
+    predictions = stored_predictions(store, record, dataset)
+    names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
+    scores = score_predictions(predictions, dataset, names, find_evaluators(names))
+    predicted = store.digest(record, PREDICTIONS)  # before the resamples, which a manifest may hold the digest of
+    resampled = store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
+    rescored: dict[str, Any] = {
+        "digests": {**record.digests, PREDICTIONS: predicted, RESAMPLED: resampled},
+        "metrics": scores.metrics,
+        "intervals": scores.intervals,
+        "metric_version": METRIC_VERSION,
+    }
+    if _unscored(store, record):
+        limits = record.trial.budget.spending().items()
+        over = any(record.spent.get(name, 0) > allowed(name, limit, record.spent) for name, limit in limits)
+        rescored |= {"failure": None, "status": Status.OVER_BUDGET if over else Status.OK}
+    return record.model_copy(update=rescored)
+
+
+def _changes(before: Record, after: Record) -> str:
+    """The metrics that changed, as text."""
+    changes = [
+        f"{name} {100 * before.metrics[name]:.4f} -> {100 * figure:.4f}"
+        for name, figure in after.metrics.items()
+        if name in before.metrics and before.metrics[name] != figure
+    ]
+    changes += [f"{name} {100 * after.metrics[name]:.4f} (new)" for name in after.metrics if name not in before.metrics]
+    if before.metric_version != after.metric_version:
+        changes.append(f"metric version {before.metric_version} -> {after.metric_version}")
+    return ", ".join(changes) or f"{len(after.metrics)} metrics unchanged"

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.completion import trial_names
-from xmcbench.cli.options import DataDir, StoreDir
+from xmcbench.cli.options import DataDir, StoreDir, trial_names
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:

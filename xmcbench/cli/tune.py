@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from xmcbench.cli.completion import dataset_names
-from xmcbench.cli.options import DataDir, EncoderName, StoreDir
+from xmcbench.cli.options import DataDir, EncoderName, StoreDir, dataset_names
 from xmcbench.runs.terminal import echo, patience
 
 if TYPE_CHECKING:
