@@ -9,8 +9,7 @@ import pytest
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting import leaderboard
 from xmcbench.reporting.describe import describe
-from xmcbench.reporting.notes import BELOW_POPULAR, IDLE, of_name
-from xmcbench.reporting.remarks import idle_parts, what_is_wrong
+from xmcbench.reporting.notes import BELOW_POPULAR, IDLE, idle_parts, of_name, what_is_wrong
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Selection
 

@@ -20,8 +20,8 @@ from scipy.sparse import csr_matrix, save_npz
 from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.reporting.acceptance import outdated, problems
+from xmcbench.reporting.review import verify
 from xmcbench.reporting.submission import LARGEST
-from xmcbench.reporting.verification import verify
 from xmcbench.trial.packed import add_packed, compact_path, packed_path
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status

@@ -208,8 +208,7 @@ def analyse(
     from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting.across_datasets import across_datasets_table
-    from xmcbench.reporting.analyses import analyse_together, analysis_tables, write_analyses
+    from xmcbench.reporting.analyses import across_datasets_table, analyse_together, analysis_tables, write_analyses
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 

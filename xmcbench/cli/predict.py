@@ -219,7 +219,7 @@ def push(
     """
     from xmcbench.cli.find import find_trial
     from xmcbench.files.hub import upload
-    from xmcbench.reporting.model_card import model_card
+    from xmcbench.reporting.describe import model_card
     from xmcbench.reporting.submission import without_paths
     from xmcbench.runs.saved_model import checked_model
     from xmcbench.trial.record_file import encode

@@ -109,14 +109,14 @@ class _Checker:
 def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     """Write how close the runs of the store are to an accepted result: verified if they are equivalent."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.reporting import verification
+    from xmcbench.reporting import review
     from xmcbench.trial.store import Store
 
     accepted = Store(to)
     record = find_trial(accepted, run)
-    outcome = verification.verify(accepted, record, Store(place))
-    verification.write_verification(outcome, verified)
-    verdict = "verified" if outcome.verified else f"not verified within {verification.MARGIN:g} point"
+    outcome = review.verify(accepted, record, Store(place))
+    review.write_verification(outcome, verified)
+    verdict = "verified" if outcome.verified else f"not verified within {review.MARGIN:g} point"
     echo(f"{verified}: {', '.join(outcome.records)} {verdict}: {outcome}")
     return []
 
@@ -127,7 +127,7 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
 
     from xmcbench.cli.find import find_trial
     from xmcbench.errors import XMCBenchError
-    from xmcbench.reporting import verification
+    from xmcbench.reporting import review
     from xmcbench.reporting.describe import reproducing_suite
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
@@ -144,8 +144,8 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
             raise XMCBenchError(f"{record.key}: its settings have the key {planned.trial.key} in this code")
         with display() as shown:
             (again,) = runner.run(plan, shown)
-    outcome = verification.compare_retrained(accepted, record, again)
-    verification.write_verification(outcome, verified)
+    outcome = review.compare_retrained(accepted, record, again)
+    review.write_verification(outcome, verified)
     echo(f"{verified}: {record.key} {outcome}")
     return [] if outcome.agrees else [f"{record.key}: {outcome}: not the result of its settings"]
 
@@ -189,12 +189,12 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     """
     from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
-    from xmcbench.reporting import acceptance, review, submission, verification
+    from xmcbench.reporting import acceptance, review, submission
     from xmcbench.trial.store import Store, StoreError
 
     if not folder.is_dir():
         raise XMCBenchError(f"{folder}: no such folder, expected the accepted results (--to DIR)")
-    store, verifications = Store(folder), verification.read_verifications(verified)
+    store, verifications = Store(folder), review.read_verifications(verified)
     before = {record.key: record for record in Store(base).records()} if base else {}
     unread, records, trials = [*store.packed.problems, *submission.stray_files(store)], [], store.trials()
     unread += [] if unread else submission.wrong_compact(store)

@@ -1,10 +1,9 @@
 """Leaderboards, tables, figures and pages from records and from the results that papers print."""
 
-from xmcbench.reporting.bibliography import bibliography, bibtex_entry
 from xmcbench.reporting.budgets import smaller_budget_tables
 from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table, rank_tables, time_to_quality_table
 from xmcbench.reporting.claims import read_claims
-from xmcbench.reporting.leaderboard_text import FORMATS, render, summary
+from xmcbench.reporting.leaderboard_text import FORMATS, bibliography, bibtex_entry, render, summary
 from xmcbench.reporting.measured_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows, read_published
 from xmcbench.reporting.ranked_groups import leaderboard

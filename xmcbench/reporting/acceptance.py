@@ -21,8 +21,7 @@ from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.accepted_costs import MOST_PROCESSES, ROUNDING, curve_problems, elapsed, ledger_problems
-from xmcbench.reporting.labels import label_problems
-from xmcbench.reporting.legible import illegible
+from xmcbench.reporting.legible import illegible, label_problems
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.record_fields import walk

@@ -1,4 +1,4 @@
-"""Analyses of predictions as tables, and as files: a CSV of metrics, a CSV of curves, and a JSON file of everything."""
+"""Analyses of predictions, of one dataset or of methods over several, as tables, and as files: a CSV of metrics, a CSV of curves, and a JSON file of everything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,12 @@ import numpy as np
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
+from xmcbench.evaluation.comparison import Mean, across_datasets
 from xmcbench.evaluation.scoring import stored_predictions
+from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import csv_text
+from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
@@ -231,3 +236,85 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float | np.floating):
         return _known(float(value))
     return value.item() if isinstance(value, np.generic) else value
+
+
+# (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
+Resampled = Callable[[Record, Sequence[str]], Mapping[str, np.ndarray]]
+Place = tuple[str, str]  # label and dataset
+
+
+def across_datasets_table(records: Sequence[Record], metric: str, resampled: Resampled) -> TextTable:
+    """Rank, wins and improvability of each label over the datasets of `records`; seeds are averaged.
+
+    Raises XMCBenchError unless each label has trials of one configuration on every dataset, with the metric.
+    """
+    trials = _trials(records, metric)
+    values = {place: fmean(record.metrics[metric] for record in own) for place, own in trials.items()}
+    datasets = list(dict.fromkeys(dataset for _, dataset in values))
+    labels = list(dict.fromkeys(label for label, _ in values))
+    for label in labels:
+        for dataset in datasets:
+            if (label, dataset) not in values:
+                raise XMCBenchError(f"{label} has no trial on {dataset}: expected each method on every dataset")
+    metric_DM = np.array([[values[label, dataset] for label in labels] for dataset in datasets])
+    ranked = sorted(zip(labels, across_datasets(metric_DM), strict=True), key=lambda pair: pair[1].mean_rank.value)
+    decided = _decided(trials, metric, resampled)
+    rows = tuple(
+        (
+            label,
+            _mean_text(standing.mean_rank, 1),
+            _mean_text(standing.win_rate, 100),
+            f"{sum(label == better for better, _ in decided)}, {sum(label == worse for _, worse in decided)}",
+            _mean_text(standing.improvability, 100),
+        )
+        for label, standing in ranked
+    )
+    notes = (
+        f"{len(datasets)} datasets: {', '.join(datasets)}",
+        "95 % intervals over resamples of the datasets. Win rate: share of the other methods that it is above, in per "
+        "cent. Improvability: by how much of its error the best method's error is lower, in per cent.",
+        f"Above, below: comparisons (of {len(labels) - 1} other methods on {len(datasets)} datasets) in which it is "
+        "significantly better and worse, over test queries and seeds, Holm over all pairs.",
+    )
+    return TextTable(
+        f"methods over {len(datasets)} datasets: {metric}",
+        ("method", "mean rank", "win rate", "above, below", "improvability"),
+        rows,
+        notes,
+    )
+
+
+def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]:
+    """The records by label and dataset, one for each seed; all have the metric."""
+    seeds: dict[Place, dict[int, Record]] = defaultdict(dict)
+    for record in records:
+        trial = record.trial
+        if metric not in record.metrics:
+            raise XMCBenchError(f"{trial.dataset}/{trial.label} ({record.key}) has no {metric}")
+        alike = seeds[trial.label, trial.dataset]
+        if trial.seed in alike:
+            budgets = ", ".join(budget_text(r.trial.budget.limits()) for r in (alike[trial.seed], record))
+            raise XMCBenchError(
+                f"{trial.dataset}/{trial.label} is several configurations of seed {trial.seed} ({budgets}): "
+                "name the trials by their keys"
+            )
+        alike[trial.seed] = record
+    return {place: [alike[seed] for seed in sorted(alike)] for place, alike in seeds.items()}
+
+
+def _decided(trials: Mapping[Place, Sequence[Record]], metric: str, resampled: Resampled) -> list[tuple[str, str]]:
+    """The better and the worse label of each pair on one dataset that differs significantly."""
+    stored = {place: samples(own, [resampled(record, [metric]) for record in own]) for place, own in trials.items()}
+    known = [(*place, own[metric]) for place, own in stored.items() if metric in own]
+    pairs = [(first, second) for first, second in combinations(known, 2) if first[1] == second[1]]
+    found = [difference(first[2], second[2]) for first, second in pairs]
+    return [
+        (first[0], second[0]) if own.value > 0 else (second[0], first[0])
+        for (first, second), own, significant in zip(pairs, found, significant_together(found), strict=True)
+        if significant
+    ]
+
+
+def _mean_text(mean: Mean, scale: float) -> str:
+    low, high = mean.interval
+    return f"{scale * mean.value:.2f} ({scale * low:.2f} to {scale * high:.2f})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
 from xmcbench.reporting.numbers import printable
+from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
     REQUIRED,
@@ -21,6 +22,7 @@ from xmcbench.reporting.text_table import (
     Heading,
     Mark,
     TextTable,
+    escape_latex,
     render_notes,
     render_tables,
 )
@@ -275,3 +277,18 @@ def _jsonable(value: Any) -> Any:
     if isinstance(value, Claim):
         return {"id": value.id, "claim": value.claim, "regimes": [str(regime) for regime in value.regimes]}
     return [_jsonable(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def bibliography(board: Leaderboard, published: Iterable[PublishedRow]) -> str:
+    """An entry for each paper of the rows shown: that of its file, or one that holds its citation and address."""
+    shown = dict.fromkeys(paper for group in board.groups for row in group.rows for paper in row.papers)
+    rows = {row.paper: row for row in published}
+    return "\n".join(bibtex_entry(rows[paper]) for paper in shown)
+
+
+def bibtex_entry(row: PublishedRow) -> str:
+    """The BibTeX entry of the row's paper, ending with a line break."""
+    if row.bibtex:
+        return row.bibtex.strip() + "\n"
+    address = f",\n  url  = {{{row.url}}}" if row.url else ""
+    return f"@misc{{{row.paper},\n  note = {{{escape_latex(row.citation)}}}{address}\n}}\n"

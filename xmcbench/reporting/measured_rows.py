@@ -14,9 +14,9 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.costs import share_spent
+from xmcbench.reporting.notes import few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.numbers import Value, folded
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.remarks import few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten

@@ -1,22 +1,38 @@
 """The review of submissions: the state of each accepted trial, and what it gains over the others of its dataset.
 
-A trial is `verified` if fresh runs of the maintainers are equivalent to it, `retrained` if one with its seed agrees
-(`verification.py`), `recomputed` if its metrics follow from its predictions, and `imported` if another program made its
-predictions or they are not at hand.
+A trial is `verified` if fresh runs of the maintainers are equivalent to it, `retrained` if a training with its seed
+agrees, `recomputed` if its metrics follow from its predictions, and `imported` if another program made its predictions
+or they are not at hand.
+
+Fresh runs verify a result, which is all accepted trials that differ in their seed alone: two one-sided tests at 5 %
+each, over test queries and seeds, have to find every metric of the fresh runs within `MARGIN` of the accepted ones;
+otherwise the verification says within which margin they are. Of a training with the trial's own seed the metrics,
+steps, tokens and operations have to agree.
+
+The verifications are in a file of the maintainers, outside the submissions: no submission can claim to be verified.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Literal
 
-from xmcbench.evaluation.comparison import compare_stored
+import yaml
+from pydantic import BaseModel, ConfigDict, Field
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.comparison import compare_stored, stored_samples
+from xmcbench.evaluation.significance import difference
+from xmcbench.files.atomic import atomic_write
+from xmcbench.files.validation import Problems, validate
+from xmcbench.files.yaml_lines import read
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
-from xmcbench.reporting.verification import Retraining, Verification
 from xmcbench.trial.budget import UnknownBudget
-from xmcbench.trial.record import Record
+from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 
 REFERENCES = 3  # trials that a submission is compared with, the best ones
@@ -103,3 +119,167 @@ def _differences(store: Store, record: Record, other: Record, metrics: Sequence[
         text = f"{100 * compared.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
         cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")
     return cells
+
+
+FEWEST_SEEDS = 3
+MARGIN = 1.0  # points
+HEADER = "# Written by `xmcbench submit KEY --verify` and `--retrain`, which maintainers run (docs/leaderboard.md).\n"
+COSTS = ("steps", "encoder_tokens", "flops")
+SAME = 0.01  # share of a cost by which two trainings of one trial may differ
+
+
+class Verification(BaseModel):
+    """How close the fresh runs of the maintainers are to an accepted result."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    records: dict[str, str] = Field(
+        min_length=1, description="of the accepted trials: key and SHA-256 of the record file"
+    )
+    commits: list[str] = Field(description="of the code that ran it again")
+    seeds: list[int] = Field(min_length=FEWEST_SEEDS, description="fresh ones, that it was run with")
+    margins: dict[str, float] = Field(min_length=1, description="by metric: points within which both are shown to be")
+
+    @property
+    def verified(self) -> bool:
+        """Whether every metric is within the margin."""
+        return max(self.margins.values()) <= MARGIN
+
+    def __str__(self) -> str:
+        """The widest margin, with its metric."""
+        metric = max(self.margins, key=lambda name: self.margins[name])
+        return f"within {self.margins[metric]:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
+
+
+class Retraining(BaseModel):
+    """How an accepted trial differs from a training of the maintainers with its own seed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    records: dict[str, str] = Field(min_length=1, max_length=1, description="of the trial: key and SHA-256 of its file")
+    commits: list[str] = Field(description="of the code that trained it again")
+    points: dict[str, float] = Field(min_length=1, description="by metric: absolute difference")
+    costs: dict[str, float] = Field(description="by cost: of the accepted trial, as a share of the training's")
+
+    @property
+    def agrees(self) -> bool:
+        """Whether every metric is within the margin, and every cost the same."""
+        near = max(self.points.values()) <= MARGIN
+        return near and all(abs(share - 1) <= SAME for share in self.costs.values())
+
+    def __str__(self) -> str:
+        """The widest difference of a metric and of a cost."""
+        metric = max(self.points, key=lambda name: self.points[name])
+        text = f"trained again: {metric} differs by {self.points[metric]:.2f} points"
+        if not self.costs:
+            return text + "; costs follow the clock"
+        cost = max(self.costs, key=lambda name: abs(self.costs[name] - 1))
+        return text + f", {cost} {self.costs[cost]:.3f} times"
+
+
+class Verifications(BaseModel):
+    """The maintainers' list of what they trained again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    verified: list[Verification] = []
+    retrained: list[Retraining] = []
+
+    def of(self, accepted: Store, record: Record) -> Verification | Retraining | None:
+        """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
+        digest = _digest(accepted, record)
+        known: list[Verification | Retraining] = [*self.verified, *self.retrained]
+        found = [own for own in known if own.records.get(record.key) == digest]
+        return next((own for own in found if isinstance(own, Verification) and own.verified), next(iter(found), None))
+
+
+def read_verifications(path: Path) -> Verifications:
+    """The verifications of a file, none if the file does not exist.
+
+    Raises `XMCBenchError` with file, line and key of each mistake.
+    """
+    if not path.exists():
+        return Verifications()
+    document = read(path)
+    problems = Problems(document)
+    file = validate(Verifications, document.data, (), {}, problems)
+    problems.check()
+    assert file is not None
+    return file
+
+
+def write_verification(found: Verification | Retraining, path: Path) -> None:
+    """Add what was found to a file, in place of what it says of the same trials."""
+    known = read_verifications(path)
+    lists: dict[str, list[Any]] = {"verified": list(known.verified), "retrained": list(known.retrained)}
+    name = "verified" if isinstance(found, Verification) else "retrained"
+    others = [own for own in lists[name] if not own.records.keys() & found.records.keys()]
+    lists[name] = sorted([*others, found], key=lambda own: min(own.records))
+    content = {name: [own.model_dump(mode="json") for own in listed] for name, listed in lists.items() if listed}
+    with atomic_write(path) as file:
+        file.write((HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)).encode())
+
+
+def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
+    """Compare an accepted result with the runs of it in `fresh` whose seeds are not accepted ones.
+
+    Args:
+        accepted: the store of accepted results.
+        record: one of the trials of the result.
+        fresh: a store with runs of the same trial, seeds aside.
+
+    Raises `XMCBenchError` if there are too few runs, or if they answer to other test targets.
+    """
+    theirs = {own.trial.seed: own for own in accepted.records() if _same(own, record)}
+    runs = {own.trial.seed: own for own in fresh.records() if _same(own, record) and own.trial.seed not in theirs}
+    if len(runs) < FEWEST_SEEDS:
+        raise XMCBenchError(
+            f"{record.key}: found {len(runs)} runs of this trial, expected {FEWEST_SEEDS} or more, each of another "
+            f"seed; `xmcbench show {record.key} --format suite` prints its suite"
+        )
+    if {own.truth_hash for own in runs.values()} != {record.truth_hash}:
+        raise XMCBenchError(f"{record.key}: the runs answer to other test targets than the accepted trial")
+    names = list(record.metrics)
+    of_theirs, of_runs = (
+        stored_samples(store, [own[seed] for seed in sorted(own)], names)
+        for store, own in ((accepted, theirs), (fresh, runs))
+    )
+    if missing := [name for name in names if name not in of_theirs or name not in of_runs]:
+        raise XMCBenchError(f"{record.key}: no resamples of {', '.join(missing)} are stored: rescore the runs")
+    margins = {name: difference(of_theirs[name], of_runs[name]).equivalence_margin for name in names}
+    return Verification(
+        records={own.key: _digest(accepted, own) for own in theirs.values()},
+        commits=sorted({str((run.provenance.get("git") or {}).get("commit")) for run in runs.values()}),
+        seeds=sorted(runs),
+        margins={name: round(100 * margin, 4) for name, margin in margins.items()},
+    )
+
+
+def compare_retrained(accepted: Store, record: Record, again: Record) -> Retraining:
+    """Compare an accepted trial with a training of it.
+
+    Raises `XMCBenchError` if that did not end well, or answers to other test targets.
+    """
+    if again.status is not Status.OK or not record.metrics.keys() <= again.metrics.keys():
+        raise XMCBenchError(f"{record.key}: trained again, it ended {again.status}")
+    if again.truth_hash != record.truth_hash:
+        raise XMCBenchError(f"{record.key}: trained again, it answers to other test targets than the accepted trial")
+    clock = record.trial.budget.device_seconds is not None  # what fits into seconds is another amount each time
+    costs = {name: (record.spent.get(name, 0), again.spent.get(name, 0)) for name in COSTS if not clock}
+    return Retraining(
+        records={record.key: _digest(accepted, record)},
+        commits=[str((again.provenance.get("git") or {}).get("commit"))],
+        points={name: round(100 * abs(value - again.metrics[name]), 4) for name, value in record.metrics.items()},
+        costs={name: round((own + 1) / (other + 1), 6) for name, (own, other) in costs.items()},
+    )
+
+
+def _same(first: Record, second: Record) -> bool:
+    """Whether both ended well and ran the same trial, seeds, labels and release aside, and have the same metrics."""
+    trials = [record.trial.changed(label="").but_seed for record in (first, second)]
+    ended = first.status is Status.OK
+    return ended and trials[0] == trials[1] and first.metrics.keys() >= second.metrics.keys()
+
+
+def _digest(accepted: Store, record: Record) -> str:
+    return sha256(accepted.record_file(record.key)[1] or b"").hexdigest()

@@ -23,7 +23,7 @@ from xmcbench.reporting.describe import describe, for_people, metric_rows, repro
 from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.page import drawings
-from xmcbench.reporting.page.cards import cards
+from xmcbench.reporting.page.drawings import cards
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.rows import Leaderboard
 from xmcbench.trial.budget import UnknownBudget

@@ -1,16 +1,24 @@
-"""Figures of analysed predictions: DEXML's Figures 5 to 8, and precision against propensity-scored precision."""
+"""Figures of analysed predictions, of datasets and of claims.
+
+Of predictions: DEXML's Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries
+per label. Of claims: a forest plot, a row for each claim, an interval for each regime.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from xmcbench.data.dataset import Dataset
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.reporting.analyses import relative_gain
+from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.curated import dataset_facts
 from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below, plain
+from xmcbench.reporting.published import PublishedRow
 
 
 def write_analysis_figures(analyses: Mapping[str, Analysis], out: Path, format: str) -> list[Path]:
@@ -116,3 +124,71 @@ def _bars(axes: Any, bins: list[str], shares: Mapping[str, np.ndarray], first_co
 
 def _contribution(analyses: Mapping[str, Analysis]) -> str:
     return f"contribution to P@{next(iter(analyses.values())).k} (%)"
+
+
+MAX_POINTS = 2000  # of the curve
+
+
+def label_distribution(dataset: Dataset, path: Path) -> None:
+    """Draw the training queries per label, from frequent to rare, with the card's bounds of head and tail."""
+    card = dataset.card
+    counts = np.sort(np.bincount(dataset.train.targets.indices, minlength=card.num_labels))[::-1]
+    seen = counts[counts > 0]
+    ranks = np.unique(np.geomspace(1, max(1, len(seen)), MAX_POINTS).astype(int))
+    with drawing(path) as axes:
+        axes.loglog(ranks[ranks <= len(seen)], seen[ranks[ranks <= len(seen)] - 1], color=COLOURS[0])
+        for count, name in ((card.head_at_least, "head"), (card.tail_at_most, "tail")):
+            axes.axhline(max(count, 0.5), color=COLOURS[7], linewidth=0.6, linestyle=":")
+            axes.annotate(name, (1, max(count, 0.5)), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        axes.set_xlabel("labels, most frequent first")
+        axes.set_ylabel("training queries per label")
+        axes.set_title(plain(f"{card.name}: {card.num_labels - len(seen):,} labels without a training query"))
+
+
+ROW = 0.3  # inches per claim
+MADE = "made data"
+LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
+TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
+
+
+def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
+    """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
+    datasets = sorted(dict.fromkeys(scale for claim in claims for scale in _scales(claim)), key=MADE.__eq__)
+    with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
+        for row, claim in enumerate(claims):
+            printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
+            axes.plot(printed, [row] * len(printed), "|", color="#999999", markersize=7, zorder=1)
+            for regime in claim.regimes:
+                column = regime.column(claim.shown)
+                if column is None or regime.scale is None:
+                    continue
+                place = datasets.index(_name(regime.scale.dataset))
+                y = row + 0.22 * (place - (len(datasets) - 1) / 2)
+                colour = COLOURS[place % len(COLOURS)]
+                fill = "white" if column.sign == "?" else colour
+                low, high = map(float, column.interval)
+                axes.plot([low, high], [y, y], color=colour, linewidth=1.1, zorder=2)
+                marker = MARKERS[place % len(MARKERS)]
+                axes.plot(
+                    float(column.difference), y, marker, color=colour, markerfacecolor=fill, markersize=4, zorder=3
+                )
+        for place, dataset in enumerate(datasets):
+            style = {"color": COLOURS[place % len(COLOURS)], "markersize": 4, "linestyle": "-"}
+            axes.plot([], [], marker=MARKERS[place % len(MARKERS)], label=plain(dataset), **style)
+        axes.plot([], [], "|", color="#999999", label="the paper's figures, at its own scale")
+        axes.axvline(0, color="#555555", linewidth=0.8)
+        axes.set_xscale("symlog", linthresh=LINEAR)
+        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(claims)), [plain(f"{claim.claim} [{claim.shown}]") for claim in claims])
+        axes.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference in points, 95 % interval (hollow: not significant)")
+        legend_below(axes, columns=3)
+
+
+def _scales(claim: Claim) -> list[str]:
+    return [_name(regime.scale.dataset) for regime in claim.regimes if regime.scale and regime.columns]
+
+
+def _name(dataset: str) -> str:
+    """All data that are made count as one regime."""
+    return MADE if dataset_facts(dataset).made else dataset
