@@ -1,4 +1,7 @@
-"""Analyses of predictions, of one dataset or of methods over several, as tables, and as files: a CSV of metrics, a CSV of curves, and a JSON file of everything."""
+"""Analyses of predictions, of one dataset or of methods over several, as tables.
+
+And as files: a CSV of metrics, a CSV of curves, and a JSON file of everything.
+"""
 
 from __future__ import annotations
 

@@ -280,8 +280,9 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
         "tags": [*tags, "sentence-transformers"] if sentence_transformers else tags,
     }
     first = (
-        f"The method {_code(trial.method)} ({_markdown(trial.distribution)} {_markdown(trial.version)}), trained on the "
-        f"dataset {_code(trial.dataset)} with a budget of {budget_text(trial.budget.limits())} and seed {trial.seed}."
+        f"The method {_code(trial.method)} ({_markdown(trial.distribution)} {_markdown(trial.version)}), trained on "
+        f"the dataset {_code(trial.dataset)} with a budget of {budget_text(trial.budget.limits())} and seed "
+        f"{trial.seed}."
     )
     sections = {section.title: section.rows for section in for_people(record)}
     load = SENTENCE_TRANSFORMERS if sentence_transformers else "With xmcbench, the method's package and the dataset"

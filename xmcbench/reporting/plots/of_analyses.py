@@ -1,7 +1,7 @@
 """Figures of analysed predictions, of datasets and of claims.
 
-Of predictions: DEXML's Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries
-per label. Of claims: a forest plot, a row for each claim, an interval for each regime.
+Of predictions: DEXML's Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training
+queries per label. Of claims: a forest plot, a row for each claim, an interval for each regime.
 """
 
 from __future__ import annotations
