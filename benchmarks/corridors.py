@@ -191,7 +191,7 @@ def update(names: Iterable[str], cache_dir: Path) -> None:
             for values in ([run[metric] for run in runs],)
         }
         corridors[name] = {"versions": versions(name), **measured}
-        text = yaml.safe_dump(dict(sorted(corridors.items())), sort_keys=False)
+        text = yaml.safe_dump(dict(sorted(corridors.items())), sort_keys=False, default_flow_style=None, width=120)
         CORRIDORS.write_text(f"# Written by corridors.py --update: mean and sd over {SEEDS} seeds.\n{text}")
         print(name, corridors[name], flush=True)
 

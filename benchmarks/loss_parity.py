@@ -256,7 +256,8 @@ def main() -> None:
     if args.markdown:
         write_table("loss_parity", rows, args.markdown)
     if args.write:
-        args.write.write_text("# Written by loss_parity.py.\n" + yaml.safe_dump(theirs, sort_keys=False))
+        text = yaml.safe_dump(theirs, sort_keys=False, default_flow_style=None, width=120)
+        args.write.write_text(f"# Written by loss_parity.py.\n{text}")
 
 
 if __name__ == "__main__":

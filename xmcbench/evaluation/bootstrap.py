@@ -79,7 +79,7 @@ class _Columns:
         self.sums = [float(num_queries)]  # columns with different sums need no comparison
 
     def place(self, column_N: np.ndarray) -> tuple[int, float]:
-        """The number of the column and the factor that gives `column_N`; a new column is added."""
+        """Find the column that gives `column_N`, or add it; its number, and the factor by which it gives `column_N`."""
         if bool((column_N == column_N[0]).all()):
             return 0, float(column_N[0])
         column_sum = float(column_N.sum())
