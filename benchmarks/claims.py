@@ -24,14 +24,12 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import read
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import (
@@ -46,6 +44,7 @@ from xmcbench.reporting.claims import (
     finding,
     write_claims,
 )  # fmt: skip
+from xmcbench.reporting.curated import Written, read_model
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import ACCEPTED, PublishedRow
 from xmcbench.reporting.rows import budget_text
@@ -60,11 +59,7 @@ SUITES = HERE.parent / "suites"
 FEWEST_SEEDS = 5
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Pair(_Model):
+class Pair(Written):
     """Two settings of a suite, on its first dataset unless one is named."""
 
     suite: str
@@ -73,7 +68,7 @@ class Pair(_Model):
     dataset: str | None = None
 
 
-class PlannedClaim(_Model):
+class PlannedClaim(Written):
     id: str
     claim: str
     paper: PaperPair
@@ -83,21 +78,21 @@ class PlannedClaim(_Model):
     needs: str = ""
 
 
-class PlannedQuestion(_Model):
+class PlannedQuestion(Written):
     id: str
     question: str
     here: Pair
     of: str = ""
     at: int = 0
-    metrics: list[str] = []
+    metrics: tuple[str, ...] = ()
 
 
-class Plan(_Model):
+class Plan(Written):
     """What is compared, with which seeds: fixed before any trial runs."""
 
     seeds: list[int]
     claims: list[PlannedClaim]
-    questions: list[PlannedQuestion] = []
+    questions: tuple[PlannedQuestion, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,11 +198,7 @@ def _config(record: Record) -> Any:
 
 def read_plan(path: Path) -> Plan:
     """The claims of `claims.yaml`. Raises `XMCBenchError` with file, line and key of each mistake."""
-    content = read(path)
-    problems = Problems(content)
-    plan = validate(Plan, content.data, (), {}, problems)
-    problems.check()
-    assert plan is not None
+    plan = read_model(Plan, path)
     if len(set(plan.seeds)) < FEWEST_SEEDS:
         raise XMCBenchError(f"{path}: seeds: found {plan.seeds}, expected {FEWEST_SEEDS} different ones or more")
     return plan
@@ -273,7 +264,7 @@ class Comparison:
         self.asked = {own.id: self._attempt(own.id, own.here, self._metrics(own), ()) for own in plan.questions}
 
     def _metrics(self, question: PlannedQuestion) -> list[str]:
-        return question.metrics or list(self.papers[question.of])
+        return list(question.metrics) or list(self.papers[question.of])
 
     def _rows(self, claim: PlannedClaim) -> list[PublishedRow]:
         return [row for row in self.published if claim.paper.is_about(row)]

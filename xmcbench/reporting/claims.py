@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import read
+from xmcbench.reporting.curated import Written, read_model
 from xmcbench.reporting.published import PublishedRow
 
 CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
@@ -29,8 +28,8 @@ FINDINGS: tuple[Finding, ...] = ("seen", "seen in part", "not seen", "undecided"
 AT_PAPERS_SCALE = {"seen": "reproduced", "seen in part": "reproduced in part", "not seen": "contradicted"}
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", coerce_numbers_to_str=True, defer_build=True)
+class _Model(Written):
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
 
 class PaperPair(_Model):
@@ -170,12 +169,7 @@ def finding(columns: Sequence[Column], papers: dict[str, dict[str, float]]) -> F
 
 def read_claims(path: Path = CLAIMS) -> ClaimFile:
     """The claims of a file. Raises `XMCBenchError` with file, line and key of each mistake."""
-    content = read(path, exact=True)
-    problems = Problems(content)
-    file = validate(ClaimFile, content.data, (), {}, problems)
-    problems.check()
-    assert file is not None
-    return file
+    return read_model(ClaimFile, path, exact=True)
 
 
 def write_claims(file: ClaimFile, path: Path = CLAIMS) -> None:

@@ -20,11 +20,13 @@ OTHER = "other"  # the last family, of methods that the file does not list
 M = TypeVar("M", bound=BaseModel)
 
 
-class _Model(BaseModel):
+class Written(BaseModel):
+    """What a file holds that people wrote, or a part of it: no unknown keys."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
-class NamedMethod(_Model):
+class NamedMethod(Written):
     """A method by its name in papers."""
 
     name: str
@@ -54,7 +56,7 @@ class NamedMethod(_Model):
         return "" if label == self.plugin else label.removeprefix(f"{self.plugin}-")
 
 
-class Methods(_Model):
+class Methods(Written):
     """The methods whose names and families are known."""
 
     families: tuple[str, ...]
@@ -75,7 +77,7 @@ class Methods(_Model):
         return self.families.index(method.family)
 
 
-class DatasetFacts(_Model):
+class DatasetFacts(Written):
     """What a card says of a dataset besides its sizes, licence and source."""
 
     texts: str = ""
@@ -84,7 +86,7 @@ class DatasetFacts(_Model):
     leakage: str = ""
 
 
-class Findings(_Model):
+class Findings(Written):
     """What was found: sentences, and the suite whose quality over the budget is drawn."""
 
     dataset: str
@@ -93,7 +95,7 @@ class Findings(_Model):
     sentences: tuple[str, ...] = ()
 
 
-class _Datasets(_Model):
+class _Datasets(Written):
     facts: dict[str, DatasetFacts]
 
 
@@ -119,7 +121,7 @@ def swept(label: str) -> list[str]:
 @cache
 def methods() -> Methods:
     """Raises `XMCBenchError` with file, line and key of each mistake, as do the other functions."""
-    return _read(Methods, "methods.yaml")
+    return read_model(Methods, CURATED / "methods.yaml")
 
 
 def dataset_facts(name: str) -> DatasetFacts:
@@ -131,17 +133,21 @@ def dataset_facts(name: str) -> DatasetFacts:
 
 @cache
 def _datasets() -> dict[str, DatasetFacts]:
-    return _read(_Datasets, "datasets.yaml").facts
+    return read_model(_Datasets, CURATED / "datasets.yaml").facts
 
 
 @cache
 def findings() -> Findings:
     """What was found."""
-    return _read(Findings, "findings.yaml")
+    return read_model(Findings, CURATED / "findings.yaml")
 
 
-def _read(model: type[M], name: str) -> M:
-    document = read(CURATED / name)
+def read_model(model: type[M], path: Path, exact: bool = False) -> M:
+    """What a YAML file holds; `exact` keeps decimal numbers as they are written.
+
+    Raises `XMCBenchError` with file, line and key of each mistake.
+    """
+    document = read(path, exact)
     problems = Problems(document)
     found = validate(model, document.data, (), {}, problems)
     problems.check()

@@ -21,14 +21,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import compare_stored, stored_samples
 from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import read
+from xmcbench.reporting.curated import Written, read_model
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
 from xmcbench.trial.budget import UnknownBudget
@@ -128,10 +127,8 @@ COSTS = ("steps", "encoder_tokens", "flops")
 SAME = 0.01  # share of a cost by which two trainings of one trial may differ
 
 
-class Verification(BaseModel):
+class Verification(Written):
     """How close the fresh runs of the maintainers are to an accepted result."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     records: dict[str, str] = Field(
         min_length=1, description="of the accepted trials: key and SHA-256 of the record file"
@@ -151,10 +148,8 @@ class Verification(BaseModel):
         return f"within {self.margins[metric]:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
 
 
-class Retraining(BaseModel):
+class Retraining(Written):
     """How an accepted trial differs from a training of the maintainers with its own seed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     records: dict[str, str] = Field(min_length=1, max_length=1, description="of the trial: key and SHA-256 of its file")
     commits: list[str] = Field(description="of the code that trained it again")
@@ -177,13 +172,11 @@ class Retraining(BaseModel):
         return text + f", {cost} {self.costs[cost]:.3f} times"
 
 
-class Verifications(BaseModel):
+class Verifications(Written):
     """The maintainers' list of what they trained again."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-    verified: list[Verification] = []
-    retrained: list[Retraining] = []
+    verified: tuple[Verification, ...] = ()
+    retrained: tuple[Retraining, ...] = ()
 
     def of(self, accepted: Store, record: Record) -> Verification | Retraining | None:
         """What was found of an accepted trial, unless its record has changed since: by fresh seeds, or by its own."""
@@ -198,14 +191,7 @@ def read_verifications(path: Path) -> Verifications:
 
     Raises `XMCBenchError` with file, line and key of each mistake.
     """
-    if not path.exists():
-        return Verifications()
-    document = read(path)
-    problems = Problems(document)
-    file = validate(Verifications, document.data, (), {}, problems)
-    problems.check()
-    assert file is not None
-    return file
+    return read_model(Verifications, path) if path.exists() else Verifications()
 
 
 def write_verification(found: Verification | Retraining, path: Path) -> None:
