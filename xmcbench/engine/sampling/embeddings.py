@@ -53,7 +53,7 @@ class Embeddings:
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
     require: Require = _everything_fits
     note_recall: Callable[[float], None] = _ignored
-    progress: Callable[[float], None] = _ignored  # gets the finished share of a long search
+    progress: Callable[[float], None] = _ignored  # gets the finished share of a search for neighbours
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""
@@ -76,6 +76,7 @@ class Embeddings:
         rest of the budget.
         """
         self.require(needs_queries=True, needs_labels=True)
+        self.progress(0.0)  # the passes below are no training either
         queries_ND, labels_LD = self.queries(), self.labels()
         size, rank, total = self.workers.size, self.workers.rank, queries_ND.shape[0]
         operations = search_flops(total, *labels_LD.shape)
@@ -87,8 +88,7 @@ class Embeddings:
         first, end = total * rank // size, total * (rank + 1) // size
         mine_MK = np.empty((end - first, k), np.int32)
         for start in range(0, len(mine_MK), BLOCK):
-            if start:
-                self.progress(start / len(mine_MK))
+            self.progress(start / len(mine_MK))
             block_BK = mine_MK[start : start + BLOCK]
             rows = slice(first + start, first + start + len(block_BK))
             block_BK[:] = index.top_k(queries_ND[rows], k, exclude=exclude[rows]).indices
