@@ -68,6 +68,20 @@ def test_the_best_for_the_cost_is_marked() -> None:
     assert marks == {"a": "all", "a2": "", "a3": "all", "b": "method"}
 
 
+def test_outside_programs_and_encoders_are_compared_by_device_time() -> None:
+    """Whatever their budgets: a program has no operations, which must not look like the least of them."""
+
+    def spent(label: str, p1: float, seconds: float, flops: float, **limit: float) -> Record:
+        one = made(label, p1, flops=flops, budget=limit)
+        return one.model_copy(update={"spent": one.spent | {"device_seconds": seconds}})
+
+    cheap = spent("cheap", 0.4, 10.0, 1e9, encoder_tokens=1e6)
+    program, slow = (spent(name, 0.5, seconds, 0, device_seconds=60) for name, seconds in (("tree", 20), ("slow", 50)))
+    encoder = spent("encoder", 0.49, 30.0, 2e9, encoder_tokens=2e6)
+    marks = {row[0]: row[-1] for row in cost_table(cells_of(cheap, program, slow, encoder), "P@1").rows}
+    assert marks == {"cheap": "all", "tree": "all", "slow": "method", "encoder": "method"}
+
+
 def along(label: str, *figures: float, fractions: tuple[float, ...] = (0.26, 0.5, 0.77, 1.01)) -> Record:
     curve = [{"fraction": f, "nDCG@5": figure} for f, figure in zip(fractions, figures, strict=True)]
     return made(label, 0.5, curve=curve)

@@ -14,7 +14,7 @@ from math import sqrt
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
-from xmcbench.reporting.costs import CURVE_COSTS
+from xmcbench.reporting.costs import CURVE_COSTS, costs
 from xmcbench.reporting.measured_rows import encoder_text, measured_rows, newest_versions
 from xmcbench.reporting.notes import BELOW_POPULAR, POPULAR
 from xmcbench.reporting.numbers import format_value
@@ -83,6 +83,7 @@ def time_to_quality_table(groups: Iterable[tuple[str, Sequence[Record]]], target
 POOL = "negative_pool"
 SHOWN_COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
 OUTSIDE = ("overrun", "unspent")  # how a trial missed its budget
+COMMON_COSTS = ("flops", "device_hours")  # two cells are compared by the first of these that both have
 
 
 @dataclass(frozen=True)
@@ -155,9 +156,12 @@ def cell_table(
 
 
 def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
-    """Quality against cost, method by method and the cheapest cell first."""
+    """Quality against cost, method by method and the cheapest cell first; budgets may differ.
+
+    An outside program has no counted operations: device time is what its cost and an encoder's have in common.
+    """
     order = {entry: place for place, entry in enumerate(dict.fromkeys(cell.entry for cell in cells))}
-    scored = sorted((cell for cell in cells if metric in cell.row.metrics), key=lambda e: (order[e.entry], _cost(e)))
+    scored = sorted((cell for cell in cells if metric in cell.row.metrics), key=lambda e: (order[e.entry], *_cost(e)))
     rows = []
     for candidate in scored:
         rivals = [other for other in scored if other.entry == candidate.entry]
@@ -166,7 +170,10 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         label = candidate.label + BELOW_POPULAR * _below_popular(candidate, scored, metric)
         rows.append((label, *(_text(candidate, name) for name in (metric, *SHOWN_COSTS, *OUTSIDE)), mark))
     headings = ("method", metric, *(_heading(name) for name in (*SHOWN_COSTS, *OUTSIDE)), "best of")
-    notes = [f"best of: no cell of the method, or of all methods, has as high a {metric} for fewer operations"]
+    notes = [
+        f"best of: no cell of the method, or of all methods, has as high a {metric} for less: in operations,",
+        "or in device time where one of two cells has none that are counted, as an outside program",
+    ]
     if any(row[0].endswith(BELOW_POPULAR) for row in rows):
         notes.append(f"{BELOW_POPULAR}: trained, yet not better than the most frequent labels (`popular`)")
     return TextTable(f"quality against cost: {metric}", headings, tuple(rows), tuple(notes))
@@ -179,19 +186,21 @@ def _below_popular(cell: SweepCell, others: Sequence[SweepCell], metric: str) ->
     return bool(cell.row.facts.get("steps") and popular) and cell.row.metrics[metric] <= max(popular)
 
 
-def _cost(cell: SweepCell) -> float:
-    return float(cell.row.facts.get("flops", 0.0))
+def _cost(cell: SweepCell) -> tuple[float, ...]:
+    known = costs(cell.row)
+    return tuple(known.get(name, 0.0) for name in COMMON_COSTS)
 
 
 def _undominated(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
-    """Whether no other is as good for less, or better for as much."""
+    """Whether no other on the same dataset is as good for less, or better for as much."""
 
     def beats(other: SweepCell) -> bool:
-        gain, saved = other.row.metrics[metric] - cell.row.metrics[metric], _cost(cell) - _cost(other)
+        gain = other.row.metrics[metric] - cell.row.metrics[metric]
+        both_known = (own - its for own, its in zip(_cost(cell), _cost(other), strict=True) if own and its)
+        saved = next(both_known, -1.0)  # without a common cost neither beats the other
         return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
 
-    where = cell.trial.dataset, cell.trial.budget
-    return not any(beats(other) for other in others if (other.trial.dataset, other.trial.budget) == where)
+    return not any(beats(other) for other in others if other.trial.dataset == cell.trial.dataset)
 
 
 def _text(sweep_cell: SweepCell, name: str) -> str:
