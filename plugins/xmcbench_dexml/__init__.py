@@ -6,18 +6,19 @@ X labels and queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from operator import not_
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from xmcbench import EmbeddingMethod, MethodInfo, TrainingData, hookimpl, losses, sampling, upload
+from xmcbench import Budget, EmbeddingMethod, Extent, MethodInfo, TrainingData, hookimpl, losses, sampling, upload
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+SHARP = 0.005  # temperature where one label dominates
 # Settings that apply only with one value of another setting.
 ONLY_WITH = {
     "negatives_per_query": ("negatives", "hard"),
@@ -85,6 +86,18 @@ class DEXML(EmbeddingMethod):
             return frozenset(unused)
 
     config: DEXML.Config
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """How often a label is right shows in cosines in units of the temperature: one that dominates needs many."""
+        temperature = {"temperature": SHARP} if data.dominated else {}
+        return temperature | super().following(given, data, budget)
+
+    @classmethod
+    def search_space(cls, config: EmbeddingMethod.Config) -> dict[str, Any]:
+        assert isinstance(config, DEXML.Config)
+        own = config.temperature
+        return super().search_space(config) | {"temperature": {"low": own / 5, "high": 2 * own, "log": True}}
 
     @classmethod
     def labels_of_step(cls, config: EmbeddingMethod.Config, num_labels: int, batch_size: int) -> float:

@@ -6,15 +6,18 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
+from xmcbench import Budget, EmbeddingMethod, Extent, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+SMALL_MARGIN = 0.05  # where one label dominates
 
 
 class NGAME(EmbeddingMethod):
@@ -45,6 +48,18 @@ class NGAME(EmbeddingMethod):
 
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """A label that dominates has to be ahead of the others for some queries, behind for the rest: by little."""
+        margin = {"margin": SMALL_MARGIN} if data.dominated else {}
+        return margin | super().following(given, data, budget)
+
+    @classmethod
+    def search_space(cls, config: EmbeddingMethod.Config) -> dict[str, Any]:
+        assert isinstance(config, NGAME.Config)
+        margin = config.margin
+        return super().search_space(config) | {"margin": {"low": margin / 5, "high": 2 * margin, "log": True}}
 
     config: NGAME.Config
     run: Run | None = None  # set while a trial trains; a plan has none

@@ -154,9 +154,11 @@ class UniDEC(EmbeddingMethod):
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
         assert isinstance(config, UniDEC.Config)
-        rate = config.classifier_learning_rate
-        rows = {"classifier_learning_rate": {"low": rate / 10, "high": 3 * rate, "log": True}}
-        return super().search_space(config) | (rows if config.heads == "both" else {})
+        tau, rate = config.temperature, config.classifier_learning_rate
+        own: dict[str, Any] = {"temperature": {"low": tau / 5, "high": 2 * tau, "log": True}}
+        if config.heads == "both":
+            own["classifier_learning_rate"] = {"low": rate / 10, "high": 3 * rate, "log": True}
+        return super().search_space(config) | own
 
     def build_modules(self, train: TrainingData) -> nn.Module:
         modules = self._heads()

@@ -35,6 +35,7 @@ def test_a_limit_holds_nine_texts_of_ten(tmp_path: Path, words: list[int], card:
     found = extent("own", tmp_path, tmp_path / "cache")
     assert found is not None
     assert (found.queries, found.labels, found.query_limit, found.label_limit) == (len(words), 2, limit, None)
+    assert found.head == 1
     longest = limit or (50 if card else 32)
     assert found.query_tokens == min(longest, round(2 + 1.4 * sum(words) / len(words)))
 

@@ -25,6 +25,7 @@ ENDS = 2  # tokens that begin and end a text
 HELD = 90  # per cent of the texts that a limit which follows the data holds
 MUCH_CUT = 0.1  # share of cut queries that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
+DOMINATES = 0.3  # share of the queries that one label is right for: usual temperatures and margins hide the others
 
 
 def tokens_of(words: float | None, longest: int) -> int:
@@ -57,6 +58,12 @@ class Extent:
     label_limit: int | None = None
     stated_limit: int | None = None  # tokens of a query that the card allows
     query_words: tuple[int, ...] = ()  # of training queries, at 0 to 100 per cent
+    head: float = 0.0  # share of the training queries that the most frequent label is right for
+
+    @property
+    def dominated(self) -> bool:
+        """Whether one label is right for more than `DOMINATES` of the queries."""
+        return self.head > DOMINATES
 
 
 def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> Extent | None:
@@ -83,6 +90,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         labels,
         card.max_length,
         counts.query_percentiles,
+        counts.train_queries_per_label.most / card.num_train,
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from xmcbench.data.extent import DOMINATES
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.measured_rows import (
@@ -42,7 +43,6 @@ USUAL_COLUMNS = {
 PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
-DOMINATES = 0.3  # share of the queries: at usual temperatures and margins, a label so frequent is beyond dual encoders
 
 
 def leaderboard(

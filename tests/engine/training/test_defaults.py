@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,14 @@ def test_rates_rise_with_the_root_of_the_batch() -> None:
     assert learning_rate("static", 256) == 2 * learning_rate("static", 64)
     assert learning_rate("static", 64) > learning_rate("nano", 64) > learning_rate("bert-base-uncased", 64)
     assert learning_rate("static", 2**20) == learning_rate("static", 1024)
+
+
+@pytest.mark.parametrize(("method", "setting"), [("dexml", "temperature"), ("ngame", "margin")])
+def test_where_one_label_dominates_less_of_a_score_tells_it_apart(method: str, setting: str) -> None:
+    own = registry().method(method).thing.Config().model_dump()[setting]
+    few, many = (following(method, replace(SMALL, head=head), {"epochs": 9})[setting] for head in (0.29, 0.31))
+    assert few == own > many
+    assert following(method, replace(SMALL, head=0.31), {"epochs": 9}, **{setting: 0.07})[setting] == 0.07
 
 
 def test_a_second_stages_first_method_follows_its_share() -> None:
