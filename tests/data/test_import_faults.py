@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from typer.testing import CliRunner
 from xmcbench.cli.datasets import app
 from xmcbench.data import find_source, load
 from xmcbench.data.importing.corpora import read_beir, read_label_texts
+from xmcbench.data.importing.folders import new_folder
 from xmcbench.data.importing.rows import Columns, read_rows
 from xmcbench.data.prepared import prepared_copies
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import _remove_unfinished, beside
 
 COLUMNS = Columns("text", "labels")
 
@@ -84,6 +87,22 @@ def test_an_import_is_replaced_and_removed(tmp_path: Path) -> None:
         find_source("own")
     with pytest.raises(XMCBenchError, match="found no folder of a dataset"):
         run("remove", "own", "--yes")
+
+
+def test_an_import_does_not_pass_for_done_where_another_dataset_has_its_name(tmp_path: Path) -> None:
+    path, data = table(tmp_path / "a.tsv", ["red", "blue"] * 20), tmp_path / "data"
+    run("import", path, "--name", "own")
+    older = beside(data / "own", "older")  # an import that was killed between two renames
+    (data / "own").rename(older)
+    os.utime(older, (0, 0))
+    _remove_unfinished.cache_clear()
+    with pytest.raises(XMCBenchError, match="found a dataset of this name"):
+        run("import", path, "--name", "own")
+    assert [folder.name for folder in data.iterdir()] == ["own"]
+    refused = pytest.raises(XMCBenchError, match="found a dataset of this name")
+    with refused, new_folder(data / "two"), new_folder(data / "two") as made:
+        (made / "lbl.json").touch()
+    assert sorted(folder.name for folder in data.iterdir()) == ["own", "two"]
 
 
 def test_a_folder_with_other_files_is_neither_replaced_nor_removed(tmp_path: Path) -> None:

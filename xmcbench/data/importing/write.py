@@ -177,9 +177,14 @@ def new_folder(folder: Path, replace: bool = False) -> Iterator[Path]:
 
     Raises XMCBenchError if there is such a folder already.
     """
+    with atomic_directory(folder, replace=replace) as made:  # which brings back what a killed import moved away
+        _check_free(folder, replace)
+        yield made
+        _check_free(folder, replace)  # another import may have made it meanwhile
+
+
+def _check_free(folder: Path, replace: bool) -> None:
     if folder.exists() and replace:
         check_removable(folder)
     elif folder.exists():
         raise XMCBenchError(f"{folder}: found a dataset of this name, expected a new --name, or --replace")
-    with atomic_directory(folder, replace=replace) as made:
-        yield made
