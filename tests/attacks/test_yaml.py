@@ -51,6 +51,7 @@ HOSTILE = {
     "infinity": ("name: [1, -.inf]", ":1: name[1]: found '-.inf', expected a finite number"),
     "not a number": ("name: .nan", ":1: name: found '.nan', expected a finite number"),
     "overflow": ("name: 1e999", ":1: name: found '1e999', expected a finite number"),
+    "more than a record holds": ("name: 1.5e24", ":1: name: found '1.5e24', expected a finite number of at most 1e+24"),
     "default tag": ("name: =", ":1: name: found the tag '!!value'"),
     "merge of text": ("name: {<<: x}", ":1: not YAML"),
     "merge with itself": ("name: &a {<<: *a, b: *a}", ":1: a value that holds itself"),

@@ -83,8 +83,9 @@ def test_names_give_sizes() -> None:
     assert content_hash(made("catalog-200")) == content_hash(made("catalog-0.2k"))
     with pytest.raises(XMCBenchError, match="found 10 labels, expected at least 20"):
         find_source("catalog-10")
-    with pytest.raises(XMCBenchError, match="expected 1 to 10,000,000"):
-        find_source("random-pairs-99m")
+    for name in ("random-pairs-99m", f"random-pairs-{'9' * 400}", f"catalog-{'9' * 320}k"):
+        with pytest.raises(XMCBenchError, match="expected 1 to 10,000,000"):
+            find_source(name)
 
 
 @pytest.fixture(scope="module")

@@ -17,6 +17,7 @@ ONSETS = ("b", "d", "f", "g", "k", "l", "m", "n", "p", "r", "s", "t", "v", "z", 
 VOWELS = ("a", "e", "i", "o", "u", "ai", "ou")
 SYLLABLES = tuple(onset + vowel for onset in ONSETS for vowel in VOWELS)
 
+LARGEST = 10_000_000  # the number in a dataset's name
 VOCABULARY = 2000  # words of DEXML's random texts; the paper draws from a tokenizer's vocabulary of about 30,000
 TEXT_WORDS = 16
 STAR = "tstar"  # the paper's t*, as a word that a tokenizer splits in the same way everywhere
@@ -159,10 +160,10 @@ def size_of(name: str) -> int:
     """
     text = name.rpartition("-")[2]
     scale = {"k": 1_000, "m": 1_000_000}.get(text[-1], 1)
-    size = round(float(text.rstrip("km")) * scale)
-    if not 1 <= size <= 10_000_000:
-        raise XMCBenchError(f"dataset {name}: found a size of {size}, expected 1 to 10,000,000")
-    return size
+    size = float(text.rstrip("km")) * scale
+    if not 1 <= size <= LARGEST:
+        raise XMCBenchError(f"dataset {name:.100}: found a size of {size:,.9g}, expected 1 to {LARGEST:,}")
+    return round(size)
 
 
 SIZE = r"\d+(\.\d+)?[km]?"

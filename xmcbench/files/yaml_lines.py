@@ -6,7 +6,6 @@ and only text, numbers, booleans, null, lists and mappings are read. Every fault
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ MAX_DEPTH = 50
 MAX_VALUES = 100_000
 MAX_DIGITS = 100  # characters of a number
 MAX_INTEGER = 2**64
+MAX_NUMBER = 1e24  # no record holds a larger one
 
 _TAG = "tag:yaml.org,2002:"
 _SCALARS = {f"{_TAG}{name}" for name in ("str", "int", "float", "bool", "null")}
@@ -189,8 +189,8 @@ class _Reader:
         except (ValueError, LookupError, ArithmeticError):
             kind = node.tag.removeprefix(_TAG)
             raise XMCBenchError(f"{start}found {shown(node.value)}, expected a value of type {kind}") from None
-        if isinstance(value, float) and not math.isfinite(value):
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number")
+        if isinstance(value, float) and not abs(value) <= MAX_NUMBER:
+            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number of at most {MAX_NUMBER:g}")
         if isinstance(value, int) and abs(value) >= MAX_INTEGER:
             raise XMCBenchError(f"{start}found {shown(node.value)}, expected a whole number of at most 64 bits")
         if self._has_secret and is_secret(str(path[-1]) if path else "", value):
