@@ -65,6 +65,16 @@ def test_the_first_row_of_each_view_is_on_the_first_screen(visit: Visit) -> None
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width, dataset
 
 
+def test_every_column_is_on_a_wide_screen(chromium: Any, site: Path) -> None:
+    visit = Visit(chromium, site / "index.html", viewport={"width": 1400, "height": SCREEN})
+    datasets = visit.page.get_by_role("combobox", name="Dataset", exact=True)
+    for dataset in {group.dataset for group in xb.leaderboard(source="measured", store="nowhere").groups}:
+        datasets.select_option(dataset)
+        hidden = "tables => tables.map(one => one.scrollWidth - one.clientWidth)"
+        assert not any(visit.page.eval_on_selector_all("#tables .scroll", hidden)), dataset
+    visit.context.close()
+
+
 def test_the_names_of_the_chart_of_what_was_found_hide_no_other(visit: Visit) -> None:
     boxes = [name.bounding_box() for name in visit.page.locator("#found .label").all()]
     assert len(boxes) > 4

@@ -11,7 +11,6 @@ for (const group of PAGE.groups) {
     });
   }
 }
-const calledOf = (row) => row.called || nameOf(row);
 const byId = (id) => document.getElementById(id);
 const unique = (values) => [...new Set(values)];
 const state = { dataset: "", track: "", source: "", budget: "", method: "", variants: "", sort: null, columns: new Set(), added: new Set(), costX: "", costY: "", curveX: "", curveY: "", decilesY: "contribution" };
@@ -92,7 +91,7 @@ const words = (text) => text.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCas
 
 // Every word that is searched for begins a word of the row's name.
 function found(row, wanted) {
-  const own = words(`${nameOf(row)} ${row.kind}`);
+  const own = words(`${nameOf(row)} ${calledOf(row)} ${row.kind}`);
   return wanted.every((word) => own.some((other) => other.startsWith(word)));
 }
 

@@ -31,12 +31,14 @@ function decode(group, row) {
   row.costs = Object.fromEntries(costs.filter(([, cost]) => cost > 0));
 }
 
+// A row's name in its suite, and its method's name in papers with what the row adds to it.
 const nameOf = (row) => (row.variant ? `${row.method} (${row.variant})` : row.method);
+const calledOf = (row) => row.called || nameOf(row);
 
 // The value a row is sorted by; null where it has none.
 function valueOf(group, row, column) {
   if (column === "#") return row.rank;
-  if (column === "method") return nameOf(row);
+  if (column === "method") return calledOf(row);
   const at = group.columns.indexOf(column);
   if (at < 0) return null;
   return PAGE.columns[column].number ? row.values[at] : row.texts[at];
@@ -116,7 +118,7 @@ function bodyCell(group, row, column, info, leading) {
 }
 
 function methodCell(row) {
-  const cell = element("th", { scope: "row", class: "method text" }, nameOf(row));
+  const cell = element("th", { scope: "row", class: "method text" }, calledOf(row));
   if (row.older) cell.append(...sign("‡", `a result of older code: ${row.older}`));
   if (row.unlimited) cell.append(...sign("◇", "not limited by this budget: it spends nothing that the budget counts"));
   if (row.stated) cell.append(...sign("□", "not recomputed: its predictions are not here, or its dataset is unknown here"));
@@ -136,9 +138,9 @@ function meanings(cell) {
 function tickCell(group, row, marked) {
   const cell = element("td", { class: "tick" });
   if (!row.keys.length) return cell;
-  const box = element("input", { type: "checkbox", "aria-label": `Compare ${nameOf(row)}` });
+  const box = element("input", { type: "checkbox", "aria-label": `Compare ${calledOf(row)}` });
   box.checked = ticked.has(row);
-  const tip = meanings(marked);
+  const tip = [row.called ? `in its suite: ${nameOf(row)}` : "", meanings(marked)].filter(Boolean).join("; ");
   if (tip) box.dataset.tip = tip;
   box.addEventListener("change", () => tick(group, row, box.checked));
   cell.append(box);
@@ -264,7 +266,7 @@ function drawComparison() {
   const metrics = group.columns.filter((name) => name in group.halves);
   const shown = metrics.length ? metrics : [group.sort];
   const head = element("tr", {}, ...["method", ...shown].map((name) => element("th", { scope: "col", class: name === "method" ? "method text" : "" }, element("span", { class: "plain" }, name))));
-  const line = (row) => element("tr", {}, element("th", { scope: "row", class: "method text" }, nameOf(row)), ...shown.map((metric) => {
+  const line = (row) => element("tr", {}, element("th", { scope: "row", class: "method text" }, calledOf(row)), ...shown.map((metric) => {
     const [value, base] = [valueOf(group, row, metric), valueOf(group, first, metric)];
     const cell = element("td", {}, value === null ? "–" : (100 * value).toFixed(2));
     if (row === first || value === null || base === null) return cell;
@@ -274,8 +276,8 @@ function drawComparison() {
     return cell;
   }));
   const table = element("table", {}, element("caption", { class: "hidden" }, "Ticked rows compared"), element("thead", {}, head), element("tbody", {}, line(first), ...others.map(line)));
-  const without = [...ticked].filter((row) => !group.compared.includes(row.at)).map(nameOf);
-  const about = `Small print: difference from ${nameOf(first)}, paired over test queries and seeds, ± half the 95 % interval of each; bold where it excludes 0. Not corrected for the number of rows.`;
+  const without = [...ticked].filter((row) => !group.compared.includes(row.at)).map(calledOf);
+  const about = `Small print: difference from ${calledOf(first)}, paired over test queries and seeds, ± half the 95 % interval of each; bold where it excludes 0. Not corrected for the number of rows.`;
   const clear = element("button", { type: "button", class: "button small", onclick: () => {
     ticked.clear();
     SECTIONS.forEach((each) => each.draw(""));
