@@ -213,8 +213,8 @@ def leaderboard(
         variants=variants,
         paper=paper,
     )
-    foldable = set() if whole else measured.accepted
-    return replace(_board(measured, published, view, Path(data), foldable), short=overview)
+    accepted = set() if whole else measured.accepted
+    return replace(_board(measured, published, view, Path(data), accepted), short=overview)
 
 
 def score(
@@ -248,17 +248,17 @@ def _board(
     published: tuple[reporting.PublishedRow, ...],
     view: View,
     data: Path | None = None,
-    foldable: Collection[str] = (),
+    accepted: Collection[str] = (),
 ) -> Board:
     """The board; with the folder of datasets, rows are marked whose metrics cannot be computed again here.
 
-    Variants of `foldable` trials are folded behind their methods.
+    Variants of `accepted` trials are folded behind their methods.
     """
     claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
     told: dict[str, Any] = {"recomputable": measured.recomputable(data)} if data else {}
     with uncollected():
         table = reporting.leaderboard(
-            measured.records.values(), published, view, measured.resampled, claims, **told, foldable=foldable
+            measured.records.values(), published, view, measured.resampled, claims, **told, accepted=accepted
         )
     return Board(table, measured, published)
 

@@ -45,3 +45,10 @@ def test_names_that_differ_at_their_ends_stay_distinct_in_a_narrow_terminal() ->
     lines = render_tables([table], width=25).splitlines()[2:]
     assert all(len(line) <= 25 for line in lines)
     assert len(set(lines)) == len(names)
+
+
+def test_names_of_settings_go_before_their_values_in_a_narrow_terminal() -> None:
+    names = [f"hard[batch_size={size},negatives_per_query={count}]" for size in (64, 256) for count in (1, 5)]
+    table = TextTable("", ("method", "P@1"), tuple((name, "50.00") for name in names))
+    shown = [line.split()[0] for line in render_tables([table], width=22).splitlines()[2:]]
+    assert shown == ["hard[64,1]", "hard[64,5]", "hard[256,1]", "hard[256,5]"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from xmcbench.api import leaderboard
 from xmcbench.reporting.archive import archive
+from xmcbench.reporting.leaderboard_text import render
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.ranked_groups import leaderboard as ranked
 from xmcbench.reporting.rows import Group, View
@@ -32,6 +33,21 @@ def test_a_table_has_each_method_once_where_its_recommended_settings_are() -> No
     assert not any("variants" in row.facts for row in whole.rows)
 
 
+def test_accepted_rows_have_the_names_of_papers_and_the_users_their_own() -> None:
+    records = archive(ACCEPTED).of({DATASET}).records
+    view = View(dataset=DATASET, source="measured", budget="flops")
+    own = {key for key, record in records.items() if record.trial.label == "parabel"}
+    text = render(ranked(records.values(), view=view, accepted=set(records) - own))
+    assert " XR-Linear" in text
+    assert "xr-linear" not in text
+    assert " parabel" in text
+    assert "Parabel" not in text
+
+
+def test_a_method_is_found_by_its_name_in_papers() -> None:
+    assert names(groups(method="RAE-XMC")[0]) == names(groups(method="rae")[0]) == ["rae"]
+
+
 def test_a_variant_is_found_by_its_name() -> None:
     assert any("dexml-hard-softmax" in names(group) for group in groups(method="dexml-hard-softmax"))
 
@@ -45,6 +61,6 @@ def test_rows_of_trials_that_are_not_accepted_are_all_shown() -> None:
     records = archive(ACCEPTED).of({DATASET}).records
     view = View(dataset=DATASET, source="measured")
     own = {key for key, record in records.items() if record.trial.label == "dexml-hard-softmax"}
-    (group, *_) = ranked(records.values(), view=view, foldable=set(records) - own).groups
+    (group, *_) = ranked(records.values(), view=view, accepted=set(records) - own).groups
     assert "dexml-hard-softmax" in names(group)
     assert "dexml-all-softmax" not in names(group)

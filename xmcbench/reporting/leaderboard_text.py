@@ -52,8 +52,9 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
     ambiguous = len(hashes) > len({dataset for dataset, _ in hashes})
     if format == "latex":
         return render_tables([_paper_table(group, ambiguous) for group in board.groups], format)
-    tables = [group_table(group, show_hash=ambiguous) for group in board.groups]
-    notes = render_notes([printable(note) for note in board.notes], format, width)
+    groups = [_named(group) for group in board.groups]
+    tables = [group_table(group, show_hash=ambiguous) for group in groups]
+    notes = render_notes([printable(note) for note in notes_of(groups)], format, width)
     return "\n\n".join([render_tables(tables, format, width), notes])
 
 
@@ -66,7 +67,7 @@ def summary(board: Leaderboard, width: int | None = None) -> str:
         Heading("best", left=True, importance=50, shortest=12),
         Heading("", importance=50),
     )
-    lines = [_summary_line(group) for group in board.groups]
+    lines = [_summary_line(_named(group)) for group in board.groups]
     note = (
         "`xmcbench leaderboard --dataset NAME` shows the tables of a dataset. Rows are compared within a table alone."
     )
@@ -92,11 +93,17 @@ def group_table(group: Group, show_hash: bool = False) -> TextTable:
 
 def _paper_table(group: Group, show_hash: bool) -> TextTable:
     """The table of a group without the column of ranks, methods by their names in papers, its notes below it."""
-    if group.source != "published":
-        group = replace(group, rows=tuple(replace(row, method=row.called, variant="") for row in group.rows))
+    group = _named(group, everyone=True)
     table = group_table(group, show_hash)
     rows = tuple(row[1:] for row in table.rows)
     return TextTable(table.title, table.headings[1:], rows, tuple(map(printable, notes_of([group]))))
+
+
+def _named(group: Group, *, everyone: bool = False) -> Group:
+    """The group with methods by their names in papers: of accepted rows, or also of the user's."""
+    ours = [row.accepted or (everyone and row.source != "published") for row in group.rows]
+    rows = zip(group.rows, ours, strict=True)
+    return replace(group, rows=tuple(replace(row, method=row.called, variant="") if own else row for row, own in rows))
 
 
 def title(group: Group, show_hash: bool = False) -> str:
@@ -116,7 +123,7 @@ def _columns(group: Group) -> list[Column]:
     rows = group.rows
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
-        (Heading("method", left=True, shortest=18), _name_cells(rows)),
+        (Heading("method", left=True, shortest=22), _name_cells(rows)),
     ]
     if "kind" in group.columns:
         columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))

@@ -52,13 +52,14 @@ def leaderboard(
     resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
     claims: Sequence[Claim] = (),
     recomputable: Callable[[Record], bool] = lambda record: True,  # noqa: ARG005
-    foldable: Container[str] = (),
+    accepted: Container[str] = (),
 ) -> Leaderboard:
     """Rank measured and published rows separately, as `view` asks.
 
     `resampled` decides which rows tie; `claims` are shown at the published rows that they are about; rows are marked
-    whose metrics are not `recomputable`. A variant of trials that are `foldable` is not shown where its method's
-    recommended settings are, unless the view asks for variants, for a method, or for a table for each value.
+    whose metrics are not `recomputable`. Text tables call `accepted` trials by their methods' names in papers. Their
+    variants are not shown where the recommended settings are, unless the view asks for variants, for a method, or for
+    a table for each value.
 
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
@@ -66,10 +67,8 @@ def leaderboard(
     measured, published = _wanted(_entered(list(records)), list(published), view)
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    if view.variants or view.method or view.group_by:
-        foldable = ()
     groups = [
-        *_measured_groups(measured, published, view, stated, foldable),
+        *_measured_groups(measured, published, view, stated, accepted),
         *_published_groups(published, view, claims),
     ]
     groups = [group for group in groups if view.source in ("all", group.source)]
@@ -77,9 +76,10 @@ def leaderboard(
     ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
     ranked = [group for group in ranked if group.rows]
     if not ranked:
-        raise UnknownNameError(
-            "method", str(view.method), {row.method for group in groups for row in group.rows}, "in these rows"
-        )
+        names = {
+            name for group in groups for row in group.rows for name in (row.method, row.plugin, row.named.name) if name
+        }
+        raise UnknownNameError("method", str(view.method), names, "in these rows")
     return Leaderboard(tuple(ranked), notes_of(ranked))
 
 
@@ -115,7 +115,11 @@ def _wanted(
 
 def _is_method(row: Row, pattern: str) -> bool:
     """Whether a name of the row, of its plugin or of a row folded into it is the pattern or matches it."""
-    names = {row.plugin, *(name for one in (row, *row.folded) for name in (one.method, one.label))}
+    names = {
+        row.plugin,
+        row.named.name,
+        *(n for one in (row, *row.folded) for n in (one.method, one.label, one.called)),
+    }
     pattern = pattern.casefold()
     return any(folded(pattern) == folded(name) or fnmatchcase(name.casefold(), pattern) for name in names)
 
@@ -140,7 +144,7 @@ def _measured_groups(
     published: list[PublishedRow],
     view: View,
     stated: Container[str],
-    foldable: Container[str],
+    accepted: Container[str],
 ) -> list[Group]:
     """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
     comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
@@ -158,17 +162,25 @@ def _measured_groups(
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
-        rows = [(first, replace(row, stated=any(key in stated for key in row.keys))) for first, row in rows]
+        rows = [(first, _told(row, stated, accepted)) for first, row in rows]
         shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
         common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
-        groups += _split(_folded(shown, foldable), common, view)
+        every = view.variants or view.method or view.group_by
+        groups += _split(shown if every else _folded(shown), common, view)
     return groups
 
 
-def _folded(rows: list[Row], foldable: Container[str]) -> list[Row]:
-    """The rows without the foldable variants of methods whose recommended settings are among them."""
+def _told(row: Row, stated: Container[str], accepted: Container[str]) -> Row:
+    """The row with what the keys of its trials say."""
+    return replace(
+        row, stated=any(key in stated for key in row.keys), accepted=all(key in accepted for key in row.keys)
+    )
+
+
+def _folded(rows: list[Row]) -> list[Row]:
+    """The rows without the accepted variants of methods whose recommended settings are among them."""
     by_method: dict[tuple[str, Any], list[Row]] = defaultdict(list)
     for row in rows:
         by_method[row.named.name, row.facts.get("encoder")].append(row)
@@ -177,8 +189,7 @@ def _folded(rows: list[Row], foldable: Container[str]) -> list[Row]:
         head, *others = sorted(own, key=lambda row: row.preference)
         hidden, kept = list[Row](), list[Row]()
         for row in others:
-            fits = head.recommended and all(key in foldable for key in row.keys)
-            (hidden if fits else kept).append(row)
+            (hidden if head.recommended and row.accepted else kept).append(row)
         if hidden:
             head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
         shown += [head, *kept]

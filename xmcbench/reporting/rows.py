@@ -68,6 +68,7 @@ class Row:
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here
+    accepted: bool = False  # measured: its trials are accepted submissions, none of them the user's
     claims: tuple[Claim, ...] = ()  # published: claims that this result is better than another one
     papers: tuple[str, ...] = ()  # published: keys of the papers that print it, the one that is cited first
     url: str = ""

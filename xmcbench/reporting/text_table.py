@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from textwrap import fill
 from typing import Literal
 
@@ -137,18 +138,20 @@ def _shortened(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], widt
 def _cut(cells: Sequence[Cell], longest: int) -> list[str]:
     """The texts and the marks of a column's cells.
 
-    A text that is too long loses its end or, where more texts stay distinct so, its middle; it never loses its marks.
+    A text that is too long loses the names of its settings, then its end or its middle, in the way by which most texts
+    stay distinct and then most stay whole; it never loses its marks.
     """
 
-    def without(middle: bool, cell: Cell) -> str:
+    def without(names: bool, middle: bool, cell: Cell) -> str:
         room = longest - len(cell.symbols)
-        if len(cell.text) <= room:
-            return cell.text + cell.symbols
+        text = re.sub(r"[\w.]+=", "", cell.text) if names and len(cell.text) > room else cell.text
+        if len(text) <= room:
+            return text + cell.symbols
         end = (room - 1) // 2 if middle else 0
-        return f"{cell.text[: room - 1 - end]}…{cell.text[len(cell.text) - end :]}{cell.symbols}"
+        return f"{text[: room - 1 - end]}…{text[len(text) - end :]}{cell.symbols}"
 
-    ways = [[without(middle, cell) for cell in cells] for middle in (False, True)]
-    return max(ways, key=lambda texts: len(set(texts)))
+    ways = [[without(*way, cell) for cell in cells] for way in product((False, True), repeat=2)]
+    return max(ways, key=lambda texts: (len(set(texts)), -sum("…" in text for text in texts)))
 
 
 def _widths(headings: Sequence[Heading], rows: Sequence[Sequence[str]]) -> list[int]:
