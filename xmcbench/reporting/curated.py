@@ -81,6 +81,9 @@ class DatasetFacts(Written):
     """What a card says of a dataset besides its sizes, licence and source."""
 
     texts: str = ""
+    num_train: int | None = None  # of accepted results, where the size of the data follows the machine
+    num_test: int | None = None
+    num_labels: int | None = None
     labels_per_text: float | None = None
     made: bool = False
     leakage: str = ""

@@ -126,21 +126,20 @@ def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:
         draft = find_source(name).draft
     except XMCBenchError:
         draft = None
-    sizes = [(draft.num_train, "training"), (draft.num_test, "test")] if draft else []
-    if texts := " and ".join(f"{count:,} {part}" for count, part in sizes if count):
+    train, test, labels = (
+        getattr(facts, size) or getattr(draft, size, None) for size in ("num_train", "num_test", "num_labels")
+    )
+    if texts := " and ".join(f"{count:,} {part}" for count, part in ((train, "training"), (test, "test")) if count):
         yield "queries", texts
-    if draft and draft.num_labels:
-        yield "labels", f"{draft.num_labels:,}"
+    if labels:
+        yield "labels", f"{labels:,}"
     if per_text := facts.labels_per_text or (draft and draft.labels_per_query):
         yield "labels per text", f"{per_text:g}"
     if facts.texts:
         yield "texts", facts.texts
     yield "data", "made by a rule" if facts.made else "real"
-    if draft and draft.num_test:
-        yield (
-            "smallest visible difference",
-            f"{100 * POWER * SPREAD / sqrt(draft.num_test):.1f} points of P@1, one seed",
-        )
+    if test:
+        yield "smallest visible difference", f"{100 * POWER * SPREAD / sqrt(test):.1f} points of P@1, one seed"
     shared = max(
         (_shared(row.facts.get("shared_texts", 0)) for g in board.groups if g.dataset == name for row in g.rows),
         default=0,
