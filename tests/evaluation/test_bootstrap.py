@@ -125,7 +125,7 @@ def test_pairing_finds_what_separate_intervals_do_not() -> None:
     found = difference(*map(one_seed, (first, second)))
     assert found.significant
     assert found.value == pytest.approx(0.01)
-    assert not found.over_seeds
+    assert not found.seed_freedom
     ours, theirs = (intervals({"a": each})["a"] for each in drawn)
     assert ours[0] < theirs[1], "the intervals of the figures themselves overlap"
     assert tied_with_best([one_seed(each) for each in (first, second, first)]) == [False, False, True]

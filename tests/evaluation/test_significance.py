@@ -61,7 +61,7 @@ def test_seeds_that_are_not_the_same_are_not_paired(first: int, second: int) -> 
         covered += found.interval[0] <= 0.03 <= found.interval[1]
         assert found.seed_freedom == first + second - 2
     assert 0.92 < covered / 400 < 0.98
-    assert not difference(certain([0.5]), certain([0.4], (3,))).over_seeds
+    assert not difference(certain([0.5]), certain([0.4], (3,))).seed_freedom
 
 
 @pytest.mark.parametrize(("seeds", "seed_sd"), [(1, 0.0), (6, 0.02)])

@@ -159,7 +159,7 @@ def test_the_innermost_fact_counts(tmp_path: Path) -> None:
     assert second.settings == {"a": 1, "b": "2.50", "c": "x"}
     assert third.settings == {"a": 1, "b": 1}
     assert (first.source, third.source) == ("mine Figure 2", "mine Table 3")
-    assert (third.num_devices, third.training_hours) == (3, 0.5)
+    assert (third.hardware, third.training_hours) == ("1 x A100 + 2 x V100 16 GB", 0.5)
     assert first.place == f"{tmp_path / 'mine.yaml'}:13"
 
 

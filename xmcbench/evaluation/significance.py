@@ -9,7 +9,7 @@ variance are estimated and added:
 
 The interaction of both is in either term, so that the sum errs on the safe side. Intervals are Student's, with the
 degrees of freedom of Welch and Satterthwaite (Satterthwaite, 1946): few seeds widen them. With one seed on either side
-there is only the first source, and a statement about these two trials alone (`Estimate.over_seeds`).
+there is only the first source, and a statement about these two trials alone (`Estimate.seed_freedom` is 0).
 
 Where several differences are looked at together, p-values are corrected for their number (Holm, 1979).
 
@@ -66,11 +66,6 @@ class Estimate:
     query_error: float
     seed_error: float = 0.0
     seed_freedom: float = 0.0  # degrees of freedom of the error from seeds; 0: seeds were not varied
-
-    @property
-    def over_seeds(self) -> bool:
-        """Whether the error includes that from seeds."""
-        return self.seed_freedom > 0
 
     @property
     def error(self) -> float:

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -20,6 +20,9 @@ from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
+
+if TYPE_CHECKING:
+    from xmcbench.evaluation.scoring import Scores
 
 KINDS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
@@ -317,3 +320,17 @@ def _markdown(text: str) -> str:
 
 def _code(text: str) -> str:
     return f"`{printable(text).replace('`', '')}`"
+
+
+def scores_table(scores: Scores) -> str:
+    """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
+    from tabulate import tabulate
+
+    rows = []
+    for metric, value in scores.metrics.items():
+        low, high = scores.intervals.get(metric, (None, None))
+        interval = "" if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}"
+        rows.append((metric, f"{100 * value:.4f}", interval))
+    return tabulate(
+        rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
+    )

@@ -108,11 +108,6 @@ class RowFacts(BaseModel):
             return self.kind or variants[self.variant]
         return "encoder" if self.classifier is False else ""
 
-    @property
-    def num_devices(self) -> int | None:
-        """Devices of all kinds in `hardware`."""
-        return count_devices(self.hardware) if self.hardware else None
-
 
 class TableRow(RowFacts):
     """A row as it stands in a file."""
