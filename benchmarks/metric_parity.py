@@ -21,8 +21,7 @@ import scipy.sparse as sp
 from report import options, report
 
 from xmcbench.evaluation.evaluator import EVALUATORS, score
-from xmcbench.evaluation.metrics import find_hits
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.metrics import find_hits, inverse_propensity
 from xmcbench.evaluation.ranking import rank
 from xmcbench.trial.predictions import Predictions
 

@@ -16,8 +16,7 @@ from report import in_turns
 from scale import measure
 
 from xmcbench.evaluation.evaluator import DEFAULT_METRICS, EVALUATORS, score
-from xmcbench.evaluation.metrics import find_hits
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.metrics import find_hits, inverse_propensity
 from xmcbench.trial.predictions import Predictions
 
 FIVE = [f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in range(1, 6)]

@@ -11,7 +11,7 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.evaluation.fusion import ReciprocalRanks, fit_fusion
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record

@@ -10,8 +10,7 @@ from .evaluator import (
     score,
 )
 from .fusion import Fusion, fit_fusion, restore_fusion
-from .metrics import Hits, MetricTerms, find_hits
-from .propensity import inverse_propensity
+from .metrics import Hits, MetricTerms, find_hits, inverse_propensity
 from .ranking import rank, rank_sparse
 from .scoring import resampled_metrics, truth_hash
 

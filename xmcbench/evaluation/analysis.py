@@ -14,8 +14,7 @@ import scipy
 from xmcbench.data.dataset import Dataset, DatasetCard
 from xmcbench.evaluation.curves import PrecisionRecall, ScoreDistributions, precision_recall, score_distributions
 from xmcbench.evaluation.evaluator import dataset_hits
-from xmcbench.evaluation.metrics import Hits, precision, propensity_scored_precision
-from xmcbench.evaluation.propensity import label_counts
+from xmcbench.evaluation.metrics import Hits, label_counts, precision, propensity_scored_precision
 from xmcbench.trial.predictions import Predictions
 
 REGIMES, DECILES = "head, torso, tail", "deciles"

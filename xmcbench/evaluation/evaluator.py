@@ -12,8 +12,7 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation import label_metrics, metrics
 from xmcbench.evaluation.entry_check import check_metrics
-from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
-from xmcbench.evaluation.propensity import label_counts, weights_of_counts
+from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits, label_counts, weights_of_counts
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions

@@ -13,7 +13,7 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
 from xmcbench.evaluation.fusion import Fusion, RuleName, Weighted, fit_fusion
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.evaluation.scoring import stored_predictions
 from xmcbench.evaluation.unbudgeted import Origin
 from xmcbench.runs.saved_model import load_saved_model

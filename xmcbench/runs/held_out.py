@@ -18,7 +18,7 @@ from xmcbench.evaluation import (
     find_hits,
     score,
 )
-from xmcbench.evaluation.propensity import label_counts, weights_of_counts
+from xmcbench.evaluation.metrics import label_counts, weights_of_counts
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, held_out_rows
 from xmcbench.trial.trial import Selection

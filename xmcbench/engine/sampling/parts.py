@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from xmcbench.engine.sampling.training_queries import TrainingQueries, gather_rows
-from xmcbench.evaluation.propensity import inverse_propensity
+from xmcbench.evaluation.metrics import inverse_propensity
 
 if TYPE_CHECKING:
     from torch import Tensor
