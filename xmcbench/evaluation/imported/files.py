@@ -106,7 +106,7 @@ def read_parquet(path: Path, expected: Expected) -> Entries:
                 return _lists(file.read(["indices", "scores"]), expected)
             if names >= {"query", "label", "score"}:
                 return _flat(file.read(["query", "label", "score"]), expected)
-    except (arrow.ArrowException, OSError) as problem:
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as problem:
         raise expected.error(f"damaged: {problem}".splitlines()[0]) from problem
     raise expected.error(
         f"found the columns {', '.join(sorted(names))}, expected indices, scores (lists) or query, label, score"
