@@ -18,7 +18,7 @@ from xmcbench import Budget, EmbeddingMethod, Extent, MethodInfo, TrainingData, 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHARP = 0.005  # temperature where one label dominates
+SHARP = 0.005  # temperature where one label dominates and negatives are more than those in the batch
 # Settings that apply only with one value of another setting.
 ONLY_WITH = {
     "negatives_per_query": ("negatives", "hard"),
@@ -90,8 +90,8 @@ class DEXML(EmbeddingMethod):
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
         """How often a label is right shows in cosines in units of the temperature: one that dominates needs many."""
-        temperature = {"temperature": SHARP} if data.dominated else {}
-        return temperature | super().following(given, data, budget)
+        sharp = data.dominated and given.get("negatives") != "in-batch"
+        return ({"temperature": SHARP} if sharp else {}) | super().following(given, data, budget)
 
     @classmethod
     def search_space(cls, config: EmbeddingMethod.Config) -> dict[str, Any]:

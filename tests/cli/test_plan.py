@@ -14,7 +14,7 @@ from .test_run import call
 
 @pytest.fixture
 def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(memory, "process_bytes", lambda: 5e8)
+    monkeypatch.setattr(memory, "process_bytes", lambda _: 5e8)
     monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path / "cache"))
     content = {
         "name": "x", "datasets": ["catalog-200"], "encoder": "tiny", "seeds": [0, 1],

@@ -25,7 +25,7 @@ PROCESS = 5e8
 @pytest.fixture
 def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialPlan]:
     """Plans a trial on 200 labels; the process is taken to hold half a gigabyte."""
-    monkeypatch.setattr(memory_module, "process_bytes", lambda: PROCESS)
+    monkeypatch.setattr(memory_module, "process_bytes", lambda _: PROCESS)
 
     def plan(
         method: str = "dexml",

@@ -91,6 +91,7 @@ def test_where_one_label_dominates_less_of_a_score_tells_it_apart(method: str, s
     few, many = (following(method, replace(SMALL, head=head), {"epochs": 9})[setting] for head in (0.29, 0.31))
     assert few == own > many
     assert following(method, replace(SMALL, head=0.31), {"epochs": 9}, **{setting: 0.07})[setting] == 0.07
+    assert following("dexml", replace(SMALL, head=0.31), {"epochs": 9}, negatives="in-batch")["temperature"] == 0.05
 
 
 def test_a_second_stages_first_method_follows_its_share() -> None:
