@@ -209,6 +209,9 @@ def blocks(study: Study, methods: Sequence[Method]) -> dict[str, Iterator[str]]:
     }
 
 
+KEY_LINE = 0.05  # inches below a figure for each method in its key of three columns
+
+
 def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
     """Final quality with its interval, best first."""
     with drawing(path, PAGE, 0.6 + 0.19 * len(methods)) as axes:
@@ -238,9 +241,10 @@ def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  #
     trained = by_budget(methods)
     ends_alone = (own for own in reversed(above_floors(methods)) if not own.evaluated_along and own.at(1.0))
     flat = {method.family: method for method in ends_alone}.values()
-    with drawing(path, PAGE, 3.6) as axes:
+    drawn = [method for method in trained if method.evaluated_along]
+    key = numbered(drawn)
+    with drawing(path, PAGE, 3.4 + KEY_LINE * len(key)) as axes:
         ends = []
-        drawn = [method for method in trained if method.evaluated_along]
         for method, style in zip(drawn, line_styles([method.family for method in drawn]), strict=True):
             curve = mean_curve(method.records)
             axes.errorbar(curve["flops"], curve[ALONG], curve.get(f"{ALONG} ±"), elinewidth=0.6, **style)
@@ -251,15 +255,17 @@ def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  #
             right = 1.08 * max((x for x, _, _ in own), default=last)
             for (x, y, method), place in zip(own, apart([y for _, y, _ in own], 2.6), strict=True):
                 style = {"color": method.colour, "fontsize": 6, "va": "center", "arrowprops": LEADER, "bbox": BEHIND}
-                axes.annotate(method.name, (x, y), (right, place), **style)
-        lines = sorted(((100 * method.at(1.0), method) for method in flat), key=lambda line: -line[0])
-        for (y, method), place in zip(lines, apart([y for y, _ in lines], 3.4), strict=True):
-            axes.axhline(y, color=method.colour, linestyle="--", linewidth=0.9)
-            at = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-            axes.annotate(method.name, (0.01, place), (0, 2), color=method.colour, **at)
+                axes.annotate(str(1 + drawn.index(method)), (x, y), (right, place), **style)
+        for method in flat:
+            axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9, label=method.name)
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
-        family_legend(axes, [method.family for method in trained])
+        family_legend(axes, [method.family for method in trained], key)
+
+
+def numbered(methods: Sequence[Method]) -> list[str]:
+    """The key of a figure with too many methods for their names."""
+    return [f"{at}  {method.name}" for at, method in enumerate(methods, start=1)]
 
 
 def draw_ranks(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
@@ -280,7 +286,8 @@ def draw_ranks(methods: Sequence[Method], study: Study, path: Path) -> None:  # 
 def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
     """Frequent against rare labels."""
     above = above_floors(methods)
-    with drawing(path, PAGE, 4.8) as axes:
+    key = numbered(above)
+    with drawing(path, PAGE, 4.2 + KEY_LINE * len(key)) as axes:
         points = []
         for method in above:
             x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
@@ -290,11 +297,9 @@ def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # n
             axes.plot([points[-1][0]] * 2, [low, high], color=method.colour, linewidth=0.7)
             axes.plot(*points[-1], "o", color=method.colour, markersize=4)
         axes.margins(0.08)
-        best = {method.named.name: method for method in reversed(above)}.values()  # other variants stay without a name
-        names = [(x, y, method.name) for (x, y), method in zip(points, above, strict=True) if method in best]
-        label_points(axes, names, points)
+        label_points(axes, [(x, y, str(at)) for at, (x, y) in enumerate(points, start=1)], points)
         axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
-        family_legend(axes, [method.family for method in above])
+        family_legend(axes, [method.family for method in above], key)
 
 
 DRAWN = {"quality": draw_quality, "budget": draw_budget, "ranks": draw_ranks, "tail": draw_tail}
