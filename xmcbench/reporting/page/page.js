@@ -154,7 +154,7 @@ function redrawCharts() {
   state.decilesY = fill(byId("deciles-y"), values, state.decilesY);
   drawAll({
     cost: costs.length ? planCost(named(rows), state.costX, state.costY) : null,
-    curve: planCurve("curve", named(curves), state.curveX, state.curveY),
+    curve: planCurve("curve", named(curves.filter((row) => row.curve[state.curveY])), state.curveX, state.curveY),
     deciles: planDeciles(named(analysed), state.decilesY),
   });
 }
