@@ -29,7 +29,7 @@ from xmcbench import (
     evaluation,
     registry,
 )
-from xmcbench_second_stage.stage import SecondStage, resolve, share_of
+from xmcbench_second_stage.stage import SecondStage, resolve
 
 FUSION, ARRAYS = "fusion.json", "fusion.npz"  # in a model's directory, beside a folder for each part
 SEEDS = 2**63
@@ -111,7 +111,7 @@ class Fuse(Method):
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         trained = [part for part in self.parts if _encoder(part)] or self.parts
-        return trained[0].encoder_training(share_of(budget, self._share))
+        return trained[0].encoder_training(budget.times(self._share))
 
     @property
     def _share(self) -> float:
@@ -140,7 +140,7 @@ class Fuse(Method):
             own = replace(
                 run,
                 seed=int(run.rng("fuse", "part", number).integers(SEEDS)),
-                budget=share_of(run.budget, self._share),
+                budget=run.budget.times(self._share),
                 checkpoint=run.checkpoint / f"part-{number}",
                 log=TrainingLog(ledger),
                 held_out=None,  # a part keeps its last weights

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,7 +53,7 @@ class SecondStage(Method):
         named = {key: value for key, value in given["first"].items() if key in ("method", "origin")}
         settings = {key: value for key, value in given["first"].items() if key not in named}
         first, share = registry().method(named["method"]).thing, given.get("share", SHARE)
-        return {**given, "first": named | first.following(settings, data, share_of(budget, share))}
+        return {**given, "first": named | first.following(settings, data, budget.times(share))}
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")
@@ -86,23 +85,17 @@ class SecondStage(Method):
         return self.first.skip(card)
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
-        return self.first.foreseen(data, share_of(budget, self.config.share))
+        return self.first.foreseen(data, budget.times(self.config.share))
 
     def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
         own = [IdlePart("the second stage")] if spent.get("ended") == NOTHING_LEARNT else []
         return [*self.first.idle_parts(spent), *own]
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
-        return self.first, share_of(budget, self.config.share)
+        return self.first, budget.times(self.config.share)
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        share = self.config.share
-        part = replace(
-            run,
-            budget=share_of(run.budget, share),
-            report=lambda progress: run.report(replace(progress, fraction=share * progress.fraction)),
-        )
-        self.first.fit(train, part)
+        self.first.fit(train, run.reserve(self.config.share))
         try:
             queries_ND = self._embed(train, run)
         except PassTooLargeError:
@@ -195,10 +188,3 @@ def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: has no effect with the other settings here")
     return name, distribution, config
-
-
-def share_of(budget: Budget, share: float) -> Budget:
-    """The budget times a share; whole numbers stay whole."""
-    parts = {name: share * limit for name, limit in budget.spending().items()}
-    whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(budget, name), int)}
-    return budget.model_copy(update={**parts, **whole})

@@ -194,16 +194,10 @@ class UniDEC(EmbeddingMethod):
             table, linear = self.tables()["classifier"], self.modules["clf"][0]  # type: ignore[index]
             table.weight.copy_(unit(linear(embeddings.labels()[table.row_ids])))
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The groups of every dual encoder, split into encoder and heads, which have learning rates of their own."""
-        of_heads = {id(parameter) for parameter in self.modules.parameters()}
-        rates = {False: self.config.learning_rate, True: self.config.head_learning_rate}
-        groups = [
-            {**group, "lr": rate, "params": [p for p in group["params"] if (id(p) in of_heads) == is_head]}
-            for group in super().parameter_groups()
-            for is_head, rate in rates.items()
-        ]
-        return [group for group in groups if group["params"]]
+    @property
+    def module_rate(self) -> float:
+        """The heads have a learning rate of their own."""
+        return self.config.head_learning_rate
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config

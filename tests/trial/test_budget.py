@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from xmcbench.trial.budget import BUDGETED_STAGES, Budget, Ledger, TooLargeError
+from xmcbench.trial.run import Progress, Run
 
 
 def test_a_budget_has_a_limit_and_knows_its_names() -> None:
@@ -15,6 +18,22 @@ def test_a_budget_has_a_limit_and_knows_its_names() -> None:
     for wrong in ({}, {"steps": 0}, {"tokens": 3}):
         with pytest.raises(ValidationError):
             Budget.model_validate(wrong)
+
+
+def test_a_share_of_a_budget_keeps_whole_numbers_and_what_is_not_used_up() -> None:
+    half = Budget(steps=3, flops=1e9, peak_bytes=8.0).times(0.5)
+    assert half.limits() == {"steps": 2, "flops": 5e8, "peak_bytes": 8.0}
+    assert Budget(steps=1).times(0.1).limits() == {"steps": 1}
+
+
+def test_a_run_with_a_share_of_the_budget_charges_the_same_ledger(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    run = Run(0, Budget(steps=10), tmp_path, tmp_path, report=told.append)
+    part = run.reserve(0.8)
+    assert part.budget.steps == 8
+    assert part.ledger is run.ledger
+    part.report(Progress("train", 0.5, {"loss": 1.0}))
+    assert told == [Progress("train", 0.4, {"loss": 1.0})]
 
 
 class Clock:

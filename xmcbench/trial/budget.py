@@ -100,6 +100,12 @@ class Budget(BaseModel):
         """The limits that are set and that training uses up, by name."""
         return {name: value for name, value in self.limits().items() if name not in CAPS}
 
+    def times(self, share: float) -> Budget:
+        """The budget with a share of each limit that training uses up; whole numbers stay whole."""
+        parts = {name: share * limit for name, limit in self.spending().items()}
+        whole = {name: max(1, round(part)) for name, part in parts.items() if isinstance(getattr(self, name), int)}
+        return self.model_copy(update={**parts, **whole})
+
 
 class UnknownBudget(Budget):
     """The budget of predictions made by another program: its limits are unknown, so no leaderboard ranks them."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -129,6 +129,17 @@ class Run:
     def ledger(self) -> Ledger:
         """The ledger of `log`, to which the method charges its tokens, operations and seconds."""
         return self.log.ledger
+
+    def reserve(self, share: float) -> Run:
+        """This run with `share` of its budget, for a first part of training; the rest stays for what follows.
+
+        Both parts charge the same ledger.
+        """
+        return replace(
+            self,
+            budget=self.budget.times(share),
+            report=lambda progress: self.report(replace(progress, fraction=share * progress.fraction)),
+        )
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """A generator for one purpose of this trial."""

@@ -150,12 +150,22 @@ class TrainedMethod(DualEncoder):
         """Compute what `predict` searches, with the current weights. `labels` are those that are trained on."""
         self.index_LD = self.all_label_vectors(labels)
 
+    @property
+    def module_rate(self) -> float:
+        """The peak learning rate of the method's own modules: the encoder's, unless a setting says otherwise."""
+        return self.config.learning_rate
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """Groups for AdamW: weight decay on matrices only, the learning rate in `lr`."""
-        parameters = [p for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad]
-        rate, decay = self.config.learning_rate, self.config.weight_decay
+        parts = (self.encoder, self.config.learning_rate), (self.modules, self.module_rate)
+        rates = {p: rate for part, rate in parts for p in part.parameters() if p.requires_grad}
         groups = [
-            {"params": [p for p in parameters if p.ndim > 1], "lr": rate, "weight_decay": decay},
-            {"params": [p for p in parameters if p.ndim <= 1], "lr": rate, "weight_decay": 0.0},
+            {
+                "params": [p for p, own in rates.items() if own == rate and (p.ndim > 1) == matrix],
+                "lr": rate,
+                "weight_decay": self.config.weight_decay * matrix,
+            }
+            for matrix in (True, False)
+            for rate in dict.fromkeys(rates.values())
         ]
         return [group for group in groups if group["params"]]
