@@ -18,6 +18,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin
@@ -34,6 +35,24 @@ ROOT = Path(__file__).parents[1]
 HEADER = "<!-- Written by docs/generated.py. -->\n"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.DOTALL)
 BOARD = "board"  # the folder of the site that has the leaderboard's page
+# What plugins and notebooks use, by the sections of the page on it: names in `xmcbench`.
+API = {
+    "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
+    "Methods": "Method MethodInfo Run TrainingLog HeldOut Progress Budget Ledger PassTooLargeError Predictions rank "
+    "atomic_write checked_folder check_manifest DamagedFolder",
+    "Dual encoders": "DualEncoder EmbeddingMethod EncoderConfig LabelTable TableConfig row_dropout upload",
+    "Losses": "losses",
+    "Samplers": "sampling",
+    "Search": "search",
+    "Data": "data",
+    "Evaluation": "evaluation",
+    "Teachers": "teachers",
+    "Trackers": "Tracker Trial TrialProgress Record",
+    "Outside programs": "Environment run_program read_predictions",
+    "Registry and errors": "hookimpl registry XMCBenchError UnknownNameError",
+}
+BASES = {"DualEncoder", "EmbeddingMethod"}  # classes that are shown with what they inherit
+DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", flags=re.MULTILINE | re.DOTALL)  # of mkdocstrings
 MARK = re.compile(r"^<!-- generated: (\S+)(?: (\S+))? -->$", flags=re.MULTILINE)
 # Pages of the site that are files elsewhere in the repository, and how links to them change.
 ELSEWHERE = {"contributing.md": ROOT / "CONTRIBUTING.md", "changelog.md": ROOT / "CHANGELOG.md"}
@@ -80,6 +99,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     """The page with its generated parts, and with links that lead to pages of the site."""
     for link, page in LINKS:
         markdown = re.sub(link, page, markdown)
+    markdown = DIRECTIVE.sub(r"\1", markdown)
     return MARK.sub(lambda mark: KINDS[mark[1]](*filter(None, [mark[2]])), markdown)
 
 
@@ -323,7 +343,60 @@ def datasets_page() -> str:
     return "\n".join(parts)
 
 
-WRITTEN = {"reference/methods.md": methods_page, "reference/datasets.md": datasets_page}
+def api_page() -> str:
+    """Every public name with the first sentence about it; the site adds the rest."""
+    parts = [
+        "# Python API\n",
+        "Everything that a plugin may import: `from xmcbench import NAME`, or `import xmcbench as xb`. Arrays are\n"
+        "numpy arrays unless the signature says `Tensor` (torch). Letters in brackets are shapes: N texts or pairs,\n"
+        "L labels, K or k ranked labels, B queries of a batch, S labels of its pool, P true pairs, D dimensions.\n",
+    ]
+    for title, names in API.items():
+        rows = [row for name in names.split() for row in _entries(name)]
+        parts += [f"## {title}\n", table(("name", "is"), rows)]
+        parts += [f"<!-- ::: xmcbench.{name}{INHERITED * (name in BASES)} -->\n" for name in names.split()]
+    return "\n".join(parts)
+
+
+def _entries(name: str) -> Iterator[tuple[str, str]]:
+    """The rows of a name: a module's members, or the name and a class's own methods."""
+    import xmcbench
+
+    thing = attrgetter(name)(xmcbench)
+    if isinstance(thing, types.ModuleType):
+        for member in sorted(thing.__all__):
+            yield _entry(f"{name}.{member}", getattr(thing, member))
+        return
+    yield _entry(name, thing)
+    if isinstance(thing, type):
+        classes = (
+            [each for each in thing.__mro__ if each.__module__.startswith("xmcbench")] if name in BASES else [thing]
+        )
+        for member in dict.fromkeys(member for each in reversed(classes) for member in vars(each)):
+            own = inspect.getattr_static(thing, member)
+            if not member.startswith("_") and isinstance(own, types.FunctionType | property | classmethod):
+                found = _entry(f"{name}.{member}", getattr(own, "__func__", own))
+                if found[1]:
+                    yield found
+
+
+def _entry(name: str, thing: Any) -> tuple[str, str]:
+    takes = f"({', '.join(_arguments(thing))})" if isinstance(thing, types.FunctionType) else ""
+    return f"`{name}{takes}`", (inspect.getdoc(thing) or "").partition("\n")[0]
+
+
+def _arguments(function: types.FunctionType) -> Iterator[str]:
+    for each in inspect.signature(function).parameters.values():
+        if each.name not in ("self", "cls"):
+            yield each.name
+
+
+INHERITED = "\n    options: {inherited_members: true}"
+WRITTEN = {
+    "reference/methods.md": methods_page,
+    "reference/datasets.md": datasets_page,
+    "reference/api.md": api_page,
+}
 
 
 if __name__ == "__main__":
