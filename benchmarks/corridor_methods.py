@@ -55,6 +55,7 @@ OVA = {**DUAL, "encoder": RAW, "learning_rate": 3e-4, "table": {"learning_rate":
 LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "development": 100}
 PAIRS = {**DUAL, "learning_rate": 4e-3}
 SPANS = {**DUAL, "pairs_per_document": 2}
+TITLES = {**PAIRS, "cluster_size": 8, "cluster_every": 1}
 FIRST = {"method": "dexml", **DUAL, "negatives": "in-batch"}
 CROSS = {"first": FIRST, "model": "small", "max_length": 32, "learning_rate": 1e-3, "negatives": 3}
 CLASSIFIER = {
@@ -81,6 +82,8 @@ METHODS: dict[str, Training] = {
     "ova": Training(OVA, Mistake("learning rate of the table halved", {"table": {"learning_rate": 0.15}})),
     "ict": Training(PAIRS, halved(PAIRS)),
     "rts": Training(SPANS, Mistake("temperature doubled", {"temperature": 0.1}), {"steps": 80}),
+    "maclr-pretraining": Training(TITLES, Mistake("no labels as negatives, no views", {"regularisation": 0.0})),
+    "maclr": Training(TITLES, halved(TITLES), {"steps": 80}),
     "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
     "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
     "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),

@@ -48,21 +48,25 @@ class PseudoLabels(EmbeddingMethod):
         super().fit(train, run)
         self.shard = self._real_shard()  # after training only the dataset's labels matter
 
-    def training_data(self, train: TrainingData) -> TrainingData:
-        """Pairs in place of documents and labels. Labels with the same words become one label."""
-        self._real = train
+    def pairs(self, train: TrainingData) -> list[tuple[str, str]]:
+        """The queries and labels that are cut out of the documents. Raises XMCBenchError if there are none."""
         documents = (text.split() for text in train.texts)
         pairs = [
-            tuple(map(" ".join, self.pair(words, self._rng)))
+            (" ".join(query), " ".join(label))
             for words in documents
-            for _ in range(self.config.pairs_per_document)
             if len(words) > 1
+            for query, label in (self.pair(words, self._rng) for _ in range(self.config.pairs_per_document))
         ]
         if not pairs:
             raise XMCBenchError(
                 f"{train.card.name}: no document has two words, expected at least one to split into a pair"
             )
-        queries, labels = zip(*pairs, strict=True)
+        return pairs
+
+    def training_data(self, train: TrainingData) -> TrainingData:
+        """Pairs in place of documents and labels. Labels with the same words become one label."""
+        self._real = train
+        queries, labels = zip(*self.pairs(train), strict=True)
         numbers = {text: number for number, text in enumerate(dict.fromkeys(labels))}
         columns = np.fromiter((numbers[text] for text in labels), np.int64, len(labels))
         shape = len(queries), len(numbers)

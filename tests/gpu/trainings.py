@@ -66,13 +66,14 @@ TRAININGS: dict[str, Training] = {
     "ova, as Renee": Training("ova", {"table": {"optimizer": "sgd", "momentum": 0.9}, "rows": "label-embeddings"}),
     "ict": Training("ict"),
     "rts": Training("rts"),
+    "maclr": Training("maclr", {"cluster_size": 8, "cluster_every": 1}, {}, {"steps": 12}),
     "lmtx": Training("lmtx", TAUGHT, {}, {"epochs": 9}),
     "classifier": Training("classifier", {"first": FIRST, "epochs": 9, "shortlist": 8, "share": 0.5}, {}, {"steps": 8}),
     "memory": Training("memory", {"first": FIRST}),
     "sparse-ranker": Training("sparse-ranker", {"first": FIRST}),
     "untrained": Training("untrained"),
 }  # fmt: skip
-UNANNOTATED = {"ict", "rts", "lmtx"}
+UNANNOTATED = {"ict", "rts", "maclr", "lmtx"}
 
 
 def build(name: str, root: Path) -> Method:

@@ -25,6 +25,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "dexml": {},
     "ict": {},
     "lmtx": {"teacher": TEACHER},
+    "maclr": {},
     "ngame": {},
     "ova": {},
     "prime": {},

@@ -1,0 +1,246 @@
+"""MACLR: a dual encoder that learns from titles, from clusters of growing fineness, and from its own best labels.
+
+1. Pretraining: documents of a cluster share their titles as positives. The model clusters them anew as it learns, until
+   each document is by itself (multi-scale adaptive clustering). Second views of documents are positives likewise,
+   beside random labels of the dataset as negatives (label regularisation).
+2. Self-training, from those weights, on each document's best label by TF-IDF and the model's surest.
+
+Legend: N documents, B of a batch, L labels, S titles, views or labels of a pool, D dimensions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import scipy
+from pydantic import Field
+
+from xmcbench import (
+    EmbeddingMethod,
+    Method,
+    MethodInfo,
+    PassTooLargeError,
+    Run,
+    TrainingData,
+    TrainingLog,
+    evaluation,
+    hookimpl,
+    losses,
+    registry,
+    sampling,
+    search,
+)
+from xmcbench_pseudo_labels import ICT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LEVELS = 5  # of clusters
+WORDS = "tfidf-label"
+
+
+class FinerClusters(sampling.Clusters):
+    """Documents in random order; their clusters halve in size at each fifth of the share `clustered` of training.
+
+    From then on each document is by itself. `spent` gives the share of training that is over.
+    """
+
+    def __init__(self, size: int, every: int, clustered: float, spent: Callable[[], float]) -> None:
+        super().__init__(size=size, start=0, every=every, vectors="fresh")
+        self.clustered, self.spent, self.level = clustered, spent, 0
+
+    def num_clusters(self, epoch: int) -> int:  # noqa: ARG002
+        """The smallest power of two that keeps clusters within the size of this level."""
+        return 1 << ((len(self.sampler.query_ids) - 1) // max(1, self.size >> self.level)).bit_length()
+
+    def arrange(self, epoch: int) -> np.ndarray:
+        return self.sampler.rng("order", epoch).permutation(self.sampler.query_ids)
+
+    def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:
+        self.level = int(LEVELS * self.spent() / self.clustered)  # all workers ask together
+        if self.level < LEVELS:
+            super().refresh(epoch, embeddings)
+        else:
+            self.clusters_Q = np.arange(len(self.sampler.query_ids))
+
+
+class RandomLabels(sampling.Negatives):
+    """Labels of the dataset, whose ids begin at `first`, drawn uniformly: `per_query` for each query of a batch."""
+
+    def __init__(self, first: int, per_query: float) -> None:
+        self.first, self.per_query = first, per_query
+
+    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        total = self.sampler.num_labels - self.first
+        return self.first + rng.choice(total, min(total, round(self.per_query * len(query_ids))), replace=False)
+
+
+class Pretraining(ICT):
+    """The first stage alone. Labels of its training are N titles, N views of documents, then the dataset's labels."""
+
+    name = "maclr-pretraining"
+    info = MethodInfo(
+        summary="dual encoder trained on titles and clusters of documents, with random labels as negatives",
+        citation="Xiong et al., Extreme Zero-Shot Learning for Extreme Text Classification, NAACL 2022",
+        needs=("label texts",),
+    )
+    not_planned: ClassVar[str] = "what it trains on follows from its own embeddings"
+
+    class Config(ICT.Config):
+        cluster_size: int = Field(128, gt=0, description="documents of a cluster at first; see `clustered`")
+        cluster_every: int = Field(2, gt=0, description="epochs between clusterings, each a pass over the documents")
+        clustered: float = Field(
+            0.5, gt=0, le=1, description="share of pretraining with clusters, which halve in size at each fifth of it"
+        )
+        random_labels: float = Field(0.25, ge=0, description="labels of the dataset as negatives, per query of a batch")
+        regularisation: float = Field(1.0, ge=0, description="weight of the loss over views and random labels")
+        learning_rate: float = Field(1e-5, gt=0, description="peak of the schedule of a stage")
+        weight_decay: float = Field(0.0, ge=0, description="of AdamW, on matrices")
+        batch_size: int = Field(128, gt=0, description="queries per step")
+        clip_norm: float | None = Field(1.0, gt=0, description="largest norm of the whole gradient; null: no clipping")
+
+    config: Pretraining.Config
+
+    def training_data(self, train: TrainingData) -> TrainingData:
+        """One title and one view for each document, and the dataset's labels, which are true for none."""
+        self._real = train
+        queries, titles = zip(*self.pairs(train), strict=True)
+        self._documents = len(queries)
+        rows = np.arange(self._documents)
+        shape = self._documents, 2 * self._documents + train.num_labels
+        own = np.stack([rows, self._documents + rows], axis=1).ravel()
+        pairs_csr = scipy.sparse.csr_array((np.ones(len(own), np.float32), own, 2 * np.arange(len(rows) + 1)), shape)
+        labels = [*titles, *queries, *train.label_texts]
+        return TrainingData(train.card, queries, pairs_csr, labels, scipy.sparse.csr_array(shape, dtype=np.float32))
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        own = self.config
+        self._clusters = FinerClusters(own.cluster_size, own.cluster_every, own.clustered, self._spent)
+        parts: Any = {"order": self._clusters, "positives": sampling.Draw(None)}
+        labels = RandomLabels(2 * self._documents, own.random_labels)
+        return sampling.Sampler(train, batch_size=own.batch_size, seed=seed, negatives=(labels,), **parts)
+
+    def _spent(self) -> float:
+        return self.shard.workers.largest(self.run.ledger.fraction(self.run.budget))
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        """Softmax over titles plus softmax over views and labels, each averaged over what is of a query's cluster."""
+        import torch
+
+        ids_S, clusters_N = batch.label_ids, self._clusters.clusters_Q
+        assert clusters_N is not None  # of the first refresh
+        titles, views = np.searchsorted(ids_S, [self._documents, 2 * self._documents])
+        clusters_S = np.full(len(ids_S), -1)  # of no document
+        clusters_S[:views] = clusters_N[ids_S[:views] % self._documents]
+        same_BS = clusters_N[batch.query_ids][:, None] == clusters_S
+
+        def contrast(part: slice) -> Tensor:
+            rows, columns = (torch.from_numpy(places) for places in np.nonzero(same_BS[:, part]))
+            positives = losses.Positives(rows, columns, *same_BS[:, part].shape, workers=batch.positives.workers)
+            positives = positives.to(queries_BD.device)
+            return losses.psl(queries_BD, labels_SD[part], positives, temperature=self.config.temperature)
+
+        return contrast(slice(titles)) + self.config.regularisation * contrast(slice(titles, None))
+
+
+class MACLR(EmbeddingMethod):
+    """Both stages: pretraining, then self-training on labels that words and the pretrained model propose."""
+
+    name = "maclr"
+    info = MethodInfo(
+        summary="dual encoder pretrained on titles and clusters, then trained on labels by TF-IDF and by itself",
+        citation=Pretraining.info.citation,
+        needs=("label texts",),
+    )
+    not_planned: ClassVar[str] = Pretraining.not_planned
+
+    class Config(Pretraining.Config):
+        self_training: float = Field(0.5, gt=0, lt=1, description="share of every limit of the budget for stage two")
+        confident: float = Field(0.5, ge=0, le=1, description="share of documents whose best label by the model counts")
+
+    config: MACLR.Config
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        return {**super().versions(config), WORDS: registry().method(WORDS).version}
+
+    def fit(self, train: TrainingData, run: Run) -> None:
+        first, share = Pretraining(self.config), 1 - self.config.self_training
+        limits = run.budget.spending()
+        with _part(run, "pretraining", {name: share * limit for name, limit in limits.items()}, 0, share) as own:
+            first.fit(train, own)
+        pairs_NL = self._proposed(first, train, run)
+        self._start = first.encoder.state_dict()
+        rest = {name: limit - run.ledger.spent(name) for name, limit in limits.items()}
+        if min(rest.values()) <= 0:
+            raise PassTooLargeError("the budget was spent before self-training began")
+        with _part(run, "self-training", rest, share, 1) as own:
+            super().fit(train.with_targets(pairs_NL), own)
+        if run.held_out is not None:
+            with run.ledger.uncharged():
+                run.log.add_point(1.0, run.held_out.evaluate(self.predict, train.num_labels))
+
+    def _proposed(self, first: Pretraining, train: TrainingData, run: Run) -> scipy.sparse.csr_array:
+        """[N, L] ones for the best labels by TF-IDF that share a word, and for the model's where it is surest."""
+        charging, labels = first.charging_to(run.ledger, run.budget), train.label_texts
+        with run.ledger.stage("mine"):
+            documents = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
+            of_labels = first.encoder.label_tokenizer.tokens(labels, first.label_length, run.cache)
+            operations = search.search_flops(len(train.texts), *first.index_LD.shape)
+            charging.require(documents.lengths, of_labels.lengths, scoring_flops=operations)
+            charging.encoding(documents.lengths)
+            charging.encoding(of_labels.lengths)  # their vectors are in the index
+            charging.scoring(operations)
+            index = search.build_index(first.index_LD, "exact")
+            own = index.top_k(first.all_query_vectors(documents), 1, exclude=train.ignore)
+        words = registry().method(WORDS).thing({})
+        words.fit(train, run)
+        listed = min(train.num_labels, 1 + int(np.diff(train.ignore.indptr).max(initial=0)))
+        with run.ledger.stage("mine"):
+            by_words = evaluation.drop_ignored(words.predict(train.texts, listed), train.ignore, 1)
+        surest = np.argsort(-own.scores[:, 0], kind="stable")[: round(self.config.confident * len(train.texts))]
+        matched = np.flatnonzero(by_words.scores[:, 0] > 0)
+        rows = np.concatenate([matched, surest])
+        columns = np.concatenate([by_words.indices[matched, 0], own.indices[surest, 0]])
+        shape = len(train.texts), train.num_labels
+        pairs_NL = scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
+        pairs_NL.data[:] = 1.0  # both may propose the same label
+        return pairs_NL
+
+    def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
+        self.encoder.load_state_dict(self._start)
+
+    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
+
+    def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
+        """Softmax over the pool of the label that was drawn for each document."""
+        drawn = batch.positives.weights("drawn")
+        return losses.softmax(queries_BD, labels_SD, batch.positives, drawn, temperature=self.config.temperature)
+
+
+@contextmanager
+def _part(run: Run, name: str, limits: dict[str, float], begun: float, done: float) -> Iterator[Run]:
+    """A part of the training with its own budget, schedule and checkpoints; it is the shares `begun` to `done`."""
+    whole = {limit: max(1, round(limits[limit])) for limit in limits if isinstance(getattr(run.budget, limit), int)}
+    with run.ledger.part() as ledger:
+        own = replace(
+            run,
+            budget=run.budget.model_copy(update={**limits, **whole}),
+            checkpoint=run.checkpoint / name,
+            log=TrainingLog(ledger),
+            held_out=None,  # a stage keeps its last weights
+            report=lambda step: run.report(replace(step, fraction=begun + (done - begun) * step.fraction)),
+        )
+        own.checkpoint.mkdir(parents=True, exist_ok=True)
+        yield own
+
+
+@hookimpl
+def register_methods(register: Callable[[type[Any]], None]) -> None:
+    for method in (Pretraining, MACLR):
+        register(method)
