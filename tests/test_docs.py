@@ -19,7 +19,7 @@ from xmcbench import DualEncoder, EmbeddingMethod, Method, teachers
 from xmcbench.data import load
 from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
-from xmcbench.plugins.kinds import GROUP, HOOKS
+from xmcbench.plugins.hookspecs import GROUP, HOOKS
 from xmcbench.plugins.registry import ONLY, STRICT, Registry, registry
 from xmcbench.runs.tracked import tracked
 from xmcbench.suite.suite import load_suite

@@ -22,11 +22,10 @@ from .plugins.registry import registry
 from .teachers.teacher import Teacher, TeacherConfig
 from .tracking.tracker import Tracker
 from .trial.budget import Budget, Ledger, PassTooLargeError
-from .trial.environment import Environment
 from .trial.judging import Judge, Judgements
 from .trial.method import IdlePart, Method, MethodInfo
 from .trial.predictions import Predictions
-from .trial.program import run_program
+from .trial.program import Environment, run_program
 from .trial.record import Record
 from .trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress
 from .trial.trial import Trial

@@ -28,8 +28,7 @@ from xmcbench.data.formats import Parts, read_directory
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import default_device
 from xmcbench.engine.dual_encoder import DualEncoder
-from xmcbench.engine.encoders.embedding import evaluating
-from xmcbench.engine.encoders.encoder import Encoder
+from xmcbench.engine.encoders.encoder import Encoder, evaluating
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.transformer import TransformerEncoder, attention

@@ -11,8 +11,7 @@ from reporting.test_submission import CLEAN, keep, submit
 
 from xmcbench.trial.packed import Packed, add_packed, packed_path
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.record import Record
-from xmcbench.trial.record_file import encode
+from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 

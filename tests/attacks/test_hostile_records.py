@@ -19,8 +19,7 @@ from xmcbench.reporting.acceptance import CHECKS, contradictions, problems
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page import write_page
 from xmcbench.runs import file_guard, landlock
-from xmcbench.trial.record import Record
-from xmcbench.trial.record_file import RecordError, decode, encode
+from xmcbench.trial.record import Record, RecordError, decode, encode
 
 from attacks.hostile import VALUES, content, mutations, places, replaced, signed  # isort: skip
 

@@ -128,7 +128,7 @@ def test_a_driver_that_dies_while_its_worker_starts_takes_it_along(daemons: Benc
 def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, stopped: bool) -> None:
     """And while it imports the frameworks, when nobody looks at its socket."""
     driver = (
-        "import os, time, sys; from xmcbench.runs.worker_processes import WorkerServer\n"
+        "import os, time, sys; from xmcbench.runs.local import WorkerServer\n"
         "server = WorkerServer(2); print(server._process.pid, flush=True); time.sleep(3000)"
     )
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=bench.root, stdout=subprocess.PIPE)

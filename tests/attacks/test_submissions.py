@@ -22,8 +22,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.trial.packed import LINES, PACK, add_packed, packed_path
-from xmcbench.trial.record import Record
-from xmcbench.trial.record_file import encode
+from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 COMMITTED = {"commit": "a" * 40, "dirty": False}

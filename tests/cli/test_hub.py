@@ -21,8 +21,7 @@ import yaml
 from fakes.bench import Bench
 
 from xmcbench.cli import main
-from xmcbench.trial.record import Record
-from xmcbench.trial.record_file import decode
+from xmcbench.trial.record import Record, decode
 
 REPOSITORY = "me/some-model"
 Push = Callable[..., tuple[int, str, str]]

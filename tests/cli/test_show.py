@@ -14,8 +14,7 @@ from xmcbench.cli import main
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.packed import Packed
-from xmcbench.trial.record import Failure, Record, Status
-from xmcbench.trial.record_file import decode
+from xmcbench.trial.record import Failure, Record, Status, decode
 
 Show = Callable[..., str]
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
-from xmcbench.data.importing.folders import new_folder
 
 from xmcbench.cli.datasets import app
 from xmcbench.data import find_source, load
 from xmcbench.data.importing.corpora import read_beir, read_label_texts
 from xmcbench.data.importing.rows import Columns, read_rows
+from xmcbench.data.importing.write import new_folder
 from xmcbench.data.prepared import prepared_copies
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import _remove_unfinished, beside

@@ -20,10 +20,9 @@ from xmcbench.engine.workers import ALONE
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import manifest, regular
 from xmcbench.files.atomic import atomic_directory, atomic_write
-from xmcbench.files.cached_folder import open_or_make
 from xmcbench.files.faults import MachineFault, machine_fault
-from xmcbench.files.manifest import DamagedFolder, check_manifest, write_manifest
-from xmcbench.runs.shared_training import same_training
+from xmcbench.files.manifest import DamagedFolder, check_manifest, open_or_make, write_manifest
+from xmcbench.runs.saved_model import same_training
 from xmcbench.trial.store import StoreError
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE]
@@ -141,7 +140,7 @@ def test_a_prepared_copy_that_cannot_be_read_ends_the_run_and_records_nothing(
 
 
 def test_a_model_that_cannot_be_read_is_not_trained_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    from xmcbench.trial.build import build_method
+    from xmcbench.trial.method import build_method
 
     record = bench.run(bench.suite(["fake-ok"]), debug=True)["ok"]
     method = build_method(record.trial)

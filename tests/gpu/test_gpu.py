@@ -24,11 +24,11 @@ from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import FULL_ATTENTION, TransformerEncoder
 from xmcbench.engine.losses import Positives
-from xmcbench.engine.sampling.clustering import balanced_clusters
+from xmcbench.engine.sampling.clusters import balanced_clusters
 from xmcbench.engine.search.exact import ExactIndex
 from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.tables.settings import TableConfig
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.workers import current_workers, joined
 
 from .places import DEVICE, needs_cuda, waits

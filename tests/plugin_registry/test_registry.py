@@ -15,7 +15,7 @@ from fakes.bench import Bench
 from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError
 from xmcbench.plugins import registry as module
-from xmcbench.plugins.kinds import GROUP
+from xmcbench.plugins.hookspecs import GROUP
 from xmcbench.plugins.registry import OWN, Registry, registry
 
 METHOD = """

@@ -24,8 +24,7 @@ from xmcbench.reporting.review import verify
 from xmcbench.reporting.submission import LARGEST
 from xmcbench.trial.packed import add_packed, compact_path, packed_path
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.record import Record, Status
-from xmcbench.trial.record_file import encode
+from xmcbench.trial.record import Record, Status, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 COMMITTED = {"commit": "a" * 40, "dirty": False}

@@ -12,7 +12,7 @@ from fakes.bench import Bench
 
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.acceptance import outdated, problems
-from xmcbench.trial import plugin_code
+from xmcbench.trial import provenance
 
 
 def edit(bench: Bench) -> None:
@@ -27,8 +27,8 @@ def again() -> None:
     sys.modules.pop("xmcbench_fakes", None)
     importlib.invalidate_caches()
     registry.cache_clear()
-    plugin_code._digest.cache_clear()
-    plugin_code._git.cache_clear()
+    provenance._digest.cache_clear()
+    provenance._commit_of.cache_clear()
 
 
 def test_a_hit_says_that_the_code_changed_and_changed_trains_again(bench: Bench) -> None:
@@ -36,7 +36,7 @@ def test_a_hit_says_that_the_code_changed_and_changed_trains_again(bench: Bench)
     first = bench.run(suite, debug=True)["ok"]
     assert len(first.code_digest) == 64
     assert bench.plan(suite)["ok"][0] == "hit"
-    assert plugin_code.CHANGED not in bench.plan(suite)["ok"][1]
+    assert provenance.CHANGED not in bench.plan(suite)["ok"][1]
     edit(bench)
     action, reason = bench.plan(suite)["ok"]
     assert action == "hit"
@@ -82,6 +82,6 @@ def test_the_files_of_a_plugin_are_those_of_its_package(name: str, monkeypatch: 
     monkeypatch.delenv("XMCBENCH_PLUGINS", raising=False)
     registry.cache_clear()
     thing = registry().method(name).thing
-    files = plugin_code.code_files(thing)
+    files = provenance.code_files(thing)
     assert files
     assert {path.parent.name for path in files} == {thing.__module__.partition(".")[0]}

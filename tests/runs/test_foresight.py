@@ -6,7 +6,7 @@ from typing import Any
 
 from xmcbench.data.extent import Extent
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.foresight import remarks
+from xmcbench.runs.plan import remarks
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Trial
 

@@ -15,7 +15,7 @@ import pytest
 from fakes.bench import Bench
 from processes import MAIN, PATIENCE, gone, until
 
-from xmcbench.runs.running_trial import RunningTrial, Task
+from xmcbench.runs.executor import RunningTrial, Task
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
 

@@ -11,7 +11,7 @@ import pytest
 from fakes.bench import Bench
 from processes import gone, until
 
-from xmcbench.runs.worker_processes import Worker, WorkerServer
+from xmcbench.runs.local import Worker, WorkerServer
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Status
 

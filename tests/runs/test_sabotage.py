@@ -15,8 +15,8 @@ from fakes.bench import Bench
 from processes import gone, until
 
 from xmcbench.cli import main
+from xmcbench.runs.executor import RunningTrial
 from xmcbench.runs.predicting import differs
-from xmcbench.runs.running_trial import RunningTrial
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
 

@@ -8,7 +8,7 @@ from fakes.bench import Bench
 
 from xmcbench.plugins.registry import Registry
 from xmcbench.tracking.mlflow import KEY, URI, MLflow
-from xmcbench.tracking.scalars import settings
+from xmcbench.tracking.tracker import settings
 
 from .scripted import CURVE, play
 

@@ -16,7 +16,7 @@ from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.packed import PACK, Packed, add_packed, line_of, packed_path, record_of
-from xmcbench.trial.record_file import decode, encode
+from xmcbench.trial.record import decode, encode
 from xmcbench.trial.store import Store
 
 STORE = Store(ACCEPTED)

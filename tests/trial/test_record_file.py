@@ -12,8 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.record import Record, Status
-from xmcbench.trial.record_file import RecordError, decode, encode
+from xmcbench.trial.record import Record, RecordError, Status, decode, encode
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial
 

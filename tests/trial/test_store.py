@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.record import Record, Status
-from xmcbench.trial.record_file import encode
+from xmcbench.trial.record import Record, Status, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, digest_of
 from xmcbench.trial.trial import Trial
 

@@ -96,7 +96,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(USER_ERROR)
     except Exception as problem:
         from xmcbench.files.secrets import redact
-        from xmcbench.plugins.failures import plugin_failure
+        from xmcbench.plugins.registry import plugin_failure
 
         if "--debug" in arguments or (failure := plugin_failure(problem)) is None:
             raise

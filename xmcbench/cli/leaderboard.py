@@ -188,7 +188,7 @@ def of_suite(
     """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
     from xmcbench import reporting
     from xmcbench.reporting.budgets import check_equal_budgets
-    from xmcbench.trial.build import build_method
+    from xmcbench.trial.method import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
         return build_method(trial).config.unused()

@@ -39,7 +39,7 @@ def tracker_names() -> list[str]:
 
 def plugin_names() -> list[str]:
     """Everything that plugins register, of all kinds."""
-    from xmcbench.plugins.kinds import HOOKS
+    from xmcbench.plugins.hookspecs import HOOKS
 
     return sorted({name for kind in HOOKS for name in _registered(kind)})
 

@@ -53,8 +53,7 @@ def plan(
     from xmcbench.engine.planning.trials import Machine, Planner, too_long
     from xmcbench.engine.planning.workload import Lengths
     from xmcbench.reporting import render_tables
-    from xmcbench.runs.foresight import remarks
-    from xmcbench.runs.plan import select
+    from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
 

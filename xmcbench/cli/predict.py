@@ -222,7 +222,7 @@ def push(
     from xmcbench.reporting.describe import model_card
     from xmcbench.reporting.submission import without_paths
     from xmcbench.runs.saved_model import checked_model
-    from xmcbench.trial.record_file import encode
+    from xmcbench.trial.record import encode
     from xmcbench.trial.store import Store
 
     place = Store(store)

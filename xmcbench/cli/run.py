@@ -194,7 +194,7 @@ def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> 
 
 def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     """Print what each trial needs, the settings that follow, and what to expect of them."""
-    from xmcbench.runs.foresight import remarks
+    from xmcbench.runs.plan import remarks
 
     trials, suite = [planned.trial for planned in plan], runner.suite
     if suite.tune:

@@ -90,7 +90,7 @@ def _write(suite: Mapping[str, Any], path: Path) -> None:
 
 def _used(trial: Trial) -> dict[str, Any]:
     """The settings of a trial that have an effect."""
-    from xmcbench.trial.build import build_method
+    from xmcbench.trial.method import build_method
 
     unused = build_method(trial).config.unused()
     return {name: value for name, value in trial.config.items() if name not in unused}
@@ -110,7 +110,7 @@ def _budget(text: str) -> dict[str, float]:
 
 def _spaces(runner: Runner) -> dict[str, dict[str, Any]]:
     """The settings to search of each method, around those that follow from data and budget."""
-    from xmcbench.trial.build import build_method
+    from xmcbench.trial.method import build_method
 
     methods = {trial.label: build_method(trial) for trial in runner.trials()}
     return {label: method.search_space(method.config) for label, method in methods.items()}

@@ -21,7 +21,7 @@ from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_tar
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.arrays import open_npz, read_array
-from xmcbench.files.json_objects import with_names_once
+from xmcbench.files.regular import with_names_once
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
 IGNORE_FILES = {

@@ -22,8 +22,7 @@ from xmcbench.data.statistics import Statistics, statistics
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.files.cached_folder import check_cached_folder, open_or_make
-from xmcbench.files.manifest import DamagedFolder
+from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
 from xmcbench.plugins.registry import registry
 
 __all__ = ["content_hash", "dataset_name", "find_source", "load", "prepared_directory"]

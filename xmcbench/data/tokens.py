@@ -14,7 +14,7 @@ import numpy as np
 import xxhash
 
 from xmcbench.data.texts import PackedTexts, batches
-from xmcbench.files.cached_folder import open_or_make
+from xmcbench.files.manifest import open_or_make
 
 IDS, OFFSETS = "ids.npy", "offsets.npy"
 CHUNK = 8192  # texts passed to the tokenizer at once

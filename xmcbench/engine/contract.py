@@ -181,7 +181,7 @@ class VectorMethod(Method):
 
     def embed(self, tokens: Tokens, stage: str = "embed queries") -> Tensor:
         """[N, D] embeddings of tokenised texts, dropout off. A long pass is reported as `stage`."""
-        from xmcbench.engine.encoders.embedding import embed_all
+        from xmcbench.engine.encoders.encoder import embed_all
 
         started = time.monotonic()
 
@@ -225,7 +225,7 @@ class VectorMethod(Method):
         """No gradients, and the method's modules without dropout."""
         import torch
 
-        from xmcbench.engine.encoders.embedding import evaluating
+        from xmcbench.engine.encoders.encoder import evaluating
 
         with torch.inference_mode(), evaluating(self.modules):
             yield

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
-from xmcbench.engine.encoders.sentence_layout import SentenceModule, write_sentence_layout
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
@@ -81,10 +80,7 @@ class DualEncoder(VectorMethod):
 
         self.encoder.save(directory)
         if self.encoder_alone_scores:
-            modules = self.encoder.sentence_modules(self.query_length)
-            if self.encoder.config.normalize and modules[-1].kind != "Normalize":
-                modules.append(SentenceModule("Normalize", f"{len(modules)}_Normalize"))  # no settings, so no folder
-            write_sentence_layout(directory, modules, self.encoder.prompts)
+            self.encoder.write_sentence_layout(directory, self.query_length)
         tensors = {f"modules.{name}": tensor.contiguous() for name, tensor in self.module_tensors().items()}
         tensors["index"] = self.index_LD.contiguous()
         lengths = {"query_length": str(self.query_length), "label_length": str(self.label_length)}

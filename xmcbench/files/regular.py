@@ -1,13 +1,14 @@
-"""Reading files that may come from anyone: regular files only, of a bounded size."""
+"""Reading what may come from anyone: regular files of a bounded size, JSON objects in which each name is there once."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 
 
 def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> Any:
@@ -41,3 +42,19 @@ def read_regular(path: Path, limit: int) -> bytes:
     if len(content) > limit:  # it grew since it was opened
         raise XMCBenchError(f"{path}: larger than {limit:,} bytes, the limit for this kind of file")
     return content
+
+
+def with_names_once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of these pairs, for `object_pairs_hook` of `json.loads`. Raises ValueError for a name that repeats."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError(repeated([name for name, _ in pairs]))
+    return found
+
+
+def repeated(names: Sequence[str]) -> str:
+    """What is wrong with names of which one repeats; empty if none does."""
+    if len(set(names)) == len(names):
+        return ""
+    twice = next(name for place, name in enumerate(names) if name in names[:place])
+    return f"found {shown(twice)} twice, expected each column or key once"

@@ -1,14 +1,41 @@
-"""The hooks of plugins. Each hook receives a function `register`, to be called once for each thing."""
+"""The hooks of plugins and the kinds of things that they register.
+
+Each hook receives a function `register`, to be called once for each thing. The registry knows no contract. Each kind
+has a home module in the room that owns the contract. The home module registers the built-in things of its kind through
+the same hook as a third-party plugin, and defines `check_plugin(thing)`, which raises TypeError for a thing that breaks
+the contract.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import pluggy
 
 hookspec = pluggy.HookspecMarker("xmcbench")
 hookimpl = pluggy.HookimplMarker("xmcbench")
+GROUP = "xmcbench"  # the entry-point group of plugins
+HOOKS = {
+    "method": "register_methods",
+    "sampler": "register_samplers",
+    "evaluator": "register_evaluators",
+    "dataset": "register_datasets",
+    "teacher": "register_teachers",
+    "tracker": "register_trackers",
+}
+HOMES = {
+    kind: EntryPoint(kind, module, GROUP)
+    for kind, module in {
+        "method": "xmcbench.trial.method",
+        "sampler": "xmcbench.engine.sampling.builtin",
+        "evaluator": "xmcbench.evaluation.evaluator",
+        "dataset": "xmcbench.data.catalog",
+        "teacher": "xmcbench.teachers.builtin",
+        "tracker": "xmcbench.tracking.builtin",
+    }.items()
+}
 
 
 @hookspec
@@ -39,3 +66,17 @@ def register_teachers(register: Callable[[type[Any]], None]) -> None:
 @hookspec
 def register_trackers(register: Callable[[type[Any]], None]) -> None:
     """Register subclasses of `xmcbench.Tracker`, which forward the events of a run to another tool."""
+
+
+def check_subclass(thing: Any, base: type[Any]) -> None:
+    """Raise TypeError unless `thing` is a subclass of `base` that defines all its abstract methods."""
+    if not (isinstance(thing, type) and issubclass(thing, base)):
+        raise TypeError(f"{thing!r} is not a subclass of xmcbench.{base.__name__}")
+    if missing := sorted(getattr(thing, "__abstractmethods__", ())):
+        raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
+
+
+def check_config(thing: Any, base: Any) -> None:
+    """Raise TypeError unless the settings of `thing`, its `Config`, extend those of `base`."""
+    if not (isinstance(thing.Config, type) and issubclass(thing.Config, base.Config)):
+        raise TypeError(f"{thing.__name__}.Config does not extend {base.__name__}.Config")

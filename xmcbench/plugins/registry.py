@@ -1,7 +1,7 @@
 """Finds plugins, isolates broken ones, and looks registered things up by name.
 
 Built-in things are registered through the same hooks as those of third parties, and always first: a plugin that
-registers a name that is taken is refused as a whole. The home module of a kind (`kinds.HOMES`) is imported when the
+registers a name that is taken is refused as a whole. The home module of a kind (`hookspecs.HOMES`) is imported when the
 first thing of that kind is looked up or registered, and third-party plugins only when a name is not found among the
 built-in ones. The built-in plugins register methods only. They are not imported for a thing of another kind, unless a
 third-party plugin registers methods too.
@@ -18,13 +18,15 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, entry_points, version
+from pathlib import Path
+from traceback import walk_tb
 from typing import Any
 
 import pluggy
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins import hookspecs
-from xmcbench.plugins.kinds import GROUP, HOMES, HOOKS
+from xmcbench.plugins.hookspecs import GROUP, HOMES, HOOKS
 
 STRICT = "XMCBENCH_STRICT_PLUGINS"  # "1": a broken plugin is an error, for plugin authors
 ONLY = "XMCBENCH_PLUGINS"  # distributions to load plugins from, as in "xmcbench,mine"; unset: all
@@ -290,3 +292,19 @@ def own_version() -> str:
 def registry() -> Registry:
     """The registry of this process: the only way to reach it. A test that installs a plugin clears the cache."""
     return Registry()
+
+
+def plugin_failure(problem: BaseException) -> str | None:
+    """A line that names the plugin and the line of its code that raised `problem`.
+
+    None if no third-party plugin raised it, or if the author of a plugin asks for tracebacks (`STRICT`).
+    """
+    if os.environ.get(STRICT) == "1":
+        return None
+    for frame, line in reversed(list(walk_tb(problem.__traceback__))):
+        origin = registry().origin_of(str(frame.f_globals.get("__name__", "")))
+        if origin is not None:
+            place = f"{Path(frame.f_code.co_filename).name}:{line}"
+            reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+            return f"plugin {origin}: {place}: {reason} ({STRICT}=1 shows the traceback)"
+    return None

@@ -18,8 +18,8 @@ from xmcbench.reporting.numbers import format_value, printable
 from xmcbench.reporting.rows import budget_text
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
-from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import METRIC_VERSION, Record
+from xmcbench.trial.trial import flatten
 
 if TYPE_CHECKING:
     from xmcbench.evaluation.scoring import Scores

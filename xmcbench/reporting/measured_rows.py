@@ -19,8 +19,8 @@ from xmcbench.reporting.numbers import Value, folded
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.budget import UnknownBudget
-from xmcbench.trial.flatten import flatten
 from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.trial import flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, Versions, newest
 
 if TYPE_CHECKING:

@@ -162,7 +162,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
     """The parts of the method that never ran; empty also for a method that is not installed, or of another version."""
     if record.status not in SCORED:
         return ()
-    from xmcbench.trial.build import build_method  # imports numpy
+    from xmcbench.trial.method import build_method  # imports numpy
 
     try:
         return tuple(idle.part for idle in build_method(record.trial).idle_parts(record.spent))

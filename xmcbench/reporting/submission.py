@@ -30,8 +30,7 @@ from xmcbench.evaluation.scoring import stored_predictions
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
 from xmcbench.trial.predictions import STORED
-from xmcbench.trial.record import Record
-from xmcbench.trial.record_file import encode
+from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, resampled_file
 
 LARGEST = 1_000_000  # bytes of a file

@@ -48,17 +48,15 @@ from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
 from xmcbench.runs.late_imports import import_late
 from xmcbench.runs.predicting import Sample, predict_test
-from xmcbench.runs.saved_model import load_model, save_model, saved_model
-from xmcbench.runs.shared_training import restore_log, same_training
+from xmcbench.runs.saved_model import load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
-from xmcbench.teachers.judge_factory import JudgeFactory
+from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import forget_peak_memory, peak_memory
-from xmcbench.trial.build import build_method
-from xmcbench.trial.environment import ENVIRONMENTS
 from xmcbench.trial.meter import metering, uncharged_work
-from xmcbench.trial.method import Method
+from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.program import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.record_fields import LARGEST, why_not_recordable
 from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,19 @@ from pydantic import BaseModel, ConfigDict
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.trial import Trial
+
+LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
+
+
+def log_tail(directory: Path) -> str:
+    """The last 2 kB of a trial's log."""
+    try:
+        with (directory / "log.txt").open("rb") as log:
+            log.seek(0, os.SEEK_END)
+            log.seek(max(0, log.tell() - LOG_TAIL))
+            return log.read().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def now() -> str:

@@ -1,18 +1,194 @@
-"""Runs one trial at a time in subprocesses of this machine, so that no trial can harm the run."""
+"""Runs trials in subprocesses of this machine, so that no trial can harm the run: starts, watches and ends workers."""
 
 from __future__ import annotations
 
+import json
+import os
+import select
 import signal
-from typing import Self
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
+import psutil
+
+from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.running_trial import Death, RunningTrial, Task
-from xmcbench.runs.worker_processes import WorkerGroup, WorkerServer
+from xmcbench.runs.executor import Death, RunningTrial, Task
+from xmcbench.runs.worker import MEETING
 from xmcbench.suite.resources import Needs
+from xmcbench.trial.program import MARK, end_processes, new_mark, process_tree
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store, StoreError
 
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
+# OpenMP threads that spin while they wait slow each other down as soon as another process needs a core: on two cores,
+# one busy neighbour made a training step seven times slower. Threads that sleep at once must be woken for each of a
+# step's thousand parallel loops. GNU's OpenMP (torch on Linux) therefore spins about as long as waking takes. A step of
+# 128 queries (encoder `tiny`, two cores) is then 1.2 times (float32) and 1.5 times (bf16) as fast as with sleeping
+# threads; beside a busy neighbour it takes 1.4 and 1.8 times as long instead of seven times.
+# oneDNN prepares a bf16 product for each shape, and texts have many shapes. Of the 1,000 products that it caches by
+# default few are used again; they took 400 MB beside the 1.1 GB of a small training (38 steps, encoder `tiny`).
+WORKER_ENVIRONMENT = {
+    "OMP_WAIT_POLICY": "PASSIVE",
+    "GOMP_SPINCOUNT": "3000",  # overrides the policy in GNU's OpenMP
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64",
+}
+
 POLL_SECONDS = 0.1
+
+
+class WorkerServer:
+    """The process `xmcbench.runs.worker_server`, which forks workers. At first its output goes to the file `log`."""
+
+    def __init__(self, log: int) -> None:
+        self._mark, self._marked = new_mark()
+        self._channel, theirs = socket.socketpair()
+        self._codes: dict[int, int] = {}
+        self._rest = b""
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "xmcbench.runs.worker_server", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                pass_fds=(theirs.fileno(),),
+                env=WORKER_ENVIRONMENT | os.environ | self._marked,
+                start_new_session=True,
+            )
+
+    def fork(
+        self, directory: Path, rank: int, size: int, side_by_side: int, descriptors: tuple[int, int, int]
+    ) -> Worker:
+        """Start worker `rank` of `size` for the trial in `directory`. The cores are divided by `side_by_side` workers.
+
+        `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
+        """
+        mark, environment = new_mark(self._marked[MARK])
+        threads = 0
+        if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
+            threads = max(1, (os.cpu_count() or 1) // side_by_side)
+            environment["OMP_NUM_THREADS"] = str(threads)
+        request = {"directory": str(directory), "rank": rank, "size": size}
+        content = json.dumps({**request, "environment": environment, "threads": threads})
+        with suppress(BrokenPipeError, ConnectionResetError):  # no answer comes then either
+            socket.send_fds(self._channel, [content.encode()], descriptors)
+        forked: list[int] = []
+        while not forked and self._process.poll() is None:
+            forked = [answer["pid"] for answer in self._receive(None) if "code" not in answer]
+        return Worker(self, forked[0] if forked else None, mark)
+
+    def code(self, pid: int | None, seconds: float) -> int | None:
+        """The exit code of a worker, after waiting up to `seconds` for it; None while it runs.
+
+        Once this server is gone nobody knows a worker's code: then it is the server's own.
+        """
+        deadline = time.monotonic() + seconds
+        while pid not in self._codes and (self._receive(max(0.0, deadline - time.monotonic()))):
+            pass
+        return self._codes.get(pid or 0, self._process.poll())
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone."""
+        return self._process.poll() is not None
+
+    def end(self) -> None:
+        """End the server and all its descendants."""
+        end_processes(self._mark, process_tree(self._process.pid))
+        self._process.wait()
+        self._channel.close()
+
+    def _receive(self, seconds: float | None) -> list[dict[str, Any]]:
+        """The answers that arrive within `seconds`. Exit codes among them are noted."""
+        if not select.select([self._channel], [], [], seconds)[0]:
+            return []
+        content = self._channel.recv(65536)
+        if not content:
+            self._process.wait()
+        *lines, self._rest = (self._rest + content).split(b"\n")
+        answers: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self._codes |= {answer["pid"]: answer["code"] for answer in answers if "code" in answer}
+        return answers
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A forked worker, which leads a process group of its own. `pid` is None if the server ended before it forked."""
+
+    server: WorkerServer
+    pid: int | None
+    mark: str  # of the programs that the worker starts
+
+    def code(self, seconds: float = 0.0) -> int | None:
+        """The exit code, after waiting up to `seconds` for it; None while the worker runs."""
+        return self.server.code(self.pid, seconds)
+
+    def send(self, number: int) -> None:
+        """Send a signal to the worker's process group."""
+        if self.pid is not None and self.code() is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+
+class WorkerGroup:
+    """The `size` workers of a trial, each in a separate process group. All write events to one pipe.
+
+    `side_by_side` workers, those of other trials included, share the cores.
+    """
+
+    def __init__(self, server: WorkerServer, directory: Path, size: int, side_by_side: int, log: int) -> None:
+        (directory / MEETING).unlink(missing_ok=True)
+        self._rest = b""
+        self._log = directory / "log.txt"
+        self._events, events = os.pipe()
+        parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
+        descriptors = log, events, parent
+        self._workers = [server.fork(directory, rank, size, side_by_side, descriptors) for rank in range(size)]
+        os.close(events)
+        os.close(parent)
+
+    def code(self) -> int | None:
+        """The first non-zero exit code of the workers, or 0; None while they run."""
+        codes = [worker.code() for worker in self._workers]
+        failed = [code for code in codes if code]
+        if failed:
+            return min(failed)  # signals are negative
+        return None if None in codes else 0
+
+    def events(self, seconds: float) -> list[dict[str, Any]]:
+        """The events since the last call; waits up to `seconds` for one."""
+        lines: list[bytes] = []
+        while select.select([self._events], [], [], seconds)[0]:
+            content = os.read(self._events, 65536)
+            if not content:
+                time.sleep(seconds)  # the workers closed the pipe and are about to end
+                break
+            *whole, self._rest = (self._rest + content).split(b"\n")
+            lines += whole
+            seconds = 0
+        return [json.loads(line) for line in lines]
+
+    def end(self) -> None:
+        """Terminate the workers' process groups. Kill what is left after `GRACE_SECONDS`, and what workers started."""
+        started: list[psutil.Process] = []
+        for worker in self._workers:
+            if worker.pid and worker.code() is None:
+                started += process_tree(worker.pid)
+                worker.send(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        for worker in self._workers:
+            worker.code(max(0.0, deadline - time.monotonic()))
+            worker.send(signal.SIGKILL)
+            end_processes(worker.mark, started)  # children that a worker left behind, also in sessions of their own
+        os.close(self._events)
+        os.close(self._alive)
+        redact_file(self._log)  # also what children of a worker printed
 
 
 class LocalExecutor:

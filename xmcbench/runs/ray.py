@@ -16,9 +16,9 @@ from typing import Any, Self
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.extras import import_extra
+from xmcbench.runs.executor import Death, RunningTrial, Task
+from xmcbench.runs.local import WORKER_ENVIRONMENT
 from xmcbench.runs.ray_trial import FOLDER, PURPOSE, RESTARTS, Mailbox, train
-from xmcbench.runs.running_trial import Death, RunningTrial, Task
-from xmcbench.runs.worker_processes import WORKER_ENVIRONMENT
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 

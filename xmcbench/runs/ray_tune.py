@@ -14,11 +14,11 @@ from functools import partial
 from typing import Any
 
 from xmcbench.plugins.extras import import_extra
+from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.plan import Action, Display, PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.runs.runner import Runner
-from xmcbench.runs.running_trial import Death, RunningTrial, Task
 from xmcbench.runs.tuned_trials import run_finals, run_samples
 from xmcbench.runs.tuning import Proposal, RunSearch, Search, quality
 from xmcbench.runs.tuning_journal import FOLDER

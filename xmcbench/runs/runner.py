@@ -17,8 +17,8 @@ from xmcbench.runs.executor import Executor, InProcess
 from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
-from xmcbench.trial.build import build_method
-from xmcbench.trial.plugin_code import CHANGED, plugin_code, plugin_digest
+from xmcbench.trial.method import build_method
+from xmcbench.trial.provenance import CHANGED, plugin_code, plugin_digest
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import Store
@@ -26,8 +26,8 @@ from xmcbench.trial.trial import Trial
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import TrialPlan
+    from xmcbench.runs.executor import Task
     from xmcbench.runs.job import Job
-    from xmcbench.runs.running_trial import Task
 
 LARGE_DATASET = 100_000  # queries or labels
 # The records of trials that are not run: status, and type of the failure.
@@ -104,8 +104,7 @@ class Runner:
     def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
         from xmcbench.runs.local import LocalExecutor
-        from xmcbench.runs.schedule import Schedule
-        from xmcbench.runs.time_left import TimeLeft
+        from xmcbench.runs.schedule import Schedule, TimeLeft
 
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
@@ -205,7 +204,7 @@ class Runner:
 
     def _task(self, planned: PlannedTrial, report: Callable[[TrialProgress], None]) -> Task:
         """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
-        from xmcbench.runs.running_trial import Task
+        from xmcbench.runs.executor import Task
 
         job = self.job(planned.trial)
         self.store.drop_record(planned.trial.key)

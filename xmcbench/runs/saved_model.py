@@ -1,17 +1,30 @@
-"""The model that a finished trial saved: a folder that the method writes, whose manifest is checked on loading."""
+"""The model that a finished trial saved: a folder that the method writes, whose manifest is checked on loading.
+
+Trials that differ only in how their model scores share one training. A method lists such settings in
+`scoring_settings`. A trial then loads the model of an otherwise identical stored trial instead of training again. The
+cost of the training is charged to both trials.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import fields
 from pathlib import Path
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.manifest import MANIFEST, check_manifest, checked_folder
+from xmcbench.files.manifest import MANIFEST, DamagedFolder, check_manifest, checked_folder
 from xmcbench.runs.file_guard import BrokenContractError
-from xmcbench.trial.build import build_method
-from xmcbench.trial.method import Method
-from xmcbench.trial.record import Record
+from xmcbench.trial.budget import Ledger
+from xmcbench.trial.method import Method, build_method
+from xmcbench.trial.provenance import plugin_digest
+from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.run import TrainingLog
 from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
+
+_log = logging.getLogger(__name__)
+AFTER_TRAINING = ("predict", "check", "score")  # stages that are not shared
 
 
 def saved_model(record: Record, store: Store) -> Path:
@@ -58,3 +71,41 @@ def load_saved_model(store: Store, record: Record) -> Method:
         reason = " ".join(f"{type(problem).__name__}: {problem}".split())
         raise XMCBenchError(f"{directory}: cannot be loaded: {reason}") from problem
     return method
+
+
+def same_training(trial: Trial, method: Method, store: Store) -> Record | None:
+    """A stored trial with the same training and a saved model, or None.
+
+    With held-out queries it is None: the checkpoint that is best on them depends on how the model scores.
+    """
+    if not method.scoring_settings or trial.selection:
+        return None
+    wanted = _training(trial, method)
+    for record in store.records():
+        comparable = record.trial.method == trial.method and record.trial.dataset_hash == trial.dataset_hash
+        same_code = record.code_digest in ("", plugin_digest(trial))
+        if not comparable or not same_code or record.status not in SCORED or not saved_model(record, store).is_dir():
+            continue
+        if _training(record.trial, method) == wanted:
+            try:
+                check_manifest(saved_model(record, store))
+            except DamagedFolder as damage:
+                _log.warning("warning: %s; the model is not used, and training is done again", damage)
+            else:
+                return record
+    return None
+
+
+def restore_log(record: Record, log: TrainingLog) -> None:
+    """Fill `log` with the costs and the curve of the record's training, without the time of its predictions."""
+    known = {field.name for field in fields(Ledger)}
+    ledger = {name: value for name, value in record.spent.items() if name in known}
+    seconds = ledger.get("stage_seconds", {})
+    ledger["stage_seconds"] = {stage: spent for stage, spent in seconds.items() if stage not in AFTER_TRAINING}
+    log.restore({"curve": record.curve, "ledger": ledger})
+
+
+def _training(trial: Trial, method: Method) -> str:
+    """The key of the trial without the settings that only change scoring."""
+    config = {name: value for name, value in trial.config.items() if name not in method.scoring_settings}
+    return trial.changed(config=config).key

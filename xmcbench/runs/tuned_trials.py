@@ -10,7 +10,7 @@ from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import Resolve, RunSearch, Search, choose, quality
 from xmcbench.runs.tuning_journal import journal_path
-from xmcbench.trial.build import build_method
+from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 

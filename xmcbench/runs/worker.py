@@ -1,4 +1,4 @@
-"""A worker process of a trial, started by `xmcbench.runs.start_worker`: it runs the trial and writes its record."""
+"""A worker process of a trial, started by `xmcbench.runs.worker_server`: it runs the trial and writes its record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.faults import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt
-from xmcbench.runs.job import Job, WorkerRank
+from xmcbench.runs.job import Job, WorkerRank, log_tail
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -27,7 +27,6 @@ from xmcbench.trial.store import Store, StoreError
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
 MEETING = "meeting"  # file in a trial's directory over which its workers find each other
-LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
 
 
 class PeerLostError(XMCBenchError):
@@ -89,17 +88,6 @@ def _run(attempt: Attempt) -> Record | None:
         if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
             shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
         return record
-
-
-def log_tail(directory: Path) -> str:
-    """The last 2 kB of a trial's log."""
-    try:
-        with (directory / "log.txt").open("rb") as log:
-            log.seek(0, os.SEEK_END)
-            log.seek(max(0, log.tell() - LOG_TAIL))
-            return log.read().decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _in_collective(problem: BaseException) -> bool:

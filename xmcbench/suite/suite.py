@@ -22,8 +22,7 @@ from xmcbench.suite.resources import Needs, Resources, Share
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
-from xmcbench.trial.flatten import flatten
-from xmcbench.trial.trial import Selection, Track, Trial
+from xmcbench.trial.trial import Selection, Track, Trial, flatten
 from xmcbench.trial.versions import selection_versions
 
 MAX_TRIALS = 100_000

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xmcbench.plugins.checks import check_config, check_subclass
-from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import check_config, check_subclass, hookimpl
 from xmcbench.teachers.annotated import Annotated
 from xmcbench.teachers.causal_model import CausalModel
 from xmcbench.teachers.endpoint import Endpoint

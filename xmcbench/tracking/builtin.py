@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xmcbench.plugins.checks import check_subclass
-from xmcbench.plugins.hookspecs import hookimpl
+from xmcbench.plugins.hookspecs import check_subclass, hookimpl
 from xmcbench.tracking.mlflow import MLflow
 from xmcbench.tracking.tensorboard import TensorBoard
 from xmcbench.tracking.tracker import Tracker

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from xmcbench.plugins.extras import import_extra
-from xmcbench.tracking.scalars import Scalars, ScalarTracker, of_record, settings
+from xmcbench.tracking.tracker import Scalars, ScalarTracker, of_record, settings
 
 if TYPE_CHECKING:
     from xmcbench.trial.record import Record

@@ -1,4 +1,4 @@
-"""The contract of a method: fit, predict, save, load. Nothing here imports torch."""
+"""The contract of a method: settings, fit, predict, save, load. Nothing here imports torch."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from pydantic import BaseModel, ConfigDict
+
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.checks import check_config, check_subclass
+from xmcbench.plugins.hookspecs import check_config, check_subclass
+from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
-from xmcbench.trial.settings import Settings
+from xmcbench.trial.trial import Trial
+
+
+class Settings(BaseModel):
+    """Settings of a method, or of a part of one: immutable, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def unused(self) -> frozenset[str]:
+        """Settings without effect, given the others: a suite may not set them, and a sweep leaves them out."""
+        return frozenset()
+
 
 NOT_SETTINGS = frozenset({"method", "budget"})  # keys of a method in a suite file that its `Config` does not have
 
@@ -146,3 +160,16 @@ def check_plugin(thing: Any) -> None:
     check_config(thing, Method)
     if taken := sorted(NOT_SETTINGS & thing.Config.model_fields.keys()):
         raise TypeError(f"{thing.__name__}.Config has the setting {taken[0]!r}, which is a key of suite files")
+
+
+def build_method(trial: Trial) -> Method:
+    """The trial's method with its settings, not fitted. Raises XMCBenchError if another version is installed."""
+    plugin = registry().method(trial.method, trial.distribution)
+    if plugin.origin.distribution != trial.distribution:
+        raise XMCBenchError(f"method {trial.method!r} is of {plugin.origin}, expected {trial.distribution}")
+    config = plugin.thing.Config.model_validate(trial.config)
+    for part, version in plugin.thing.versions(config).items():
+        if (wanted := trial.versions.get(part, version)) != version:
+            raise XMCBenchError(f"method {trial.method!r}: found version {version} of {part}, expected {wanted}")
+    method: Method = plugin.thing(config)
+    return method

@@ -24,8 +24,7 @@ from pydantic import TypeAdapter
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.json_objects import with_names_once
-from xmcbench.files.regular import open_regular, read_regular
+from xmcbench.files.regular import open_regular, read_regular, with_names_once
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
 

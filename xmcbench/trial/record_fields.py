@@ -107,7 +107,7 @@ class Git(TypedDict, total=False):
 
 @_closed
 class PluginCode(TypedDict):
-    """The code of the plugins that a result depends on (`xmcbench.trial.plugin_code`)."""
+    """The code of the plugins that a result depends on (`xmcbench.trial.provenance`)."""
 
     digest: str
     git: Git

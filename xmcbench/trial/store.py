@@ -35,8 +35,7 @@ from xmcbench.files.manifest import MANIFEST, check_manifest
 from xmcbench.files.regular import open_regular
 from xmcbench.trial.packed import Packed, PackedRecord
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.record import RESAMPLING_VERSION, Record
-from xmcbench.trial.record_file import RecordError, decode, encode
+from xmcbench.trial.record import RESAMPLING_VERSION, Record, RecordError, decode, encode
 
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
 RECORD_BYTES = 50_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import sha256
@@ -93,3 +94,16 @@ class Trial(BaseModel):
         content = self.model_dump(mode="json", exclude=set(without))
         text = json.dumps([SCHEMA_VERSION, content], sort_keys=True, separators=(",", ":"))
         return sha256(text.encode()).hexdigest()[:16]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The leaves of nested mappings by dotted name, in order; an empty mapping is a leaf.
+
+    >>> dict(flatten({"encoder": {"name": "tiny"}, "steps": None}))
+    {'encoder.name': 'tiny', 'steps': None}
+    """
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from flatten(value, f"{prefix}{name}.")
+        else:
+            yield prefix + name, value

@@ -23,7 +23,7 @@ from transformers import (
 
 from engine.encoders.test_sentence_layout import Plain, prepared
 from engine.training.method import Toy
-from xmcbench.engine.encoders.embedding import embed_all
+from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder

@@ -15,7 +15,7 @@ from toy import save_small_encoder, toy_data
 from transformers import AutoModel, BertConfig, DistilBertConfig, MPNetConfig, PreTrainedConfig, RobertaConfig
 
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders.embedding import embed_all, evaluating
+from xmcbench.engine.encoders.encoder import embed_all, evaluating
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.errors import XMCBenchError

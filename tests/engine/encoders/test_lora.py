@@ -17,13 +17,13 @@ from engine.encoders.test_decoders import DATA, KINDS, saved_decoder
 from engine.encoders.test_sentence_layout import prepared
 from engine.training.method import Toy
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
-from xmcbench.engine.encoders.embedding import embed_all
+from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.lora import read_adapters
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.encoder import costs
 from xmcbench.engine.training import resume
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.errors import XMCBenchError
 
 pytest.importorskip("peft")

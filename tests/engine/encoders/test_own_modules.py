@@ -12,7 +12,7 @@ import torch
 from toy import make_run, toy_data
 
 from engine.encoders.test_sentence_layout import Plain
-from xmcbench.engine.encoders.embedding import embed_all
+from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.errors import XMCBenchError

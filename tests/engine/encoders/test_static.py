@@ -18,7 +18,7 @@ from toy import make_run, toy_data
 from engine.encoders.test_sentence_layout import Plain
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.encoders import words
-from xmcbench.engine.encoders.embedding import embed_all
+from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import train_tokenizer

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from xmcbench.engine.encoders.word_bags import WordBags
+from xmcbench.engine.encoders.static import WordBags
 from xmcbench.engine.workers import ALONE
 
 TEXTS = [[3, 1, 1], [], [7], [1, 3, 3, 8, 7], []]

@@ -25,7 +25,7 @@ from xmcbench.engine.planning.memory import _table_gradients
 from xmcbench.engine.planning.probe import Table, observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.search import shortlists
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.loop import Loop
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry

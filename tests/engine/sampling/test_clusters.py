@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn.functional import normalize
 from toy import QUERIES, UNLABELLED, toy_data
 
-from xmcbench.engine.sampling import Clusters, Embeddings, Sampler, balanced_clusters, clustering
-from xmcbench.engine.sampling.clustering import _of_length_1
+from xmcbench.engine.sampling import Clusters, Embeddings, Sampler, balanced_clusters, clusters
+from xmcbench.engine.sampling.clusters import _of_length_1
 from xmcbench.engine.workers import Workers
 
 DATA = toy_data()
@@ -77,11 +77,11 @@ def test_vectors_of_a_large_dataset_are_clustered_some_at_a_time(monkeypatch: py
     rows = np.flatnonzero(np.arange(700) % 7)
     whole = balanced_clusters(vectors_ND[rows], 64, np.random.default_rng(0))
     given = vectors_ND.clone()
-    monkeypatch.setattr(clustering, "AT_ONCE", 100 * vectors_ND.shape[1])
+    monkeypatch.setattr(clusters, "AT_ONCE", 100 * vectors_ND.shape[1])
     assert np.array_equal(balanced_clusters(vectors_ND, 64, np.random.default_rng(0), rows), whole)
     assert torch.equal(vectors_ND, given)
     copied: list[int] = []
-    monkeypatch.setattr(clustering, "_of_length_1", lambda rows: copied.append(rows.numel()) or _of_length_1(rows))
+    monkeypatch.setattr(clusters, "_of_length_1", lambda rows: copied.append(rows.numel()) or _of_length_1(rows))
     balanced_clusters(vectors_ND, 64, np.random.default_rng(0))
     assert max(copied) == copied[0] == vectors_ND.numel()  # the first split; then one half, one quarter, ...
     assert copied[1:3] == [vectors_ND.numel() // 2] * 2

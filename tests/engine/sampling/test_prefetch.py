@@ -6,7 +6,7 @@ import numpy as np
 from toy import toy_data
 
 from xmcbench.engine.sampling import Batch, Sampler
-from xmcbench.engine.sampling.prefetch import Prefetch
+from xmcbench.engine.sampling.sampler import Prefetch
 
 
 class Counted(Sampler):

@@ -7,7 +7,7 @@ import weakref
 import torch
 from torch import nn
 
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 
 
 def test_what_graphs_keep_counts_once_and_parameters_not() -> None:

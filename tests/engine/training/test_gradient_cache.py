@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders.embedding import autocast
+from xmcbench.engine.encoders.encoder import autocast
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.training.gradient_cache import GradientCache, TextRows

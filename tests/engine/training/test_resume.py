@@ -15,8 +15,7 @@ from toy import make_run
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import resume
 from xmcbench.engine.training.loop import Position
-from xmcbench.engine.training.resume import Checkpoints
-from xmcbench.engine.training.selection import BestWeights
+from xmcbench.engine.training.resume import BestWeights, Checkpoints
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run

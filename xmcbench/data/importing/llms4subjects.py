@@ -22,7 +22,7 @@ from typing import Any
 from xmcbench.data.importing.write import Imported, write_json_layout
 from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.json_objects import with_names_once
+from xmcbench.files.regular import with_names_once
 
 RECORDS = Path("library-records-dataset/data")
 TRAIN, TEST = ("train", "dev"), ("test/gold-standard-testset",)

@@ -19,7 +19,7 @@ from typing import Any, TextIO
 
 from xmcbench.data.blocks import open_binary
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
-from xmcbench.files.json_objects import repeated, with_names_once
+from xmcbench.files.regular import repeated, with_names_once
 from xmcbench.plugins.extras import import_extra
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected

@@ -1,21 +1,26 @@
-"""What all text encoders have: one vector per text, a tokenizer, and a cost per text.
+"""What all text encoders have: one vector per text, a tokenizer, and a cost per text; and the embedding of whole
+collections of texts, without gradients.
 
-Legend: N texts, M texts of a micro-batch, H dimensions of an embedding.
+Legend: N texts, M texts of a micro-batch, H or D dimensions of an embedding.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import dropout, normalize
 
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders.sentence_layout import SentenceModule
-from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.device import upload
+from xmcbench.engine.encoders.own_modules import SentenceModule, write_sentence_layout
+from xmcbench.engine.encoders.settings import EncoderConfig, Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 
 
@@ -76,6 +81,13 @@ class Encoder(nn.Module, ABC):
         Texts are cut at `max_length` tokens.
         """
 
+    def write_sentence_layout(self, directory: Path, max_length: int) -> None:
+        """Make `SentenceTransformer(directory)` give the embeddings of what `save` wrote there."""
+        modules = self.sentence_modules(max_length)
+        if self.config.normalize and modules[-1].kind != "Normalize":
+            modules.append(SentenceModule("Normalize", f"{len(modules)}_Normalize"))  # no settings, so no folder
+        write_sentence_layout(directory, modules, self.prompts)
+
     def trained_tensors(self) -> dict[str, Tensor]:
         """What training changes, by name: all but frozen weights."""
         frozen = {name for name, parameter in self.named_parameters() if not parameter.requires_grad}
@@ -97,3 +109,44 @@ class Encoder(nn.Module, ABC):
         """Pooled vectors as embeddings: after dropout, and of length 1 unless the settings say otherwise."""
         pooled_MH = dropout(pooled_MH, self.config.dropout, self.training)
         return normalize(pooled_MH, dim=1) if self.config.normalize else pooled_MH
+
+
+def autocast(device: torch.device, precision: Precision) -> Callable[[], AbstractContextManager[object]]:
+    """A context in which matrix products run in bf16 while weights stay float32; nothing for float32."""
+    if precision == "float32":
+        return nullcontext
+    return lambda: torch.autocast(device.type, torch.bfloat16)
+
+
+@contextmanager
+def evaluating(*modules: nn.Module) -> Iterator[None]:
+    """Modules in evaluation mode (no dropout) within the block, then in their previous mode."""
+    modes = [module.training for module in modules]
+    for module in modules:
+        module.eval()
+    try:
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.train(mode)
+
+
+def embed_all(
+    encoder: Encoder,
+    tokens: Tokens,
+    *,
+    precision: Precision,
+    micro_batch_tokens: int,
+    progress: Callable[[int], object] = int,
+) -> Tensor:
+    """[N, D] float32 embeddings, dropout off, on the encoder's device; `progress` gets the number of texts so far."""
+    device = next(encoder.parameters()).device
+    result_ND, finished = torch.empty((len(tokens), encoder.dimension), device=device), 0
+    # Autocast casts a weight once per context.
+    with evaluating(encoder), torch.inference_mode(), autocast(device, precision)():
+        for group in encoder.micro_batches(tokens.lengths, micro_batch_tokens):
+            texts = (upload(array, device) for array in encoder.collate(tokens, group))
+            result_ND[upload(group.copy(), device)] = encoder(*texts)
+            finished += len(group)
+            progress(finished)
+    return result_ND

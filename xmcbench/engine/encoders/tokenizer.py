@@ -14,7 +14,7 @@ import numpy as np
 from xmcbench.data.synthetic import Draws
 from xmcbench.data.texts import TextSubset, batches, take
 from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
-from xmcbench.files.cached_folder import open_or_make
+from xmcbench.files.manifest import open_or_make
 
 TINY_VOCABULARY = 6000
 TINY_SAMPLE = 200_000  # texts that a tokenizer is trained on, at most

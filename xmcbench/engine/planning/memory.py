@@ -21,7 +21,7 @@ from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
 from xmcbench.engine.planning.probe import Probe, Table
 from xmcbench.engine.planning.workload import Workload
-from xmcbench.engine.sampling.clustering import clustering_bytes
+from xmcbench.engine.sampling.clusters import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
 from xmcbench.engine.training.memory import kept_bytes

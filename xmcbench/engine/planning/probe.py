@@ -16,7 +16,7 @@ from torch.nn.functional import normalize
 from xmcbench.engine import flops
 from xmcbench.engine.assembly import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
-from xmcbench.engine.encoders.embedding import evaluating
+from xmcbench.engine.encoders.encoder import evaluating
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard

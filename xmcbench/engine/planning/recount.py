@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.planning.trials import Planner
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.build import build_method
+from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
 
 CLOSE = 0.1  # share of a plan that a recounted cost may differ by

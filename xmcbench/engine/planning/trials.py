@@ -27,8 +27,7 @@ from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, L
 from xmcbench.engine.training.memory import kept_bytes
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger
-from xmcbench.trial.build import build_method
-from xmcbench.trial.method import Method
+from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 

@@ -1,8 +1,7 @@
 from .batch import Batch
 from .builtin import Recipe
 from .cached import Cached
-from .clustering import balanced_clusters
-from .clusters import Clusters
+from .clusters import Clusters, balanced_clusters
 from .embeddings import Embeddings
 from .parts import Draw, Everything, Nearest, Negatives, Order, Shuffled
 from .sampler import Sampler

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from xmcbench.engine.device import upload
 from xmcbench.engine.losses.softmax_losses import decoupled_softmax
-from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.batch import Batch, TrainingQueries
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Negatives
 from xmcbench.engine.sampling.sharding import Shard
-from xmcbench.engine.sampling.training_queries import TrainingQueries
 from xmcbench.engine.workers import current_workers
 from xmcbench.errors import XMCBenchError
 

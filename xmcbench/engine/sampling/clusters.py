@@ -1,6 +1,14 @@
 """Clustered batches (NGAME): similar queries form a batch; the positives of each are hard negatives of others.
 
-Legend: N training queries, B queries of a batch, Q queries with a label, D dimensions.
+Clusters of equal size come from repeated halving (balanced 2-means; sizes differ by at most one):
+
+1. All clusters of a level are split at once. The centres of a cluster's halves start as two random members.
+2. The members are ordered by how much closer they are to the second centre than to the first, and cut in half.
+3. The normalised mean of each half becomes its centre. Steps 2 and 3 repeat until the mean similarity of members to
+   their centres grows by less than `MIN_GAIN`. Neither step can lower it, so this ends.
+
+Legend: N training queries or other vectors, B queries of a batch, Q queries with a label, D dimensions, S clusters of a
+level, A clusters that are still moving, M members of the largest.
 """
 
 from __future__ import annotations
@@ -11,13 +19,123 @@ from typing import Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
+from xmcbench.engine import flops
 from xmcbench.engine.device import upload
-from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.clustering import balanced_clusters, clustering_bytes
+from xmcbench.engine.sampling.batch import Batch, TrainingQueries
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.parts import Order
-from xmcbench.engine.sampling.training_queries import TrainingQueries
+
+MIN_GAIN = 1e-4
+
+AT_ONCE = 2**28  # values: clusters of more are not split at once
+
+
+def clustering_bytes(num_vectors: int, dimension: int) -> float:
+    """Memory beside the given vectors: those of length 1, by cluster, and half of them again while clusters settle."""
+    values = num_vectors * dimension
+    return 4.0 * max(values, 1.5 * min(values, AT_ONCE))  # the first split, a later one
+
+
+def balanced_clusters(
+    vectors_ND: Tensor, num_clusters: int, rng: np.random.Generator, rows: np.ndarray | None = None
+) -> np.ndarray:
+    """[N] int64 the cluster of each vector, by cosine; only of those in `rows`, ascending, where they are given.
+
+    If there are no more vectors than clusters, each gets its own. Raises ValueError if `num_clusters` is not a power
+    of two.
+
+    Example:
+        >>> corners = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
+        >>> clusters_N = balanced_clusters(corners, 2, np.random.default_rng(0))
+        >>> bool(clusters_N[0] == clusters_N[2] != clusters_N[1] == clusters_N[3])
+        True
+    """
+    if num_clusters < 1 or num_clusters & (num_clusters - 1):
+        raise ValueError(f"expected a power of two as number of clusters, found {num_clusters}")
+    rows = np.arange(len(vectors_ND)) if rows is None else rows
+    if num_clusters >= len(rows):
+        return np.arange(len(rows))
+    members_SM = torch.from_numpy(rows).to(vectors_ND.device)[None]
+    while len(members_SM) < num_clusters:
+        starts_S2 = _two_of((members_SM >= 0).sum(1), rng)
+        at_once = max(1, AT_ONCE // (members_SM.shape[1] * vectors_ND.shape[1]))
+        parts = zip(torch.split(members_SM, at_once), torch.split(starts_S2, at_once), strict=True)
+        members_SM = torch.cat([_halved(vectors_ND, *part) for part in parts])
+    clusters_N = np.empty(len(vectors_ND), np.int64)
+    members = members_SM.cpu().numpy()
+    clusters, places = np.nonzero(members >= 0)
+    clusters_N[members[clusters, places]] = clusters
+    return clusters_N[rows]
+
+
+def _halved(vectors_ND: Tensor, members_SM: Tensor, starts_S2: Tensor) -> Tensor:
+    """[2S, ceil(M/2)] the members of both halves of each cluster; -1 pads the end of a row.
+
+    A cluster has M or M - 1 members; floor(M/2) of them go to its first half. `starts_S2` are the places of the members
+    that the halves start from.
+    """
+    filler_SM = members_SM < 0
+    sizes_S = (~filler_SM).sum(1)
+    # Of the moving clusters and some settled ones; 0 pads.
+    vectors_AMD = _of_length_1(vectors_ND[members_SM.clamp(min=0)])
+    vectors_AMD[filler_SM] = 0
+    sums_AD = vectors_AMD.sum(1)
+    rows_A = torch.arange(len(members_SM), device=members_SM.device)
+    centres_A2D = vectors_AMD[rows_A[:, None], starts_S2]
+    fit_A = torch.full_like(sizes_S, -torch.inf, dtype=torch.float32)
+    half_SM = filler_SM.long() * 2  # 0 and 1 are the halves, 2 is padding
+    moving_A = torch.ones_like(rows_A, dtype=torch.bool)
+    while bool(moving_A.any()):
+        second_AM, centres_A2D, fits_A = _moved(vectors_AMD, sums_AD, filler_SM[rows_A], centres_A2D)
+        fits_A /= sizes_S[rows_A]
+        ids_A = rows_A[moving_A]
+        half_SM[ids_A] = torch.where(filler_SM[ids_A], 2, second_AM[moving_A].long())
+        moving_A &= fits_A - fit_A >= MIN_GAIN
+        fit_A = fits_A
+        # Removing settled clusters copies the others: it pays once half of them are settled.
+        if 2 * int(moving_A.sum()) <= len(moving_A):
+            rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A = (
+                tensor[moving_A] for tensor in (rows_A, fit_A, sums_AD, vectors_AMD, centres_A2D, moving_A)
+            )
+    sorted_SM = members_SM.gather(1, half_SM.argsort(dim=1, stable=True))
+    first = members_SM.shape[1] // 2
+    halves = torch.nn.functional.pad(sorted_SM[:, :first], (0, members_SM.shape[1] % 2), value=-1), sorted_SM[:, first:]
+    return torch.stack(halves, dim=1).flatten(0, 1)
+
+
+def _of_length_1(vectors_AMD: Tensor) -> Tensor:
+    """In float32; written over the vectors where they are float32 already."""
+    vectors_AMD = vectors_AMD.float()
+    return vectors_AMD.div_(vectors_AMD.norm(dim=2, keepdim=True).clamp_min_(1e-12))
+
+
+def _two_of(sizes_S: Tensor, rng: np.random.Generator) -> Tensor:
+    """[S, 2] two different random places below each size."""
+    random = torch.from_numpy(rng.random((len(sizes_S), 2))).to(sizes_S.device)
+    one_S = (random[:, 0] * sizes_S).long()
+    return torch.stack((one_S, (one_S + 1 + (random[:, 1] * (sizes_S - 1)).long()) % sizes_S), dim=1)
+
+
+def _moved(
+    vectors_AMD: Tensor, sums_AD: Tensor, filler_AM: Tensor, centres_A2D: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One iteration: which members are in the second half [A, M], the centres, the sum of similarities to them [A].
+
+    The cut needs no sort: members below the first half's largest value are in it, and of equal ones the earliest.
+    """
+    first = vectors_AMD.shape[1] // 2
+    similar_AM2 = vectors_AMD @ centres_A2D.mT
+    leaning_AM = (similar_AM2[:, :, 1] - similar_AM2[:, :, 0]).masked_fill_(filler_AM, torch.inf)
+    bar_A1 = leaning_AM.kthvalue(first, dim=1, keepdim=True).values
+    below_AM, equal_AM = leaning_AM < bar_A1, leaning_AM == bar_A1
+    first_AM = below_AM | (equal_AM & (equal_AM.cumsum(1) <= first - below_AM.sum(1, keepdim=True)))
+    first_AD = (first_AM[:, None].to(vectors_AMD.dtype) @ vectors_AMD)[:, 0]
+    totals_A2D = torch.stack((first_AD, sums_AD - first_AD), dim=1)
+    flops.current().flops += 6 * vectors_AMD.numel()  # a product with two centres, and one with a half's members
+    # The product of a sum with its normalised self is its norm.
+    return ~first_AM, normalize(totals_A2D, dim=2), totals_A2D.norm(dim=2).sum(1)
 
 
 class Clusters(Order):

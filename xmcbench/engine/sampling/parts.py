@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from xmcbench.engine.sampling.training_queries import TrainingQueries, gather_rows
+from xmcbench.engine.sampling.batch import TrainingQueries, gather_rows
 from xmcbench.evaluation.metrics import inverse_propensity
 
 if TYPE_CHECKING:

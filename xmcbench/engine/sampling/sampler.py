@@ -10,14 +10,14 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling.batch import Batch
+from xmcbench.engine.sampling.batch import Batch, TrainingQueries
 from xmcbench.engine.sampling.parts import Draw, Negatives, Order, Part, Shuffled
-from xmcbench.engine.sampling.training_queries import TrainingQueries
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -136,3 +136,24 @@ def _one_a_row(rows_P: np.ndarray, weights_P: np.ndarray, chances_B: np.ndarray)
     chosen_P = np.zeros(len(rows_P), bool)
     chosen_P[np.searchsorted(np.cumsum(weights_P), places_B, side="right")] = True
     return chosen_P
+
+
+class Prefetch:
+    """A sampler's batches. The next batch of the same epoch is prepared ahead; another epoch may need a refresh first.
+
+    This is safe because a batch is a pure function of seed, epoch and index.
+    """
+
+    def __init__(self, sampler: Sampler) -> None:
+        self.sampler = sampler
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="sampler")
+        self._next: tuple[tuple[int, int], Future[Batch]] | None = None
+
+    def batch(self, epoch: int, index: int) -> Batch:
+        """The batch at `index` of `epoch`."""
+        ahead, self._next = self._next, None
+        batch = ahead[1].result() if ahead and ahead[0] == (epoch, index) else self.sampler.batch(epoch, index)
+        if index + 1 < self.sampler.num_batches(epoch):
+            place = (epoch, index + 1)
+            self._next = place, self._thread.submit(self.sampler.batch, *place)
+        return batch

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine.device import default_device, upload
-from xmcbench.engine.encoders.embedding import autocast, evaluating
+from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.training.contract import TrainedMethod

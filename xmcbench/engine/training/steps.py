@@ -17,7 +17,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.prefetch import Prefetch
+from xmcbench.engine.sampling.sampler import Prefetch
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.batch_embedder import BatchEmbedder
 from xmcbench.engine.training.contract import TrainedMethod

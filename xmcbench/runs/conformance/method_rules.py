@@ -28,8 +28,8 @@ from xmcbench.runs.file_guard import forbid_test_files
 from xmcbench.runs.predicting import Sample, ask, differs
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
-from xmcbench.trial.plugin_code import code_files
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.provenance import code_files
 from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 

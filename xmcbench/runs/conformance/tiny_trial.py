@@ -21,7 +21,7 @@ from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.teachers.judge_factory import JudgeFactory
+from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
