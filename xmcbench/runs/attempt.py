@@ -11,21 +11,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import InitVar, dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.extent import MUCH_CUT
-from xmcbench.data.prepared import find_source, prepared_directory, read_statistics, source_folders
+from xmcbench.data.prepared import read_statistics
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import (
     check_predictions,
@@ -33,16 +32,7 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.scoring import score_predictions
-from xmcbench.files import network
-from xmcbench.runs import file_guard, landlock
-from xmcbench.runs.file_guard import (
-    ANNOTATIONS,
-    HOME_FOLDERS,
-    TEST_FILES,
-    BrokenContractError,
-    existing_test_files,
-    forbid_test_files,
-)
+from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
@@ -62,8 +52,6 @@ from xmcbench.trial.record_fields import LARGEST, why_not_recordable
 from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
-T = TypeVar("T")
-CACHE_FOLDERS = (ENVIRONMENTS, "tokenizers", "tokens")  # besides those of datasets
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 
@@ -80,17 +68,17 @@ class Attempt:
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
-    predicting: dict[str, float] = field(default_factory=dict)  # what it costs to answer, beside the time, and recall
-    measured: dict[str, float] = field(default_factory=dict)  # what the harness saw of `fit` from outside
+    measured: dict[str, float] = field(default_factory=dict)  # what the harness saw of `fit` and `predict` from outside
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
-    checks: dict[str, str] = field(default_factory=dict)  # which checks of the contract were made, and how
+    own_thread: InitVar[bool] = False  # this thread ends with the attempt: Landlock may restrict it
     fork: bool = False  # load the saved model in a process that is forked before training
-    own_thread: bool = False  # this thread ends with the attempt: Landlock may restrict it
     _fresh: FreshProcess | None = None
     _held_out: HeldOut | None = None
     _num_labels: int = 1  # of the dataset
-    _unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this one may not
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
+
+    def __post_init__(self, own_thread: bool) -> None:
+        self.sandbox = Sandbox(self.job, own_thread)
 
     def perform(self) -> Record | None:
         """Run the trial and store its predictions, model and record. Raises what the method raises.
@@ -120,7 +108,7 @@ class Attempt:
             return self._judge_held_out(method)
         self._enter("predict")
         # Saved first: what a method learns from test queries is not in its model.
-        self.predicting["model_bytes"] = save_model(method, directory / "model")
+        self.measured["model_bytes"] = save_model(method, directory / "model")
         predictions, sample = self._predict(method)
         if not 0 <= (parameters := shared.num_parameters if shared else int(method.num_parameters)) <= LARGEST:
             raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
@@ -128,7 +116,7 @@ class Attempt:
         self._enter("check")
         self._check(method, sample, directory / "model")
         self._enter("score")
-        record = self._outside(self._score, predictions)
+        record = self.sandbox.outside(self._score, predictions)
         shutil.rmtree(directory / "checkpoint", ignore_errors=True)
         return record
 
@@ -138,7 +126,7 @@ class Attempt:
         assert held_out is not None
         self._enter("select")
         if not any(held_out.metric in point for point in self.log.curve):
-            with self._guarded("predict"), self.log.ledger.uncharged():
+            with self.sandbox.closed("predict"), self.log.ledger.uncharged():
                 metrics = held_out.evaluate(method.predict, self._num_labels)
             self.log.add_point(1.0, metrics)
         self.outcome["num_parameters"] = int(method.num_parameters)
@@ -154,7 +142,7 @@ class Attempt:
         dataset = self._dataset()
         check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
         self.outcome["truth_hash"] = truth = truth_hash(dataset)
-        self.outcome["test_texts_in_train"] = read_statistics(self._places[1]).test_texts_in_train
+        self.outcome["test_texts_in_train"] = read_statistics(self.sandbox.places[1]).test_texts_in_train
         self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
         scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
         digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
@@ -181,15 +169,9 @@ class Attempt:
         return self.job.record(
             status,
             started=self.started,
-            spent={
-                **spent,
-                **noted,
-                **self.measured,
-                **_device_peak(),
-                **self.predicting,
-            },
+            spent={**spent, **noted, **_device_peak(), **self.measured},
             workers=self.worker.size,
-            checks=self.checks,
+            checks=self.sandbox.checks,
             curve=self.log.curve,
             teacher=", ".join(teacher.title for teacher in self.teachers),
             simulated_teacher=any(teacher.simulated for teacher in self.teachers),
@@ -250,7 +232,7 @@ class Attempt:
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
-        popen = partial(self._outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
+        popen = partial(self.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
         judges = JudgeFactory(
             run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers, popen
         )
@@ -259,7 +241,7 @@ class Attempt:
         settings = method.config.model_dump(mode="json")
         _seed_global_generators(trial.seed)
         charged = self.log.ledger.stage("prepare")
-        with self._worker_group(), closing(judges), self._guarded("fit"), metering() as meter, charged:
+        with self._worker_group(), closing(judges), self.sandbox.closed("fit"), metering() as meter, charged:
             method.fit(train, replace(run, judge=judges))
         self.measured |= {
             "fit_seconds": meter.seconds,
@@ -289,26 +271,26 @@ class Attempt:
         return joined(self.worker.rank, self.worker.size, self.worker.meeting)
 
     def _predict(self, method: Method) -> tuple[Predictions, Sample]:
-        texts, ignore = self._outside(self._test_queries)
+        texts, ignore = self.sandbox.outside(self._test_queries)
         self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
         measurable = forget_peak_memory()
-        with metering() as meter, self._guarded("predict"), self.log.ledger.stage("predict"):
+        with metering() as meter, self.sandbox.closed("predict"), self.log.ledger.stage("predict"):
             predictions, sample = predict_test(method, texts, ignore)
         if meter.updates:
             raise BrokenContractError("predict trained: only what fit learns is charged to the budget")
-        self.predicting |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
+        self.measured |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
         if measurable:
-            self.predicting["predict_bytes"] = peak_memory()
+            self.measured["predict_bytes"] = peak_memory()
         return predictions, sample
 
     def _check(self, method: Method, sample: Sample, model: Path) -> None:
         """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
-        with self._guarded("predict"), self.log.ledger.stage("check"):
+        with self.sandbox.closed("predict"), self.log.ledger.stage("check"):
             if (recall := sample.recall(method)) is not None:
-                self.predicting["search_recall"] = recall
+                self.measured["search_recall"] = recall
             # On a GPU the model may need the GPU, which a forked process cannot use.
             fresh = None if _device_peak() else self._fresh
-            self.checks["saved model"] = "forked process" if fresh else "same process"
+            self.sandbox.checks["saved model"] = "forked process" if fresh else "same process"
             if fresh:
                 # The process ends before its folder is removed: it may be writing there when the order already differs.
                 with tempfile.TemporaryDirectory(prefix="xmcbench-") as folder, closing(fresh):
@@ -326,49 +308,6 @@ class Attempt:
                 loaded = build_method(self.job.trial)
                 load_model(loaded, model)
                 sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
-
-    @cached_property
-    def _places(self) -> tuple[tuple[Path, ...], Path]:
-        """The folders of the dataset's source, and that of its prepared copy. The card of the former is read here."""
-        job = self.job
-        source = find_source(job.trial.dataset, job.data)
-        return source_folders(source, job.data, job.cache), prepared_directory(source, job.data, job.cache)
-
-    @contextmanager
-    def _guarded(self, stage: str) -> Iterator[None]:
-        """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
-        job, places = self.job, self._places
-        names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
-        if self.own_thread and self._unrestricted is None:
-            self._restrict(existing_test_files(*places, names))
-        self.checks["test files"] = f"{landlock.NAME}, {file_guard.NAME}" if self._unrestricted else file_guard.NAME
-        self.checks["network"] = network.NAME
-        # With --debug the process is the user's.
-        writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self.own_thread else None
-        with forbid_test_files(*places, stage, names, writable), network.forbid_network():
-            yield
-
-    def _restrict(self, test_files: list[Path]) -> None:
-        """Have the kernel forbid this thread to read test files, where this hinders nothing that a trial needs."""
-        above = landlock.folders_above(test_files)
-        if above & {Path(tempfile.gettempdir()).resolve(), self.job.store.resolve()}:
-            return  # what is created there later could not be read
-        caches = [self.job.cache / name for name in CACHE_FOLDERS]
-        with suppress(RuntimeError):  # a user without a home folder
-            caches += [Path.home() / name for name in HOME_FOLDERS]
-        for folder in caches:
-            if folder.parent.resolve() in above:
-                folder.mkdir(exist_ok=True)
-        unrestricted = ThreadPoolExecutor(1)
-        unrestricted.submit(int).result()  # starts the thread
-        if landlock.forbid_reading(test_files):
-            self._unrestricted = unrestricted
-
-    def _outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
-        """Call a function of the harness, which may read test files."""
-        if self._unrestricted is None:
-            return function(*arguments, **options)
-        return self._unrestricted.submit(function, *arguments, **options).result()
 
     def _test_queries(self) -> tuple[Texts, scipy.sparse.csr_array]:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""

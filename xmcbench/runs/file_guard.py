@@ -1,4 +1,4 @@
-"""Stops a method from opening the test files of its dataset, with an audit hook of Python.
+"""Stops a method from opening the test files of its dataset: by an audit hook of Python, and by Landlock where it can.
 
 The hook sees every file that Python code opens in this process, in any thread. It does not see files that a C library
 opens by itself, nor files that other processes open.
@@ -8,14 +8,24 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.evaluation import InvalidPredictions
+from xmcbench.files import network
 from xmcbench.plugins.registry import LOOKED_UP
+from xmcbench.runs import landlock
+from xmcbench.runs.job import Job
+from xmcbench.trial.program import ENVIRONMENTS
+
+T = TypeVar("T")
 
 NAME = "audit hook"  # of this guard, for the record
 TEST_FILES = ("test", "ignore_test")  # how the names of a prepared copy's test files start
@@ -23,6 +33,7 @@ ANNOTATIONS = ("train_targets", "ignore_train")  # the same for training annotat
 # What frameworks keep in a user's home; other files there would be shared by trials that have nothing in common.
 HOME_FOLDERS = (".cache/huggingface", ".cache/torch", ".triton")
 HOME_CACHES = (*HOME_FOLDERS, ".cache/matplotlib", ".config/matplotlib")
+CACHE_FOLDERS = (ENVIRONMENTS, "tokenizers", "tokens")  # besides those of datasets
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -142,3 +153,58 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     else:
         return
     raise guard.error()
+
+
+class Sandbox:
+    """Keeps the method of a trial from test files and the network, by stage, and lets the harness through.
+
+    With `own_thread` this thread ends with the trial: the kernel may restrict it, for good.
+    """
+
+    def __init__(self, job: Job, own_thread: bool) -> None:
+        self._job, self._own_thread = job, own_thread
+        self._unrestricted: ThreadPoolExecutor | None = None  # a thread that may read test files, where this may not
+        self.checks: dict[str, str] = {}  # which checks of the contract were made, and how
+
+    @cached_property
+    def places(self) -> tuple[tuple[Path, ...], Path]:
+        """The folders of the dataset's source, and that of its prepared copy. The card of the former is read here."""
+        job = self._job
+        source = find_source(job.trial.dataset, job.data)
+        return source_folders(source, job.data, job.cache), prepared_directory(source, job.data, job.cache)
+
+    @contextmanager
+    def closed(self, stage: str) -> Iterator[None]:
+        """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
+        job, places = self._job, self.places
+        names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
+        if self._own_thread and self._unrestricted is None:
+            self._restrict(existing_test_files(*places, names))
+        self.checks["test files"] = f"{landlock.NAME}, {NAME}" if self._unrestricted else NAME
+        self.checks["network"] = network.NAME
+        # With --debug the process is the user's.
+        writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self._own_thread else None
+        with forbid_test_files(*places, stage, names, writable), network.forbid_network():
+            yield
+
+    def outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Call a function of the harness, which may read test files."""
+        if self._unrestricted is None:
+            return function(*arguments, **options)
+        return self._unrestricted.submit(function, *arguments, **options).result()
+
+    def _restrict(self, test_files: list[Path]) -> None:
+        """Have the kernel forbid this thread to read test files, where this hinders nothing that a trial needs."""
+        above = landlock.folders_above(test_files)
+        if above & {Path(tempfile.gettempdir()).resolve(), self._job.store.resolve()}:
+            return  # what is created there later could not be read
+        caches = [self._job.cache / name for name in CACHE_FOLDERS]
+        with suppress(RuntimeError):  # a user without a home folder
+            caches += [Path.home() / name for name in HOME_FOLDERS]
+        for folder in caches:
+            if folder.parent.resolve() in above:
+                folder.mkdir(exist_ok=True)
+        unrestricted = ThreadPoolExecutor(1)
+        unrestricted.submit(int).result()  # starts the thread
+        if landlock.forbid_reading(test_files):
+            self._unrestricted = unrestricted

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from xmcbench.runs.conformance.method_rules import K, MethodSubject, require_same
+from xmcbench.runs.conformance.method_rules import MethodSubject, require_same
 from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet
-from xmcbench.runs.conformance.second_process import Task, run_tasks
-from xmcbench.runs.conformance.tiny_trial import TinyTrial
+from xmcbench.runs.conformance.tiny_trial import NUM_LABELS, TinyTrial
 
 RULES: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder")
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
@@ -50,8 +48,4 @@ def two_workers_change_nothing(subject: MethodSubject) -> None:
     _has_encoder(subject)
     alone = subject.fit(replace(_without_dropout(subject), name="alone"))
     trial = replace(_without_dropout(subject), name="two workers")
-    result = subject.folder / "two-workers" / "result.npz"
-    result.parent.mkdir()
-    tasks = [Task(trial, K, result, rank=rank, size=2) for rank in range(2)]
-    found = run_tasks(tasks, {**os.environ, "OMP_NUM_THREADS": "1"})
-    require_same(alone.predict(), found["fitted"], "one worker", "two workers")
+    require_same(alone.predict(NUM_LABELS), trial.run(workers=2), "one worker", "two workers")

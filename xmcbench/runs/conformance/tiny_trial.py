@@ -1,13 +1,15 @@
 """Fits a method on a dataset of a few queries: an ordinary one, one with odd texts, or one with a single label.
 
-It is what a trial does without a trial's own checks, so that each broken rule is found by itself.
+`fit` is what a trial does without a trial's own checks, so that each broken rule is found by itself; `run` is the whole
+trial, in processes of its own, as `xmcbench run` makes it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,13 +23,24 @@ from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
+from xmcbench.runs.executor import Task
+from xmcbench.runs.file_guard import BrokenContractError
+from xmcbench.runs.job import Job
+from xmcbench.runs.local import LocalExecutor
+from xmcbench.suite.resources import Needs
 from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
+from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import Record
 from xmcbench.trial.run import Progress, Run, TrainingLog
+from xmcbench.trial.store import Store
+from xmcbench.trial.trial import Trial
 
 BUDGET = Budget(steps=3)
+LIMIT_SECONDS = 300  # of a trial in processes of its own
 ORDINARY, ODD, ONE_LABEL = "check-ordinary", "check-odd", "check-one-label"
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 48, 24, 16
 SYLLABLES = [onset + vowel for onset in "bdfgklmnprst" for vowel in "aeiou"]
@@ -117,6 +130,37 @@ class TinyTrial:
         kind = registry().method(self.method).thing
         return kind(build_config(kind, self.settings))  # type: ignore[no-any-return]
 
+    def run(self, workers: int = 1, **environment: str) -> Predictions:
+        """The predictions of the trial, run by so many processes with these environment variables.
+
+        Raises NotApplicableError where the trial is invalid by a rule of its own, BrokenRuleError where it fails.
+        """
+        registered, config = registry().method(self.method), self.build().config
+        trial = Trial(
+            label=self.name,
+            method=self.method,
+            distribution=registered.origin.distribution,
+            version=registered.origin.version,
+            versions=registered.thing.versions(config),
+            config=config.model_dump(mode="json"),
+            dataset=self.dataset_name,
+            dataset_hash=self.dataset.card.content_hash,
+            seed=self.seed,
+            budget=BUDGET,
+        )
+        store = Store(self.folder / "store")
+        job = Job(trial=trial, suite="check", metrics=["P@1"], data=self.data, cache=self.cache, store=store.root)
+        store.write_json(trial.key, "trial.json", job)
+        records: list[Record] = []
+        with variables(**environment), LocalExecutor() as executor:
+            executor.start(Task(job, Needs(workers=workers), LIMIT_SECONDS, lambda _: None))
+            while not records:
+                records = executor.finished()
+        if failure := records[0].failure:
+            kind = NotApplicableError if failure.type == BrokenContractError.__name__ else BrokenRuleError
+            raise kind(f"its trial is {records[0].status}: {failure.type}: {failure.message}")
+        return store.predictions(records[0])[0]
+
     def fit(
         self, method: Method, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None
     ) -> TrainingLog:
@@ -131,6 +175,18 @@ class TinyTrial:
         with closing(judges):
             method.fit(train, Run(self.seed, BUDGET, checkpoint, self.cache, log=log, report=report, judge=judges))
         return log
+
+
+@contextmanager
+def variables(**environment: str) -> Iterator[None]:
+    """Environment variables with these values in the block."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
