@@ -20,8 +20,8 @@ from xmcbench.engine.workers import ALONE
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import manifest, regular
 from xmcbench.files.atomic import atomic_directory, atomic_write
-from xmcbench.files.faults import MachineFault, machine_fault
 from xmcbench.files.manifest import DamagedFolder, check_manifest, open_or_make, write_manifest
+from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.runs.saved_model import same_training
 from xmcbench.trial.store import StoreError
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xmcbench.teachers import NO, UNPARSED, YES, reading
+from xmcbench.teachers import NO, UNPARSED, YES
+from xmcbench.teachers.prompts import read_answer, read_answers
 
 
 @pytest.mark.parametrize(
@@ -31,7 +32,7 @@ from xmcbench.teachers import NO, UNPARSED, YES, reading
     ],
 )
 def test_one_answer(text: str, answer: int) -> None:
-    assert reading.one(text) == answer
+    assert read_answer(text) == answer
 
 
 @pytest.mark.parametrize(
@@ -50,4 +51,4 @@ def test_one_answer(text: str, answer: int) -> None:
     ],
 )
 def test_several_answers(text: str, answers: tuple[int, ...]) -> None:
-    assert tuple(reading.several(text, 3)) == answers
+    assert tuple(read_answers(text, 3)) == answers

@@ -20,8 +20,9 @@ from fakes.bench import Bench
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from xmcbench.plugins.registry import registry
-from xmcbench.teachers import NO, YES, TeacherError, reading
+from xmcbench.teachers import NO, YES, TeacherError
 from xmcbench.teachers.endpoint import Endpoint
+from xmcbench.teachers.prompts import read_answer
 from xmcbench.trial.record import Status
 
 from .desk import DOCUMENTS, LABELS, Desk, every_pair
@@ -112,7 +113,7 @@ def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     teacher = Endpoint.Config.model_validate(settings | {"name": "openai", "base_url": url})
     desk = Desk(bench.root)
     found = desk.judge(Endpoint(teacher))(*PAIRS)
-    assert found.answers.tolist() == [reading.one(text) for text in by_hand(opinionated)]
+    assert found.answers.tolist() == [read_answer(text) for text in by_hand(opinionated)]
     assert set(found.answers.tolist()) == {YES, NO}
     assert desk.ledger.teacher_completion_tokens == len(PAIRS[0])
     assert desk.ledger.teacher_prompt_tokens > len(PAIRS[0]) * 10

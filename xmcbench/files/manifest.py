@@ -21,8 +21,7 @@ import xxhash
 
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.atomic import atomic_directory, atomic_write
-from xmcbench.files.faults import MachineFault, is_missing, machine_fault
-from xmcbench.files.regular import open_regular
+from xmcbench.files.regular import MachineFault, is_missing, machine_fault, open_regular
 
 MANIFEST = "manifest.json"
 _SMALL = 1 << 20  # bytes of files that one thread reads as soon as several

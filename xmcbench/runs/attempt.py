@@ -11,12 +11,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, closing, nullcontext
 from copy import deepcopy
 from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
+from time import process_time  # as it is before a method may change the module
 from typing import Any
 
 import numpy as np
@@ -36,14 +38,13 @@ from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
-from xmcbench.runs.late_imports import import_late
 from xmcbench.runs.predicting import Sample, predict_test
 from xmcbench.runs.saved_model import load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import forget_peak_memory, peak_memory
-from xmcbench.trial.meter import metering, uncharged_work
+from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.program import ENVIRONMENTS
@@ -54,6 +55,7 @@ from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
+_import_seconds: dict[str, float] = {}  # by late module; a forked process has those of its parent
 
 
 @dataclass
@@ -313,6 +315,26 @@ class Attempt:
         """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
         dataset = self._dataset()
         return dataset.test.texts, dataset.ignore_test
+
+
+def import_late(modules: Iterable[str]) -> float:
+    """Import the modules; the processor time that this took, or took when they were first imported.
+
+    Raises `BrokenContractError` where that is more than `IMPORT_SECONDS`.
+    """
+    names = tuple(modules)
+    for name in names:
+        if name not in _import_seconds:
+            start = process_time() + children_cpu_seconds()
+            import_module(name)
+            _import_seconds[name] = max(0.0, process_time() + children_cpu_seconds() - start)
+    total = sum(_import_seconds[name] for name in names)
+    if total > IMPORT_SECONDS:
+        raise BrokenContractError(
+            f"importing late_imports took {total:.0f} seconds of processors, expected at most {IMPORT_SECONDS:.0f}: "
+            "compute in fit"
+        )
+    return total
 
 
 def in_words(problem: BaseException) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.faults import MachineFault
+from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import redact_output
 from xmcbench.plugins.extras import import_extra
 from xmcbench.runs.attempt import Attempt

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import InvalidPredictions
-from xmcbench.files.faults import MachineFault, machine_fault
+from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.job import Job, WorkerRank, log_tail

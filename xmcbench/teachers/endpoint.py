@@ -17,8 +17,7 @@ from pydantic import Field, field_validator
 
 from xmcbench.files.secrets import redact, remember
 from xmcbench.plugins.extras import import_extra
-from xmcbench.teachers import reading
-from xmcbench.teachers.prompts import Prompt, has_several_labels, template
+from xmcbench.teachers.prompts import Prompt, has_several_labels, read_answer, read_answers, template
 from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
 from xmcbench.trial.judging import UNPARSED
 
@@ -168,7 +167,7 @@ class Endpoint(Teacher):
         completion = self._completion(client, request)
         choice, count = completion.choices[0], len(request.places)
         text = choice.message.content or ""
-        answers = reading.several(text, count) if self._several else np.array([reading.one(text)], np.int8)
+        answers = read_answers(text, count) if self._several else np.array([read_answer(text)], np.int8)
         confidence = np.where(answers == UNPARSED, 0.0, _probability(choice, self._several)).astype(np.float32)
         usage = completion.usage
         return Answers(
@@ -246,7 +245,7 @@ def _probability(choice: Any, several: bool) -> float:
     tokens = (choice.logprobs.content if choice.logprobs else None) or []
     if several:
         return 1.0
-    words = (token for token in tokens if reading.one(token.token) != UNPARSED)
+    words = (token for token in tokens if read_answer(token.token) != UNPARSED)
     return math.exp(min(0.0, next((token.logprob for token in words), 0.0)))
 
 

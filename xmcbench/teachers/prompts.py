@@ -1,16 +1,20 @@
-"""Prompts: the named ones from papers, by dataset, and validation of user templates.
+"""Prompts: the named ones from papers, by dataset, and validation of user templates; and how the text of a language
+model is read as yes, no, or neither.
 
 A template with `{label}` asks about one label. A template with `{labels}` asks about several, as numbered lines.
 """
 
 from __future__ import annotations
 
+import re
 from string import Formatter
 from typing import Annotated
 
+import numpy as np
 from pydantic import AfterValidator
 
 from xmcbench.errors import suggest
+from xmcbench.trial.judging import NO, UNPARSED, YES
 
 # LMTX, Section 5.1; its {doc} and {label_text} are {document} and {label} here.
 _TAG = "document = {document}. Is the tag {label} relevant to the document? answer yes or no"
@@ -27,6 +31,12 @@ PROMPTS = {
     "several": "document = {document}. Which of these tags are relevant to the document?\n{labels}\n"
     "Answer with one line for each tag: its number, then yes or no.",
 }
+
+_WORDS = {"yes": YES, "no": NO}
+_THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
+# The answer comes first, after punctuation or "Answer:" at most. "yes or no" repeats the question and is no answer.
+_FIRST = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\b\W*)?(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
+_NUMBERED = re.compile(r"(?<![\w.])(\d+)\W{1,4}(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
 
 
 def template(prompt: str) -> str:
@@ -77,3 +87,29 @@ OneLabelPrompt = Annotated[str, AfterValidator(_one_label)]
 """The name of a prompt or a template that asks about one label."""
 Prompt = Annotated[str, AfterValidator(_any)]
 """The name of a prompt or a template that asks about one label or several."""
+
+
+def read_answer(text: str) -> int:
+    """The answer in `text`: YES, NO or UNPARSED.
+
+    >>> [read_answer(text) for text in ("Yes.", " **No**, it is not", "Answer: yes", "yes or no?", "not at all", "")]
+    [1, 0, 1, -1, -1, -1]
+    """
+    match = _FIRST.match(_THOUGHTS.sub("", text))
+    return _WORDS[match[1].lower()] if match else UNPARSED
+
+
+def read_answers(text: str, count: int) -> np.ndarray:
+    """The answers in lines like `1. yes`, int8 [count]. A missing or contradictory answer is UNPARSED.
+
+    >>> read_answers("1. yes\\n2: No\\n4) yes", 4).tolist()
+    [1, 0, -1, 1]
+    """
+    answers = np.full(count, UNPARSED, np.int8)
+    by_number: dict[int, set[int]] = {}
+    for number, word in _NUMBERED.findall(_THOUGHTS.sub("", text)):
+        by_number.setdefault(int(number), set()).add(_WORDS[word.lower()])
+    for number, words in by_number.items():
+        if 1 <= number <= count and len(words) == 1:
+            answers[number - 1] = words.pop()
+    return answers

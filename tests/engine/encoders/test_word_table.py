@@ -10,7 +10,7 @@ from torch import nn
 
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.encoders.word_table import WordTable
+from xmcbench.engine.encoders.words import WordTable
 
 WORDS = torch.tensor([[3, 1, 1, 0], [7, 3, 3, 3]])
 
