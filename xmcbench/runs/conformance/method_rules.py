@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel
 
-from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import Registered
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
 from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial, variables
-from xmcbench.runs.file_guard import forbid_test_files
+from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.predicting import Sample, ask, differs
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
@@ -312,10 +311,7 @@ def _checkpoint_every_step() -> Iterator[None]:
 )
 def no_test_file_is_read(subject: MethodSubject) -> None:
     trial = replace(subject.trial, name="guarded")
-    trial.dataset.training_data()
-    source = find_source(trial.dataset_name, trial.data)
-    prepared = prepared_directory(source, trial.data, trial.cache)
-    with forbid_test_files(source_folders(source, trial.data, trial.cache), prepared, "fit or predict"):
+    with Sandbox(trial.job(), own_thread=False).closed("fit or predict"):
         subject.fit(trial).method.predict(["a query"], 1)
 
 

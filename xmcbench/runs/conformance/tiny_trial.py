@@ -130,11 +130,8 @@ class TinyTrial:
         kind = registry().method(self.method).thing
         return kind(build_config(kind, self.settings))  # type: ignore[no-any-return]
 
-    def run(self, workers: int = 1, **environment: str) -> Predictions:
-        """The predictions of the trial, run by so many processes with these environment variables.
-
-        Raises NotApplicableError where the trial is invalid by a rule of its own, BrokenRuleError where it fails.
-        """
+    def job(self) -> Job:
+        """The trial as `xmcbench run` would make it, on a store in the folder."""
         registered, config = registry().method(self.method), self.build().config
         trial = Trial(
             label=self.name,
@@ -148,9 +145,17 @@ class TinyTrial:
             seed=self.seed,
             budget=BUDGET,
         )
-        store = Store(self.folder / "store")
-        job = Job(trial=trial, suite="check", metrics=["P@1"], data=self.data, cache=self.cache, store=store.root)
-        store.write_json(trial.key, "trial.json", job)
+        places = {"data": self.data, "cache": self.cache, "store": self.folder / "store"}
+        return Job(trial=trial, suite="check", metrics=["P@1"], **places)
+
+    def run(self, workers: int = 1, **environment: str) -> Predictions:
+        """The predictions of the trial, run by so many processes with these environment variables.
+
+        Raises NotApplicableError where the trial is invalid by a rule of its own, BrokenRuleError where it fails.
+        """
+        job = self.job()
+        store = Store(job.store)
+        store.write_json(job.trial.key, "trial.json", job)
         records: list[Record] = []
         with variables(**environment), LocalExecutor() as executor:
             executor.start(Task(job, Needs(workers=workers), LIMIT_SECONDS, lambda _: None))
