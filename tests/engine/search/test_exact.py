@@ -21,28 +21,27 @@ from xmcbench.engine.search.exact import Sizes
 from .cases import Case, assert_same, clustered, tied
 
 SIZES = st.builds(Sizes, rows=st.integers(4, 25), columns=st.integers(20, 250), piece=st.integers(1, 500))
-SHAPES = st.tuples(st.sampled_from([1, 3, 32]), st.sampled_from([1, 2, 64]), st.integers(1, 9))
+MAXIMA = st.integers(1, 9)
 
 
 @contextmanager
-def small(sizes: Sizes, shape: tuple[int, int, int]) -> Iterator[None]:
-    """Chunks of these sizes, of many small tiles."""
+def small(sizes: Sizes, maxima: int) -> Iterator[None]:
+    """Chunks of these sizes, whose first threshold is one of few maxima."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(exact.SIZES, "cpu", sizes)
-        for name, value in zip(("BLOCK", "TILE", "MAX_MAXIMA"), shape, strict=True):
-            patch.setattr(exact, name, value)
+        patch.setattr(exact, "MAX_MAXIMA", maxima)
         yield
 
 
-@given(case=tied(), sizes=SIZES, shape=SHAPES)
-def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
-    with small(sizes, shape):
+@given(case=tied(), sizes=SIZES, maxima=MAXIMA)
+def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, maxima: int) -> None:
+    with small(sizes, maxima):
         assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), case.solution())
 
 
-@given(case=tied(), sizes=SIZES, shape=SHAPES)
-def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, shape: tuple[int, int, int]) -> None:
-    with small(sizes, shape):
+@given(case=tied(), sizes=SIZES, maxima=MAXIMA)
+def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, maxima: int) -> None:
+    with small(sizes, maxima):
         found = top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude, precision="bf16")
     solution = case.solution()
     if len(case.labels_LD) <= case.k + exact.SPARE + case.k // 4:  # all labels are ranked in float32

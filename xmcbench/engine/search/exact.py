@@ -1,17 +1,15 @@
 """Exact top-k inner-product search in torch, at little more than the cost of the matrix products.
 
-A chunk of queries is scored against a chunk of labels at a time. The scores are read once, for the maximum of each
-block of labels. Only blocks whose maximum exceeds the query's threshold are examined, and only labels above it are
-kept; the threshold (`bar`) is the lowest score among the best labels so far. Chunks are visited by ascending label id,
-so a label that ties with the threshold loses. The blocks of a tile are interleaved as its columns, so that a processor
-computes many maxima at once.
+A chunk of queries is scored against a chunk of labels at a time, so small that its scores stay in a processor's cache.
+They are read once, for those above the query's threshold (`bar`): the lowest score among the best labels so far. Labels
+above it wait until there are enough to be worth sorting; the best of them raise the threshold. Chunks are visited by
+ascending label id, so a label that ties with the threshold loses.
 
 The chunks nominate somewhat more than k labels. Each nominated pair is then scored separately in float32, so that its
 score is the same in every chunk, shard and backend.
 
-Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk, G tiles in it of S by T labels,
-so X = G T blocks of S; P blocks above the threshold, F labels above it; W nominated labels of a query, A queries ranked
-at a time.
+Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk; F scores above the threshold;
+M maxima of parts of a chunk, or keys of a query; W nominated labels of a query, A queries ranked at a time.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ from xmcbench.trial.predictions import Predictions
 if TYPE_CHECKING:
     from xmcbench.engine.encoders.settings import Precision
 
-BLOCK = 32  # labels that share a maximum: a column of a tile
-TILE = 64  # blocks side by side
 MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
 SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
@@ -48,8 +44,8 @@ class Sizes(NamedTuple):
     piece: int  # entries of an intermediate tensor
 
 
-# On a CPU 128 MiB of scores, and pieces of 2 MiB that fit its cache; on a GPU 1 GiB each.
-SIZES = {"cpu": Sizes(512, 1 << 16, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
+# On a CPU 16 MiB of scores, and pieces of 2 MiB, that fit its caches; on a GPU 1 GiB each.
+SIZES = {"cpu": Sizes(512, 1 << 13, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
 
 
 def top_k(
@@ -140,32 +136,30 @@ class _Chunks:
         self.rows, columns, _ = SIZES[labels_LD.device.type]
         self.labels_LD = labels_LD
         self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
-        self.room = torch.empty(self.rows * _whole_tiles(self.columns), device=labels_LD.device, dtype=dtype)
+        self.room = torch.empty(self.rows * self.columns, device=labels_LD.device, dtype=dtype)
 
     def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
-        """Yield each chunk's first label and scores [B, C] in whole tiles; excluded pairs and padding are -inf."""
+        """Yield each chunk's first label and scores [C, B]; excluded pairs are -inf."""
         queries_BD = queries_BD.to(self.room.dtype)
         excluded = None if exclude is None else exclude.tocsc()
         for start in range(0, len(self.labels_LD), self.columns):
             labels_CD = self.labels_LD[start : start + self.columns].to(queries_BD.dtype)
-            num_labels = len(labels_CD)
-            shape = len(queries_BD), _whole_tiles(num_labels)
-            scores_BC = self.room[: math.prod(shape)].view(shape)
-            _multiply(queries_BD, labels_CD, scores_BC[:, :num_labels])
-            scores_BC[:, num_labels:] = -torch.inf
+            shape = len(labels_CD), len(queries_BD)
+            scores_CB = self.room[: math.prod(shape)].view(shape)
+            _multiply(labels_CD, queries_BD, scores_CB)
             if excluded is not None:
-                pairs = excluded[:, start : start + num_labels].tocoo()
-                rows, columns = (torch.from_numpy(ids).long().to(scores_BC.device) for ids in (pairs.row, pairs.col))
-                scores_BC[rows, columns] = -torch.inf
-            yield start, scores_BC
+                pairs = excluded[:, start : start + len(labels_CD)].tocoo()
+                rows, columns = (torch.from_numpy(ids).long().to(scores_CB.device) for ids in (pairs.row, pairs.col))
+                scores_CB[columns, rows] = -torch.inf
+            yield start, scores_CB
 
 
-def _multiply(queries_BD: Tensor, labels_CD: Tensor, scores_BC: Tensor) -> None:
-    """Write the inner products of all queries and labels into `scores_BC`."""
-    if scores_BC.device.type == "cpu" and scores_BC.dtype == torch.float32 and numpy_multiplies_faster():
-        np.matmul(queries_BD.numpy(), labels_CD.numpy().T, out=scores_BC.numpy())
+def _multiply(labels_CD: Tensor, queries_BD: Tensor, scores_CB: Tensor) -> None:
+    """Write the inner products of all labels and queries into `scores_CB`."""
+    if scores_CB.device.type == "cpu" and scores_CB.dtype == torch.float32 and numpy_multiplies_faster():
+        np.matmul(labels_CD.numpy(), queries_BD.numpy().T, out=scores_CB.numpy())
     else:
-        torch.mm(queries_BD, labels_CD.T, out=scores_BC)
+        torch.mm(labels_CD, queries_BD.T, out=scores_CB)
 
 
 @cache
@@ -181,48 +175,50 @@ def numpy_multiplies_faster() -> bool:
     return torch._C.has_mkl and "GenuineIntel" not in processor
 
 
-def _whole_tiles(num_labels: int) -> int:
-    return math.ceil(num_labels / (BLOCK * TILE)) * BLOCK * TILE
-
-
 def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
     """[B, W] the `width` best labels of each query by the scores in `chunks`; short rows are padded with -1."""
     best_BW = bar_B = torch.empty(0)
-    for start, scores_BC in chunks:
-        tiles_BGST = scores_BC.view(len(scores_BC), -1, BLOCK, TILE)
-        maxima_BX = tiles_BGST.amax(2).float().flatten(1)
+    waiting: list[tuple[Tensor, Tensor]] = []
+    for start, scores_CB in chunks:
         if start == 0:
-            best_BW = torch.full((len(scores_BC), width), PAD, device=scores_BC.device)
-            bar_B = _first_bar(maxima_BX, width)
-        rows_P, blocks_P = (maxima_BX > bar_B[:, None]).nonzero(as_tuple=True)
-        tiles_P, columns_P = blocks_P // TILE, blocks_P % TILE
-        scores_PS = tiles_BGST[rows_P, tiles_P, :, columns_P].float()
-        which_F, places_F = (scores_PS > bar_B[rows_P, None]).nonzero(as_tuple=True)
-        labels_F = start + (tiles_P[which_F] * BLOCK + places_F) * TILE + columns_P[which_F]
-        keys_F = keys(scores_PS[which_F, places_F], labels_F)
-        found_BM = _by_row(keys_F, rows_P[which_F], len(best_BW))
-        best_BW = torch.cat([best_BW, found_BM], dim=1).topk(width, dim=1).values
-        bar_B = scores_and_labels(best_BW[:, -1])[0]
-    return scores_and_labels(best_BW)[1]
+            best_BW = torch.full((scores_CB.shape[1], width), PAD, device=scores_CB.device)
+            bar_B = _first_bar(scores_CB, width)
+        places_F = _true(scores_CB > bar_B)
+        labels_F, rows_F = start + places_F // len(best_BW), places_F % len(best_BW)
+        waiting.append((keys(scores_CB.view(-1)[places_F].float(), labels_F), rows_F))
+        if sum(len(rows_F) for _, rows_F in waiting) >= best_BW.numel():
+            best_BW, waiting = _best(best_BW, waiting), []
+            bar_B = scores_and_labels(best_BW.amin(1))[0].to(scores_CB.dtype)
+    return scores_and_labels(_best(best_BW, waiting) if waiting else best_BW)[1]
 
 
-def _first_bar(maxima_BX: Tensor, width: int) -> Tensor:
-    """[B] a threshold just below the `width`-th largest maximum: at least `width` labels exceed it."""
-    nothing = maxima_BX.new_tensor(-torch.inf)
-    if maxima_BX.shape[1] < width:
-        return nothing.expand(len(maxima_BX))
-    while (half := maxima_BX.shape[1] // 2) >= max(MAX_MAXIMA, width):
-        maxima_BX = torch.maximum(maxima_BX[:, :half], maxima_BX[:, half : 2 * half])
-    return torch.nextafter(maxima_BX.topk(width, dim=1, sorted=False).values.amin(1), nothing)
+def _first_bar(scores_CB: Tensor, width: int) -> Tensor:
+    """[B] a threshold just below the `width`-th largest maximum of parts: at least `width` labels exceed it."""
+    nothing = scores_CB.new_tensor(-torch.inf)
+    if len(scores_CB) < width:
+        return nothing.expand(scores_CB.shape[1])
+    maxima_MB = scores_CB
+    while (half := len(maxima_MB) // 2) >= max(MAX_MAXIMA, width):
+        maxima_MB = torch.maximum(maxima_MB[:half], maxima_MB[half : 2 * half])
+    return torch.nextafter(maxima_MB.T.contiguous().topk(width, dim=1, sorted=False).values.amin(1), nothing)
 
 
-def _by_row(keys_F: Tensor, rows_F: Tensor, num_rows: int) -> Tensor:
-    """The keys, sorted by row, as a padded matrix [num_rows, most keys of a row]."""
-    counts_B = rows_F.bincount(minlength=num_rows)
+def _true(entries: Tensor) -> Tensor:
+    """The places of the true entries, counted through all rows. Few are: numpy's search skips the others faster."""
+    if entries.device.type == "cpu":
+        return torch.from_numpy(np.flatnonzero(entries.numpy()))
+    return entries.flatten().nonzero().squeeze(1)
+
+
+def _best(best_BW: Tensor, waiting: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """[B, W] the largest keys of each row, of those in `best_BW` and of the waiting keys and their rows."""
+    keys_F, rows_F = (torch.cat(parts) for parts in zip(*waiting, strict=True))
+    rows_F, order_F = rows_F.sort()
+    counts_B = rows_F.bincount(minlength=len(best_BW))
     places_F = torch.arange(len(rows_F), device=rows_F.device) - (counts_B.cumsum(0) - counts_B)[rows_F]
-    keys_BM = keys_F.new_full((num_rows, int(counts_B.max())), PAD)
-    keys_BM[rows_F, places_F] = keys_F
-    return keys_BM
+    keys_BM = keys_F.new_full((len(best_BW), int(counts_B.max())), PAD)
+    keys_BM[rows_F, places_F] = keys_F[order_F]
+    return torch.cat([best_BW, keys_BM], dim=1).topk(best_BW.shape[1], dim=1, sorted=False).values
 
 
 def rank(queries_BD: Tensor, labels_LD: Tensor, nominated_BW: Tensor, k: int) -> Tensor:
