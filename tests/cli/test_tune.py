@@ -10,6 +10,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.worker_processes import WorkerServer
 
 
 def call(*arguments: str | Path) -> int:
@@ -33,7 +34,11 @@ def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
     # Three samples, one of which goes on, two finalists with two seeds each; fake-rare has nothing to search.
     assert "about 8 trainings before the 2 below" in shown
     assert not out.exists()
+    servers: list[int] = []
+    start = WorkerServer.__init__
+    monkeypatch.setattr(WorkerServer, "__init__", lambda self, log: servers.append(log) or start(self, log))
     assert call("tune", "fake-20", *asked, *places, "--out", out) == 0
+    assert len(servers) == 1, "the frameworks are loaded once for all samples"
     found = yaml.safe_load(out.read_text())
     assert 0.5 <= found["methods"]["fake-ok"]["strength"] <= 2.0
     assert found["budget"] == {"steps": 9}

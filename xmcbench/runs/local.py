@@ -196,6 +196,7 @@ class LocalExecutor:
 
     Servers, which have the frameworks loaded, fork the workers. Methods that import the same share a server, so that a
     trial's memory does not depend on which trials ran before it. After a trial that was killed, servers start anew.
+    They end with the outermost `with` block, which a tuning keeps open: to load the frameworks takes seconds.
 
     If a worker dies or a trial takes too long, the record is written here. An interrupt ends the workers and leaves no
     record, so that the next run resumes the trial.
@@ -205,15 +206,20 @@ class LocalExecutor:
         self._parallel = parallel
         self._running: list[tuple[RunningTrial, WorkerGroup]] = []
         self._servers: dict[tuple[str, ...], WorkerServer] = {}  # by the modules that the methods import late
+        self._blocks = 0  # that are open
         self._killed = False  # a server may have adopted what a killed worker left behind
 
     def __enter__(self) -> Self:
+        self._blocks += 1
         return self
 
     def __exit__(self, *problem: object) -> None:
         for _, group in self._running:
             group.end()
-        self._end_servers()
+        self._running.clear()
+        self._blocks -= 1
+        if not self._blocks:
+            self._end_servers()
 
     def check(self, needs: Needs) -> None: ...
 

@@ -103,18 +103,23 @@ class Runner:
 
     def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
-        from xmcbench.runs.local import LocalExecutor
         from xmcbench.runs.schedule import Schedule, TimeLeft
 
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
-        local = InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
-        executor = self.settings.executor or local
+        executor = self.settings.executor or self.local
         schedule = Schedule(self.store, executor, display, self.needs, self._task, TimeLeft(plan))
         finished = schedule.run(todo)
         records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
         return [
             record.model_copy(update={"trial": planned.trial}) for planned, record in zip(plan, records, strict=True)
         ]
+
+    @cached_property
+    def local(self) -> Executor:
+        """Runs trials on this machine, where the settings name no executor; a `with` block keeps what it started."""
+        from xmcbench.runs.local import LocalExecutor
+
+        return InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
 
     def _plan_trial(self, trial: Trial, first: Trial, cards: Mapping[str, DatasetCard]) -> PlannedTrial:
         record = self.store.record(trial.key)

@@ -65,9 +65,10 @@ def run_plan(
     samples: Callable[[Runner, Display], RunSearch] = run_samples,
 ) -> list[Record]:
     """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
-    if runner.suite.tune:
-        plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
-    records = runner.run(plan, display)
+    with runner.local:
+        if runner.suite.tune:
+            plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
+        records = runner.run(plan, display)
     note_chosen(runner, records)
     return records
 
