@@ -13,7 +13,18 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from xmcbench import Budget, EmbeddingMethod, Extent, MethodInfo, TrainingData, hookimpl, losses, sampling, upload
+from xmcbench import (
+    Budget,
+    EmbeddingMethod,
+    Extent,
+    Method,
+    MethodInfo,
+    TrainingData,
+    hookimpl,
+    losses,
+    sampling,
+    upload,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -94,7 +105,7 @@ class DEXML(EmbeddingMethod):
         return ({"temperature": SHARP} if sharp else {}) | super().following(given, data, budget)
 
     @classmethod
-    def search_space(cls, config: EmbeddingMethod.Config) -> dict[str, Any]:
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
         assert isinstance(config, DEXML.Config)
         own = config.temperature
         return super().search_space(config) | {"temperature": {"low": own / 5, "high": 2 * own, "log": True}}

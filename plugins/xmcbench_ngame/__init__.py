@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from xmcbench import Budget, EmbeddingMethod, Extent, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
+from xmcbench import Budget, EmbeddingMethod, Extent, Method, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +49,8 @@ class NGAME(EmbeddingMethod):
         def unused(self) -> frozenset[str]:
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
 
+    config: NGAME.Config
+
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
         """A label that dominates has to be ahead of the others for some queries, behind for the rest: by little."""
@@ -56,12 +58,11 @@ class NGAME(EmbeddingMethod):
         return margin | super().following(given, data, budget)
 
     @classmethod
-    def search_space(cls, config: EmbeddingMethod.Config) -> dict[str, Any]:
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
         assert isinstance(config, NGAME.Config)
         margin = config.margin
         return super().search_space(config) | {"margin": {"low": margin / 5, "high": 2 * margin, "log": True}}
 
-    config: NGAME.Config
     run: Run | None = None  # set while a trial trains; a plan has none
 
     def parameter_groups(self) -> list[dict[str, Any]]:
