@@ -24,6 +24,7 @@ from xmcbench.evaluation.scoring import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import csv_text
+from xmcbench.reporting.cells import ResampledRecord
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
@@ -241,12 +242,10 @@ def _plain(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-# (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
-Resampled = Callable[[Record, Sequence[str]], Mapping[str, np.ndarray]]
 Place = tuple[str, str]  # label and dataset
 
 
-def across_datasets_table(records: Sequence[Record], metric: str, resampled: Resampled) -> TextTable:
+def across_datasets_table(records: Sequence[Record], metric: str, resampled: ResampledRecord) -> TextTable:
     """Rank, wins and improvability of each label over the datasets of `records`; seeds are averaged.
 
     Raises XMCBenchError unless each label has trials of one configuration on every dataset, with the metric.
@@ -305,7 +304,9 @@ def _trials(records: Sequence[Record], metric: str) -> dict[Place, list[Record]]
     return {place: [alike[seed] for seed in sorted(alike)] for place, alike in seeds.items()}
 
 
-def _decided(trials: Mapping[Place, Sequence[Record]], metric: str, resampled: Resampled) -> list[tuple[str, str]]:
+def _decided(
+    trials: Mapping[Place, Sequence[Record]], metric: str, resampled: ResampledRecord
+) -> list[tuple[str, str]]:
     """The better and the worse label of each pair on one dataset that differs significantly."""
     stored = {place: samples(own, [resampled(record, [metric]) for record in own]) for place, own in trials.items()}
     known = [(*place, own[metric]) for place, own in stored.items() if metric in own]

@@ -226,10 +226,10 @@ def _heading(name: str) -> str:
 
 
 # (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
-Resampled = Callable[[Record, Sequence[str]], Mapping[str, "np.ndarray"]]
+ResampledRecord = Callable[[Record, Sequence[str]], Mapping[str, "np.ndarray"]]
 
 
-def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> list[TextTable]:
+def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: ResampledRecord) -> list[TextTable]:
     """A table for each dataset and budget on which two or more cells have the metric and its values on resamples."""
     groups: dict[tuple[str, str], list[SweepCell]] = defaultdict(list)
     for own in cells:
@@ -239,7 +239,7 @@ def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: Resampled) -
     return [table for table in tables if table is not None]
 
 
-def _rank_table(dataset: str, cells: Sequence[SweepCell], metric: str, resampled: Resampled) -> TextTable | None:
+def _rank_table(dataset: str, cells: Sequence[SweepCell], metric: str, resampled: ResampledRecord) -> TextTable | None:
     from xmcbench.evaluation.significance import rank_intervals, samples
 
     stored = [(cell, samples(cell.records, [resampled(record, [metric]) for record in cell.records])) for cell in cells]

@@ -24,7 +24,7 @@ from xmcbench.trial.trial import flatten
 if TYPE_CHECKING:
     from xmcbench.evaluation.scoring import Scores
 
-KINDS: Mapping[str, Kind] = {
+SHOWN_AS: Mapping[str, Kind] = {
     "encoder_tokens": "number",
     "peak_bytes": "bytes",
     "model_bytes": "bytes",
@@ -231,8 +231,8 @@ def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield path, json.dumps(value, ensure_ascii=False)
         elif path.startswith("stage_seconds."):
             yield path, format_value(value, "seconds")
-        elif name in KINDS:
-            yield path, format_value(value, KINDS[name])
+        elif name in SHOWN_AS:
+            yield path, format_value(value, SHOWN_AS[name])
         elif isinstance(value, int):
             yield path, f"{value:,}"
         else:

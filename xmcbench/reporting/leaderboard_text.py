@@ -30,7 +30,7 @@ from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import SCORED, Status
 
 FORMATS = (*TABLE_FORMATS, "json")
-KINDS = {"published": "published", "imported": "imported, budget unknown"}  # of groups without a budget
+WITHOUT_BUDGET = {"published": "published", "imported": "imported, budget unknown"}  # of groups without a budget
 SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
 IMPORTANT = {"kind": 80, "paper": 53, "variants": 52}  # of columns that a narrow terminal shows longest
 SHORTEST = {"paper": 14, "kind": 10, "variants": 4}  # characters of cells in a narrow terminal
@@ -112,7 +112,7 @@ def title(group: Group, show_hash: bool = False) -> str:
     parts = [f"{group.dataset}{content}"]
     if group.track != "supervised":
         parts.append(group.track)
-    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else KINDS[group.source])
+    parts.append(f"budget: {budget_text(group.budget)}" if group.source == "measured" else WITHOUT_BUDGET[group.source])
     if group.protocol:
         parts.append(f"protocol: {group.protocol}")
     parts += [f"{heading(name)}: {value or 'not stated'}" for name, value in group.by.items()]

@@ -19,7 +19,7 @@ from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial
 
 LONGEST = 200  # characters of a name
-KINDS = frozenset("LNPM")  # letters, numbers, punctuation and marks on letters
+ALLOWED = frozenset("LNPM")  # letters, numbers, punctuation and marks on letters
 MARKS_ON_A_LETTER = 2
 CROWDED = re.compile(f"[\u0300-\u036f]{{{MARKS_ON_A_LETTER + 1}}}")
 ALIKE = frozenset({"LATIN", "CYRILLIC", "GREEK"})  # scripts with letters that look the same
@@ -35,7 +35,7 @@ def illegible(name: str) -> str:
         return f"expected at most {LONGEST} characters that can be printed"
     if name != " ".join(name.split()) or name != unicodedata.normalize("NFKC", name):
         return "expected single blanks and characters in normal form (NFKC)"
-    strange = [letter for letter in name if not (letter.isascii() or unicodedata.category(letter)[0] in KINDS)]
+    strange = [letter for letter in name if not (letter.isascii() or unicodedata.category(letter)[0] in ALLOWED)]
     if strange or INVISIBLE.search(name) or EVERY & {*name}:
         return "expected letters, digits and punctuation, no symbols or marks of the leaderboard"
     if CROWDED.search(name):

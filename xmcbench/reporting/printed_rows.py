@@ -18,8 +18,8 @@ from xmcbench.reporting.rows import Row
 from xmcbench.suite.tables import COLUMNS
 
 ROUNDING = 1.01e-4  # two values, fractions, that may be one value rounded twice
-KINDS = ("encoder", "classifier", "encoder + classifier")  # variants that only name the kind
-COMPARABLE = ("", *KINDS, "encoder + auxiliary", "x3")  # variants whose values should agree
+KIND_ALONE = ("encoder", "classifier", "encoder + classifier")  # variants that only name the kind
+COMPARABLE = ("", *KIND_ALONE, "encoder + auxiliary", "x3")  # variants whose values should agree
 
 
 def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
@@ -136,7 +136,7 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
     metrics = {name: value for row in reversed(rows) for name, value in row.metrics.items()}
     return replace(
         rows[0],
-        variant="" if rows[0].variant in KINDS else rows[0].variant,
+        variant="" if rows[0].variant in KIND_ALONE else rows[0].variant,
         kind=kind,
         metrics=metrics,
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
