@@ -9,7 +9,6 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
-from xmcbench.data.extent import DOMINATES
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.measured_rows import (
@@ -310,6 +309,8 @@ def _two_best(rows: Sequence[Row], metric: str) -> tuple[float, ...]:
 
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
     """The rows, with a mark at those that were trained and are not better than the most frequent labels."""
+    from xmcbench.data.extent import DOMINATES  # imports numpy, which papers' results do not need
+
     floors = [row.metrics for row in rows if row.plugin == POPULAR and row.rank]
     floor = max((metrics[sort] for metrics in floors), default=-1.0)
     often = max((metrics.get("P@1", 0.0) for metrics in floors), default=0.0)
