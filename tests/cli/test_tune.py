@@ -10,7 +10,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.worker_processes import WorkerServer
+from xmcbench.runs.local import WorkerServer
 
 
 def call(*arguments: str | Path) -> int:
