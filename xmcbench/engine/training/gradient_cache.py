@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.device import upload
+from xmcbench.engine.device import seed_random, upload
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.trial.meter import uncounted
@@ -145,7 +145,7 @@ class GradientCache:
     def _run(self, micro: _MicroBatch) -> Tensor:
         # For what `SeededDropout` does not reach, as a compiled encoder's draws: alike in both passes, but dependent on
         # the micro-batch.
-        torch.manual_seed(int(micro.seeds_M[0]) >> 1)
+        seed_random(int(micro.seeds_M[0]) >> 1, self.device)
         with nullcontext() if self.encoder.config.compile else SeededDropout(micro.seeds_M):
             output_MD: Tensor = self.encoder(*micro.texts)
         return output_MD
