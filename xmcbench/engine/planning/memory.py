@@ -16,6 +16,7 @@ from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import micro_batches
 from xmcbench.engine.contract import BLOCK
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.encoders.settings import STATIC
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
 from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.encoder import EncoderCosts
@@ -86,7 +87,7 @@ def memory(
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
     held = Memory(
-        process=0.0 if on_gpu else process_bytes(),
+        process=0.0 if on_gpu else process_bytes(method.config.encoder.name),
         weights=parameters * FLOAT + encoder.frozen_bytes,
         optimizer=(3 * parameters - encoder.word_parameters) * FLOAT,
         tables=sum(table.rows * table.row_bytes for table in tables) / workers,
@@ -98,28 +99,41 @@ def memory(
         search=_search(work, encoder, probe, device),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
-    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept))
+    modules = probe.module_bytes * (queries + labels)
+    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept) + modules)
 
 
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
 IDLE = """
 import psutil, torch
 import xmcbench.runs.worker, xmcbench.engine.training.training
-from xmcbench.engine.encoders.settings import EncoderConfig
-from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.plugins.registry import registry
 registry().all("method")
-model = TransformerEncoder.transformer_of(TransformerEncoder.architecture(EncoderConfig(name="tiny"), 100))
-model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
+{model}
 torch.optim.AdamW(model.parameters(), fused=True).step()
 print(psutil.Process().memory_info().rss - 16 * sum(p.numel() for p in model.parameters()))
+"""
+TRANSFORMER = """
+from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.transformer import TransformerEncoder
+model = TransformerEncoder.transformer_of(TransformerEncoder.architecture(EncoderConfig(name="tiny"), 100))
+model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
+"""
+OTHER = """
+from xmcbench.engine.encoders import static
+model = torch.nn.Linear(8, 8)
+model(torch.ones(2, 8)).sum().backward()
 """
 
 
 @cache
-def process_bytes() -> float:
-    """Resident bytes of a worker process without data and model, measured in a process of its own."""
-    printed = subprocess.run([sys.executable, "-c", IDLE], capture_output=True, text=True, check=True).stdout
+def process_bytes(encoder: str) -> float:
+    """Resident bytes of a worker process without data and model, measured in a process of its own.
+
+    A static encoder does not load the library of transformers.
+    """
+    code = IDLE.format(model=OTHER if encoder == STATIC else TRANSFORMER)
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return float(printed.split()[-1])
 
 

@@ -20,6 +20,7 @@ from xmcbench.engine.encoders.encoder import evaluating
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
+from xmcbench.engine.training.activations import SavedBytes
 from xmcbench.engine.workers import ALONE
 
 FEW_QUERIES, FEW_LABELS = 48, 160
@@ -48,6 +49,7 @@ class Probe:
     asks_queries: int  # how often the embeddings of all queries are requested before the first step
     asks_labels: int
     module_parameters: int  # of the method's own modules, label tables aside
+    module_bytes: float  # kept for the backward pass by these modules, per text of a step
     tables: dict[str, Table]
 
 
@@ -73,11 +75,12 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         few, counts = _few(method, work, dimension)
-        flops_per_pair, keeps_scores = _scoring(few, work, dimension)
+        flops_per_pair, keeps_scores, kept_per_text = _scoring(few, work, dimension)
         tables = _tables(method, work, dimension)
         vectors = torch.randn(2, dimension)
         with evaluating(few.modules), torch.no_grad():
             mining, scored = few.mining_query_vectors(vectors), few.query_vectors(vectors)
+    parameters = sum(p.numel() for p in few.modules.parameters() if p.requires_grad)
     return Probe(
         flops_per_pair=flops_per_pair,
         keeps_scores=keeps_scores,
@@ -85,7 +88,8 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         scored_dimension=scored.shape[1],
         asks_queries=counts["queries"],
         asks_labels=counts["labels"],
-        module_parameters=sum(p.numel() for p in few.modules.parameters() if p.requires_grad),
+        module_parameters=parameters,
+        module_bytes=kept_per_text if parameters else 0.0,
         tables=tables,
     )
 
@@ -113,8 +117,9 @@ def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[Embed
     return few, counts
 
 
-def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[float, bool]:
-    """Operations of one step on scores, per pair of a query and a label, and whether its loss keeps scores."""
+def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[float, bool, float]:
+    """One step of the loss: its operations on scores, per pair of a query and a label, whether it keeps scores, and the
+    bytes per text that it keeps for its backward pass."""
     part = work.part(FEW_QUERIES, FEW_LABELS)
     sampler = few.sampler(part, 0)
     vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
@@ -124,9 +129,14 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[floa
     width = dimension if few.encodes_labels else 0
     labels_SD = normalize(torch.randn(len(batch.label_ids), width), dim=1).requires_grad_()
     few.modules.train()
+    num_queries, num_labels = len(batch.query_ids), len(batch.label_ids)
+    saved = SavedBytes(few.modules.parameters())
     with flops.counting() as scored:
-        few.loss(queries_BD, labels_SD, batch).backward()  # type: ignore[no-untyped-call]
-    return scored.flops / (len(batch.query_ids) * len(batch.label_ids)), scored.kept_scores > 0
+        with saved:
+            loss = few.loss(queries_BD, labels_SD, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+    per_text = saved.total / (num_queries + num_labels)
+    return scored.flops / (num_queries * num_labels), scored.kept_scores > 0, per_text
 
 
 def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:
