@@ -112,6 +112,9 @@ def test_what_is_no_amount_is_no_record(place: tuple[str | int, ...], value: Any
 DEXML = content("07295ea6879f0e90")
 LIMIT = next(name for name, limit in DEXML["trial"]["budget"].items() if limit)
 SPENT = DEXML["spent"]
+SAMPLE = {"settings": {}, "quality": 0.5, "trial": "a" * 16, "budget": {}}
+TUNED = {"by": "random", "metric": "nDCG@5", "on": DEXML["selection_split"], "settings": {}, "quality": 0.5}
+TUNED |= {"samples": [SAMPLE], "spent": {"steps": 1}}
 LIES: list[tuple[str, Any, str]] = [
     # identity
     ("key", "0" * 16, "its key is"),
@@ -132,8 +135,8 @@ LIES: list[tuple[str, Any, str]] = [
     ("trial.track", "open", "not a record"),
     ("simulated_teacher", "no idea", "not a record"),
     # texts
-    ("trial.label", "", "its label is empty"),
-    ("trial.label", "   ", "its label is empty"),
+    ("trial.label", "", "its label is"),
+    ("trial.label", "   ", "its label is"),
     ("trial.label", "\x1b[2Jdexml", "its label is"),
     ("trial.label", "dexml\nbest", "its label is"),
     ("trial.label", "\u202elmxed", "its label is"),
@@ -141,9 +144,9 @@ LIES: list[tuple[str, Any, str]] = [
     ("trial.label", "a" * 201, "its label is"),
     ("trial.label", "a\x07b", "its label is"),
     ("suite", "\x9b31m", "its suite is"),
-    ("suite", "", "its suite is empty"),
+    ("suite", "", "its suite is"),
     ("trial.dataset", "catalog\r1k", "its dataset is"),
-    ("trial.dataset", "", "its dataset is empty"),
+    ("trial.dataset", "", "its dataset is"),
     ("trial.version", "0.1\x00", "its version is"),
     ("teacher", "gpt\x1b]0;x\x07", "its teacher is"),
     ("selection_split", "train\ttest", "its selection is"),
@@ -242,16 +245,16 @@ LIES: list[tuple[str, Any, str]] = [
     ("chosen", {"quality": float("nan")}, "not a record"),
     ("failure", {"type": 3, "message": ""}, "not a record"),
     # names that look like others, or like nothing
-    ("trial.label", "d\u0435xml", "letters of one script"),
-    ("trial.label", "\u2800\u2800", "no symbols"),
-    ("trial.label", "\u115f", "no symbols"),
-    ("trial.label", "n\u034fet", "no symbols"),
-    ("trial.label", "\u3164", "normal form"),
-    ("trial.label", "\uff4e\uff45\uff54", "normal form"),
-    ("trial.label", "1  net", "single blanks"),
-    ("trial.label", "x\u0334\u0335\u0336", "marks on a letter"),
+    ("trial.label", "d\u0435xml", "expected Latin letters"),
+    ("trial.label", "\u2800\u2800", "expected Latin letters"),
+    ("trial.label", "\u115f", "expected Latin letters"),
+    ("trial.label", "n\u034fet", "expected Latin letters"),
+    ("trial.label", "\u3164", "expected Latin letters"),
+    ("trial.label", "\uff4e\uff45\uff54", "expected Latin letters"),
+    ("trial.label", "1  net", "expected Latin letters"),
+    ("trial.label", "x\u0334\u0335\u0336", "expected Latin letters"),
     *(("trial.label", f"dexml{mark}", "its label is") for mark in "≈¹†‡↓◇□○★"),
-    ("trial.label", "dexml (over_budget)", "no status"),
+    ("trial.label", "dexml (over_budget)", "expected Latin letters"),
     ("suite", "\u2800", "its suite is"),
     ("trial.dataset", "catalog-\uff11k", "its dataset is"),
     ("trial.version", "official release", "its version is"),
@@ -265,9 +268,16 @@ LIES: list[tuple[str, Any, str]] = [
     ("digests", {"../../x": "0" * 64}, "expected SHA-256 of"),
     ("digests", {"predictions.npz": "trust me"}, "expected SHA-256 of"),
     ("chosen", {"by": "\u202ex"}, "its chosen is"),
-    ("chosen", {"samples": [{"settings": {}, "quality": 0.1, "trial": "\x07", "budget": {}}]}, "no keys of trials"),
-    ("chosen", {"settings": {"batch_size": 10**6}}, "other settings"),
-    ("chosen", {"quality": 99.0}, "expected a fraction"),
+    ("chosen", TUNED | {"samples": [SAMPLE | {"trial": "\x07"}]}, "no keys of trials"),
+    ("chosen", TUNED | {"samples": [SAMPLE, SAMPLE]}, "one twice"),
+    ("chosen", TUNED | {"samples": []}, "names no samples"),
+    ("chosen", TUNED | {"settings": {"batch_size": 10**6}}, "other settings"),
+    ("chosen", TUNED | {"quality": 0.9}, "which none of its samples"),
+    ("chosen", TUNED | {"quality": 99.0, "samples": [SAMPLE | {"quality": 99.0}]}, "a quality of 99"),
+    ("chosen", TUNED | {"on": "the test split"}, "its tuning chose on"),
+    ("chosen", TUNED | {"spent": {}}, "does not say what it spent"),
+    ("chosen", TUNED | {"spent": {"goodwill": 1.0}}, "its tuning spent"),
+    ("chosen", {"by": "hand"}, "its tuning does not say"),
     # costs that no trial has
     ("num_parameters", 0, "trained no parameters"),
     ("num_parameters", 10**20, "do not fit"),
@@ -341,6 +351,31 @@ LIES: list[tuple[str, Any, str]] = [
     ("provenance.checks", {"test files": "three referees"}, "which the harness never says"),
     ("provenance.checks", {"reproduced by the authors": "yes"}, "which the harness never says"),
     ("metrics", {"R@100": 0.9}, "an interval of"),
+    # a fresh attack: names in other scripts, texts that vouch, what the harness never writes
+    *(
+        ("trial.label", name, "expected Latin letters")
+        for name in ("\u0412\u041c25", "\ua4d0\ua4df25", "pr\u0131me", "d|")
+    ),
+    *(
+        ("trial.label", name, "expected Latin letters")
+        for name in ("\\textbf{x}", '=HYPERLINK("x")', "dex{size=9}", "a" * 101)
+    ),
+    *(("trial.label", name, "another method: LMTX") for name in ("lrntx", "1MTX", "lmtx v2", "Lmtx-hard")),
+    ("trial.label", "BM25 tuned", "another method: BM25 label match"),
+    ("trial.label", "dexml recomputed", "recomputed is a word of the leaderboard"),
+    ("suite", "\u0435\u0445", "its suite is"),
+    ("provenance.cpu", "A quantum computer (verified)", "verified is a word of the leaderboard"),
+    ("provenance.command", ["rm", "-rf", "~"], "its command runs 'rm', expected xmcbench"),
+    ("provenance.python", "2.7.18", "names Python '2.7.18'"),
+    ("started", "2020-01-01T00:00:00+00:00", "it began at"),
+    ("trial.held_out_only", True, "a sample of a tuning"),
+    ("spent.ended", "converged: as good as it gets", "it ended early"),
+    ("spent.ended", "", "it ended early"),
+    ("spent", SPENT | {"flops": 10**18, "encoder_flops": 10**18 - SPENT["scoring_flops"]}, "which no processor can"),
+    ("curve", DEXML["curve"][:1], "its curve has 1 points"),
+    ("curve", [], "its curve has 0 points"),
+    ("curve", [point | {"fraction": 1.9} for point in DEXML["curve"]], "where it says 190%"),
+    ("curve", [{"steps": point["steps"], "P@5": 0.5} for point in DEXML["curve"]], "which chooses the checkpoint"),
 ]
 
 

@@ -13,6 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import chain
+from pathlib import PurePath
+from statistics import fmean
 from typing import Any
 
 from pydantic import ValidationError
@@ -21,19 +23,29 @@ from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.accepted_costs import MOST_PROCESSES, ROUNDING, curve_problems, elapsed, ledger_problems
-from xmcbench.reporting.legible import illegible, label_problems
+from xmcbench.reporting.costs import CURVE_COSTS
+from xmcbench.reporting.legible import label_problems
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
-from xmcbench.trial.record_fields import walk
+from xmcbench.trial.record_fields import ChosenFields, walk
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED
 from xmcbench.trial.trial import SCHEMA_VERSION
 from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, selection_versions
 
+# Words by which the board vouches for a row.
+VOUCHED = frozenset({"verified", "retrained", "recomputed", "recounted", "published", "claimed", "official"})
 NEEDED = ("git", "versions", "python", "platform", "cpu", "cores_usable", "memory_bytes", "command")
 KEY, COMMIT, DIGEST = r"[0-9a-f]{16}", r"[0-9a-f]{40}", r"[0-9a-f]{64}"
 TIME = r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\+00:00"
+MEASURED = (  # from outside of a method
+    "fit_seconds", "fit_wait_seconds", "fit_cpu_seconds", "fit_children_cpu_seconds", "predict_cpu_seconds",
+    "predicted_queries", "model_bytes",
+)  # fmt: skip
+LONGEST_NAME = 100  # characters
+# A name that every reader sees alike: no letters of other scripts, invisible characters or markup; values of a sweep.
+NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*( [A-Za-z0-9._+-]+)*(\[[ -~]*\])?"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
-FIRST_YEAR = 2020
+FIRST_YEAR = 2026  # of xmcbench
 # What the harness says of how it checked a method's contract.
 CHECKS = {
     "network": {"audit hook"},
@@ -47,6 +59,8 @@ def problems(record: Record) -> Iterator[str]:
     """Why a record cannot be accepted, as far as the record alone shows."""
     if record.status is not Status.OK or record.failure is not None:
         yield f"its status is {record.status}, expected ok and no failure"
+    if record.trial.held_out_only:
+        yield "it is a sample of a tuning, which never sees the test split"
     yield from _identity(record)
     yield from _texts(record)
     yield from label_problems(record.trial)
@@ -72,6 +86,8 @@ def outdated(record: Record) -> Iterator[str]:
         yield "its provenance does not name the plugin's code, or it has no digests of its files: run it again"
     if not {"test files", "network", "saved model"} <= record.provenance.get("checks", {}).keys():
         yield "its provenance does not say which checks of the method were made: run it again"
+    if missing := [name for name in MEASURED if name not in record.spent]:
+        yield f"it does not say what the harness measured: {', '.join(missing)}"
     plugin = _plugin_of(record)
     if plugin is not None:
         trial = record.trial
@@ -201,8 +217,11 @@ def _texts(record: Record) -> Iterator[str]:
     lists["settings"] = (text for text, _ in walk(trial.config) if isinstance(text, str))
     others |= {name: " ".join(words) for name, words in lists.items()}
     for name, text in names.items():
-        if problem := illegible(text):
-            yield f"its {name} is {shown(text)}, {problem}" if text.strip() else f"its {name} is empty"
+        if len(text) > LONGEST_NAME or not re.fullmatch(NAME, text):
+            yield f"its {name} is {shown(text)}, expected Latin letters, digits, single blanks and . _ + -"
+    for name, text in (names | others).items():
+        if name not in ("command", "settings") and (words := VOUCHED & {*re.findall(r"[a-z]+", text.casefold())}):
+            yield f"its {name} is {shown(text)}: {min(words)} is a word of the leaderboard"
     for name, text in others.items():
         if not text.isprintable() or len(text) > LONGEST_LIST:
             yield f"its {name} is {shown(text)}, expected at most {LONGEST_LIST:,} characters that can be printed"
@@ -248,10 +267,12 @@ def _gaps(record: Record) -> Iterator[str]:
         yield f"its commit is {git.get('commit')!r}, expected 40 hexadecimal digits"
     if git.get("dirty") is not False:
         yield "the code it ran with had changes that no commit holds, expected a clean git tree"
+    if (program := PurePath([*provenance.get("command", ()), ""][0]).name) not in ("", OWN):  # a reader may run it
+        yield f"its command runs {shown(program)}, expected {OWN}"
     for name, how in provenance.get("checks", {}).items():
         if how not in CHECKS.get(name, ()):
             yield f"its check {shown(name)} was made by {shown(how)}, which the harness never says"
-    if "" in provenance.get("versions", {}) or not re.fullmatch(r"\d+\.\d+\S*", provenance.get("python", "0.0")):
+    if "" in provenance.get("versions", {}) or not re.fullmatch(r"3\.\d+\S*", provenance.get("python", "")):
         yield f"its provenance names Python {shown(provenance.get('python'))}, or a version of a package without a name"
     if trial.distribution == OWN and trial.version != provenance.get("versions", {}).get(OWN, trial.version):
         yield f"its version is {shown(trial.version)}, its provenance has {OWN} {shown(provenance['versions'][OWN])}"
@@ -285,7 +306,7 @@ def _dates(record: Record) -> Iterator[str]:
 
 def _links(record: Record) -> Iterator[str]:
     """What names other trials, files or parts of the data, and cannot be right."""
-    trial, chosen = record.trial, record.chosen
+    trial = record.trial
     held_out = f"train: {trial.selection.queries} queries held out" if trial.selection else ""
     if held_out and record.selection_split != held_out:
         yield f"its checkpoint was chosen on {shown(record.selection_split)}, its trial says {held_out}"
@@ -296,13 +317,37 @@ def _links(record: Record) -> Iterator[str]:
     for name, digest in record.digests.items():
         if name not in (PREDICTIONS, RESAMPLED) or not re.fullmatch(DIGEST, digest):
             yield f"it has the digest {shown(digest)} of {shown(name)}, expected SHA-256 of {PREDICTIONS}, {RESAMPLED}"
-    if any(not re.fullmatch(KEY, sample["trial"]) for sample in chosen.get("samples", ())):
-        yield "its tuning names samples that are no keys of trials"
-    settings = {name: own for name, own in chosen.get("settings", {}).items() if name in trial.config}
-    if not _holds(trial.config, settings):
+    yield from _tuning(record)
+
+
+def _tuning(record: Record) -> Iterator[str]:
+    """A tuning that no run of the harness leaves behind."""
+    chosen, samples = record.chosen, record.chosen.get("samples", [])
+    if not chosen:
+        return
+    if missing := sorted(ChosenFields.__annotations__.keys() - chosen.keys()):
+        yield f"its tuning does not say {missing[0]}"
+        return
+    keys = [sample["trial"] for sample in samples]
+    if not keys or len({*keys}) < len(keys) or not all(re.fullmatch(KEY, key) for key in keys):
+        yield "its tuning names no samples, one twice, or samples that are no keys of trials"
+    if not re.fullmatch(r"train: [0-9]+ queries held out", chosen["on"]):
+        yield f"its tuning chose on {shown(chosen['on'])}, expected held-out training queries"
+    if not _holds(
+        record.trial.config, {name: own for name, own in chosen["settings"].items() if name in record.trial.config}
+    ):
         yield "its tuning chose other settings than it has"
-    if not -1 <= chosen.get("quality", 0.0) <= 1:
-        yield f"its tuning found a quality of {chosen['quality']:g}, expected a fraction"
+    means = [
+        fmean((sample["quality"], *sample.get("again", ())))
+        for sample in samples
+        if sample["settings"] == chosen["settings"] and sample["quality"] is not None
+    ]
+    if not any(abs(mean - chosen["quality"]) <= ROUNDING for mean in means) or not 0 <= chosen["quality"] <= 1:
+        yield f"its tuning found a quality of {chosen['quality']:g}, which none of its samples with these settings has"
+    if unknown := sorted(chosen["spent"].keys() - {*CURVE_COSTS, "teacher_calls"}):
+        yield f"its tuning spent {shown(unknown[0])}, expected some of {', '.join(CURVE_COSTS)}"
+    if not chosen["spent"]:
+        yield "its tuning does not say what it spent"
 
 
 def _holds(config: Any, settings: Any) -> bool:

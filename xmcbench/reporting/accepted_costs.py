@@ -11,11 +11,14 @@ from itertools import pairwise
 
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.evaluation import find_evaluators
+from xmcbench.plugins.registry import OWN
 from xmcbench.reporting.costs import CURVE_COSTS
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import Record
 from xmcbench.trial.record_fields import walk
+from xmcbench.trial.run import why_flat
+from xmcbench.trial.trial import Selection
 
 AFTER_FIT = ("predict", "check", "score")  # stages
 ROUNDING = 1e-6  # of sums and of values kept as float32
@@ -23,6 +26,8 @@ LEAST_BYTES = 10_000_000  # Python with numpy takes more
 LEAST_SECONDS = 1e-8  # to predict a query
 MOST_PROCESSES = 100_000
 CLOCKS = 2.0  # seconds by which two clocks may differ
+MOST_FLOPS = {False: 1e12, True: 1e16}  # a second of a core, and with a GPU: more than any has
+CLOSE = 0.05  # of the budget: between a curve's fraction and what it spent, as clocks go on
 SHARED = 2.0  # times the memory of a machine: pages that several processes share are counted in each
 
 
@@ -109,6 +114,10 @@ def _seconds(record: Record) -> Iterator[str]:
     passed = elapsed(record)
     if passed is not None and not after <= passed + CLOCKS:
         yield f"it predicted for {after:.0f} seconds, {passed:.0f} passed between its start and its end"
+    cores = record.provenance.get("cores") or MOST_PROCESSES
+    processors = record.workers * (record.provenance.get("gpus", 1) if record.provenance.get("gpu") else cores)
+    if not spent["flops"] <= MOST_FLOPS["gpu" in record.provenance] * processors * (spent["device_seconds"] + CLOCKS):
+        yield f"it took {spent['device_seconds']:g} seconds for {spent['flops']:g} operations, which no processor can"
     if "fit_seconds" not in spent:
         return  # a record from before they were measured
     fit, wait = spent["fit_seconds"], spent.get("fit_wait_seconds", 0.0)
@@ -117,7 +126,6 @@ def _seconds(record: Record) -> Iterator[str]:
     stages = sum(seconds.values()) - after
     if max(0.0, fit - wait) - stages > SHARE * max(0.0, fit - wait) + FEW_SECONDS:
         yield f"it fitted for {fit:.1f} seconds, its stages took {stages:.1f}"
-    cores = record.provenance.get("cores") or MOST_PROCESSES
     for name, most in {"fit_cpu_seconds": fit, "predict_cpu_seconds": predicted}.items():
         if not spent.get(name, 0.0) <= cores * (most + CLOCKS):
             yield f"its {name} are {spent[name]:g}, {cores} cores have {cores * most:g} in that time"
@@ -160,5 +168,45 @@ def curve_problems(record: Record) -> Iterator[str]:
             break
     if metrics and record.selection_split == "none":
         yield "its curve has metrics, and no queries were held out for them"
-    if (selection := record.trial.selection) and len(record.curve) > selection.evaluations + 1:
-        yield f"its curve has {len(record.curve)} points of {selection.evaluations} evaluations"
+    if selection := record.trial.selection:
+        yield from _evaluations(record, selection)
+    if "ended" in record.spent and _plain(record) and not _flat(record):
+        yield f"it ended early: {shown(record.spent['ended'])}, of which curve and settings show nothing"
+
+
+def _plain(record: Record) -> bool:
+    """Whether the harness's training alone spent the budget: plugins may differ, and second stages share it."""
+    return record.trial.distribution == OWN and "first" not in record.trial.config
+
+
+def _flat(record: Record) -> bool:
+    """Whether training ended as the metric had not risen for as many evaluations as the selection's patience."""
+    held_out = record.trial.selection
+    if held_out is None or not all(held_out.metric in point for point in record.curve):
+        return False
+    return bool(record.spent["ended"]) and record.spent["ended"] == why_flat(
+        record.curve, held_out.metric, held_out.patience
+    )
+
+
+def _evaluations(record: Record, selection: Selection) -> Iterator[str]:
+    """A curve that is not of the evaluations that its trial asks for, and an end of training that it does not show."""
+    spent, curve, limits = record.spent, record.curve, record.trial.budget.spending()
+    steps = spent.get("steps", 0)
+    if len(curve) > selection.evaluations + 1 or (curve and not steps):
+        yield f"its curve has {len(curve)} points of {selection.evaluations} evaluations in {steps:,} steps"
+    if curve and selection.metric not in curve[0]:
+        yield f"its curve does not have {selection.metric}, which chooses the checkpoint"
+        return
+    if not (_plain(record) and spent.get("encoder_tokens")):
+        return
+    least = min(selection.evaluations, steps) - 1
+    if len(curve) < least and not (spent.get("ended") or spent.get("refused_pass")):
+        yield f"its curve has {len(curve)} points of {selection.evaluations} evaluations"
+    most = max(spent.get(name, 0) / limit for name, limit in limits.items())
+    for point in curve:
+        share = max((point[name] / limit for name, limit in limits.items() if name in point), default=0.0)
+        known = limits.keys() <= point.keys()
+        if not share - CLOSE <= point.get("fraction", -1.0) <= (share if known else most) + CLOSE:
+            yield f"its curve has spent {share:.0%} of the budget where it says {point.get('fraction', 0.0):.0%}"
+            return

@@ -212,7 +212,9 @@ def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]
         return str(problem)
     same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
     same = same and all(
-        np.allclose(mine_TT, own_TT, _COVARIANCE, _COVARIANCE * abs(own_TT).max(initial=0), equal_nan=True)
+        np.allclose(
+            mine_TT, own_TT, _COVARIANCE, _COVARIANCE * np.nan_to_num(abs(own_TT)).max(initial=0), equal_nan=True
+        )
         for records in tables
         for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True)
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,6 +23,13 @@ def derive_seed(seed: int, *purpose: str | int) -> int:
     """A 63-bit seed for one purpose, a pure function of the base seed: no generator state has to be stored."""
     digest = sha256(repr((seed, *purpose)).encode()).digest()
     return int.from_bytes(digest[:8], "little") >> 1
+
+
+def why_flat(curve: Sequence[Mapping[str, float]], metric: str, patience: int | None) -> str:
+    """That the metric has not risen for `patience` evaluations; empty while it may, and without a patience."""
+    values = [point[metric] for point in curve]
+    flat = patience is not None and bool(values) and len(values) - 1 - values.index(max(values)) >= patience
+    return f"{metric} had not risen for {patience} evaluations" if flat else ""
 
 
 @dataclass(frozen=True)

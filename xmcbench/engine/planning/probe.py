@@ -20,7 +20,7 @@ from xmcbench.engine.encoders.encoder import evaluating
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
-from xmcbench.engine.training.activations import SavedBytes
+from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.workers import ALONE
 
 FEW_QUERIES, FEW_LABELS = 48, 160

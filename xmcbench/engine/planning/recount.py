@@ -7,6 +7,7 @@ and operations that it confirms are recounted; all others are what the submitter
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
@@ -14,11 +15,17 @@ from pydantic import ValidationError
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.planning.trials import Planner
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import allowed
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
+from xmcbench.trial.trial import Trial
 
+ROUNDING = 1e-9
 CLOSE = 0.1  # share of a plan that a recounted cost may differ by
-LEAST = 0.5  # of a plan: less is no trial with these settings; more is, where queries of a batch share mined negatives
+LEAST = 0.5  # of a plan: less is no trial with these settings
+MOST = 10.0  # times a plan: queries of a batch that share mined negatives have smaller pools, so that more steps fit
+COSTS = ("steps", "encoder_tokens", "flops")  # that a plan confirms
+MOST_EPOCHS = 10_000  # of a trial that is counted again
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class Recount:
     def __str__(self) -> str:
         if self.reason:
             return f"stated: {self.reason}"
-        furthest = max(self.shares.values(), key=lambda share: abs(share - 1), default=1.0)
+        costs = [share for name, share in self.shares.items() if name.split()[0] in COSTS]
+        furthest = max(costs, key=lambda share: abs(share - 1), default=1.0)
         recounted = abs(furthest - 1) <= CLOSE
         return "recounted" if recounted else f"stated: {furthest:.2f} times what a plan counts"
 
@@ -42,28 +50,37 @@ class Recount:
         return [self.wrong] * bool(self.wrong) + [
             f"it spent {share:.3g} times the {name} that its settings take"
             for name, share in self.shares.items()
-            if not share >= LEAST
+            if not (1 / MOST if name.startswith("pool") else LEAST) <= share <= MOST
         ]
 
 
 def recount(record: Record, planner: Planner) -> Recount:
     """The costs of `record` beside those that `planner` counts."""
     try:
-        plan = planner.plan(record.trial)
+        whole = build_method(record.trial)
+        if isinstance(whole, EmbeddingMethod) and (problem := _unspent(record)):
+            return Recount(wrong=problem)
+        if record.spent.get("epochs", 0) > MOST_EPOCHS:
+            return Recount(reason=f"more than {MOST_EPOCHS:,} epochs are not counted again")
+        plan = planner.plan(_cut(record))
     except ValidationError:
         return Recount(reason="its settings are those of another version")
     except XMCBenchError as problem:
         return Recount(reason=str(problem))
-    method, _ = build_method(record.trial).encoder_training(record.trial.budget)
+    method, _ = whole.encoder_training(record.trial.budget)
     if record.trial.track == "zero-shot" and (
         isinstance(method, EmbeddingMethod) and type(method).training_data is EmbeddingMethod.training_data
     ):
         return Recount(wrong="its method trains on annotations, which the zero-shot track does not have")
     if not plan.measured:
         return Recount(reason="its dataset is not here")
-    if record.num_parameters < LEAST * plan.parameters:
+    if record.num_parameters < (1 - CLOSE) * plan.parameters:
         return Recount(wrong=f"its model has {record.num_parameters:,} parameters, its settings {plan.parameters:,}")
-    planned = {"steps": plan.steps, "encoder_tokens": plan.encoder_tokens, "flops": plan.flops}
+    planned = {
+        **{name: getattr(plan, name) for name in COSTS},
+        "epochs": plan.epochs,
+        "pool_labels": plan.pool * plan.steps,
+    }
     shares = {name: record.spent.get(name, 0) / count for name, count in planned.items() if count}
     if record.spent.get("ended") and plan.steps:
         # It may have ended after any step: what its steps took is compared.
@@ -72,3 +89,25 @@ def recount(record: Record, planner: Planner) -> Recount:
             return Recount(wrong=f"it ended early after {done:.3g} times the steps that its budget allows")
         shares = {f"{name} a step": share / done for name, share in shares.items()}
     return Recount(shares)
+
+
+def _unspent(record: Record) -> str:
+    """Which limit a training left without a reason; empty if it spent one: it stops at nothing else."""
+    spent, limits = record.spent, record.trial.budget.spending()
+    if not spent.get("steps") or spent.get("ended") or spent.get("refused_pass"):
+        return ""
+    steps = {name: allowed(name, limit, spent) - limit for name, limit in limits.items()}
+    if any(spent.get(name, 0) + steps[name] >= limit * (1 - ROUNDING) for name, limit in limits.items()):
+        return ""
+    name, limit = next(iter(limits.items()))
+    return f"it spent {spent.get(name, 0):g} {name} of {limit:g}, and does not say why it ended"
+
+
+def _cut(record: Record) -> Trial:
+    """The trial with a budget of at most `MOST` times what it spent: no more is worth a count."""
+    spent, budget = record.spent, record.trial.budget
+    limits = budget.limits() | {
+        name: min(limit, MOST * spent[name]) for name, limit in budget.spending().items() if spent.get(name)
+    }
+    limits["epochs"] = min(limits.get("epochs", math.inf), MOST * max(1.0, spent.get("epochs", 0.0)))
+    return record.trial.changed(budget=limits)

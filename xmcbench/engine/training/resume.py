@@ -14,7 +14,7 @@ from xmcbench.engine.training.steps import TrainingSteps
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
-from xmcbench.trial.run import HeldOut, Progress
+from xmcbench.trial.run import HeldOut, Progress, why_flat
 
 FOLDER = "best"  # beside the checkpoints
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
@@ -52,11 +52,7 @@ class BestWeights:
     def why_ended(self) -> str:
         """That the metric has not risen for as many evaluations as patience allows; empty while training goes on."""
         held_out, curve = self.method.run.held_out, self.method.run.log.curve
-        if held_out is None or held_out.patience is None:
-            return ""
-        values = [point[held_out.metric] for point in curve]
-        flat = bool(values) and len(values) - 1 - values.index(max(values)) >= held_out.patience
-        return f"{held_out.metric} had not risen for {held_out.patience} evaluations" if flat else ""
+        return why_flat(curve, held_out.metric, held_out.patience) if held_out else ""
 
     def check(self) -> None:
         """Raise `DamagedFolder` where the best weights that a checkpoint refers to are not as they were written."""
