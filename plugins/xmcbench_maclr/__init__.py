@@ -39,44 +39,9 @@ from xmcbench_pseudo_labels import ICT
 if TYPE_CHECKING:
     from torch import Tensor
 
-LEVELS = 5  # of clusters
+    from xmcbench_maclr.parts import FinerClusters
+
 WORDS = "tfidf-label"
-
-
-class FinerClusters(sampling.Clusters):
-    """Documents in random order; their clusters halve in size at each fifth of the share `clustered` of training.
-
-    From then on each document is by itself. `spent` gives the share of training that is over.
-    """
-
-    def __init__(self, size: int, every: int, clustered: float, spent: Callable[[], float]) -> None:
-        super().__init__(size=size, start=0, every=every, vectors="fresh")
-        self.clustered, self.spent, self.level = clustered, spent, 0
-
-    def num_clusters(self, epoch: int) -> int:  # noqa: ARG002
-        """The smallest power of two that keeps clusters within the size of this level."""
-        return 1 << ((len(self.sampler.query_ids) - 1) // max(1, self.size >> self.level)).bit_length()
-
-    def arrange(self, epoch: int) -> np.ndarray:
-        return self.sampler.rng("order", epoch).permutation(self.sampler.query_ids)
-
-    def refresh(self, epoch: int, embeddings: sampling.Embeddings) -> None:
-        self.level = int(LEVELS * self.spent() / self.clustered)  # all workers ask together
-        if self.level < LEVELS:
-            super().refresh(epoch, embeddings)
-        else:
-            self.clusters_Q = np.arange(len(self.sampler.query_ids))
-
-
-class RandomLabels(sampling.Negatives):
-    """Labels of the dataset, whose ids begin at `first`, drawn uniformly: `per_query` for each query of a batch."""
-
-    def __init__(self, first: int, per_query: float) -> None:
-        self.first, self.per_query = first, per_query
-
-    def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        total = self.sampler.num_labels - self.first
-        return self.first + rng.choice(total, min(total, round(self.per_query * len(query_ids))), replace=False)
 
 
 class Pretraining(ICT):
@@ -104,20 +69,23 @@ class Pretraining(ICT):
         clip_norm: float | None = Field(1.0, gt=0, description="largest norm of the whole gradient; null: no clipping")
 
     config: Pretraining.Config
+    _clusters: FinerClusters
 
     def training_data(self, train: TrainingData) -> TrainingData:
         """One title and one view for each document, and the dataset's labels, which are true for none."""
         self._real = train
         queries, titles = zip(*self.pairs(train), strict=True)
         self._documents = len(queries)
-        rows = np.arange(self._documents)
         shape = self._documents, 2 * self._documents + train.num_labels
-        own = np.stack([rows, self._documents + rows], axis=1).ravel()
-        pairs_csr = scipy.sparse.csr_array((np.ones(len(own), np.float32), own, 2 * np.arange(len(rows) + 1)), shape)
+        own = np.arange(2 * self._documents).reshape(2, -1).T.ravel()
+        ends = np.arange(0, len(own) + 1, 2)
+        pairs_csr = scipy.sparse.csr_array((np.ones(len(own), np.float32), own, ends), shape)
         labels = [*titles, *queries, *train.label_texts]
         return TrainingData(train.card, queries, pairs_csr, labels, scipy.sparse.csr_array(shape, dtype=np.float32))
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+        from xmcbench_maclr.parts import FinerClusters, RandomLabels
+
         own = self.config
         self._clusters = FinerClusters(own.cluster_size, own.cluster_every, own.clustered, self._spent)
         parts: Any = {"order": self._clusters, "positives": sampling.Draw(None)}
@@ -174,7 +142,7 @@ class MACLR(EmbeddingMethod):
         with _part(run, "pretraining", {name: share * limit for name, limit in limits.items()}, 0, share) as own:
             first.fit(train, own)
         pairs_NL = self._proposed(first, train, run)
-        self._start = first.encoder.state_dict()
+        self._pretrained = first.encoder
         rest = {name: limit - run.ledger.spent(name) for name, limit in limits.items()}
         if min(rest.values()) <= 0:
             raise PassTooLargeError("the budget was spent before self-training began")
@@ -211,8 +179,13 @@ class MACLR(EmbeddingMethod):
         pairs_NL.data[:] = 1.0  # both may propose the same label
         return pairs_NL
 
-    def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
-        self.encoder.load_state_dict(self._start)
+    def prepare(self, train: TrainingData, run: Run) -> None:
+        """Go on with the pretrained encoder and its tokenizer, which `tiny` and `nano` trained on other texts."""
+        super().prepare(train, run)
+        self.encoder = self._pretrained
+        self.queries = self.encoder.tokenizer.tokens(train.texts, self.query_length, run.cache)
+        self.labels = self.encoder.label_tokenizer.tokens(train.label_texts, self.label_length, run.cache)
+        self.charging = self.charging_to(run.ledger, run.budget)
 
     def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)

@@ -21,7 +21,8 @@ from xmcbench.engine.training import resume
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut, Progress, Run
-from xmcbench_maclr import MACLR, FinerClusters, Pretraining
+from xmcbench_maclr import MACLR, Pretraining
+from xmcbench_maclr.parts import FinerClusters
 
 DATA = toy_data(ignored=2)
 SETTINGS: dict[str, Any] = {"batch_size": 20, "learning_rate": 1e-3, "cluster_size": 8, "cluster_every": 1}
@@ -140,6 +141,13 @@ def test_no_annotation_is_read_and_what_is_saved_predicts_the_same(small_encoder
     assert np.array_equal(found.scores, same.scores)
     assert_saved_predicts_the_same(trained, maclr(small_encoder), DATA.texts, tmp_path)
     assert trained.encoder_alone_scores
+
+
+def test_an_encoder_with_a_trained_tokenizer_keeps_it(tmp_path: Path) -> None:
+    """Titles are cut out of what the first stage reads, so another tokenizer would be trained for the second."""
+    method = maclr("nano")
+    method.fit(DATA, make_run(tmp_path, {"steps": 4}))
+    assert_saved_predicts_the_same(method, maclr("nano"), DATA.texts, tmp_path)
 
 
 def in_second_stage(progress: Progress) -> None:
