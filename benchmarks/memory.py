@@ -30,7 +30,7 @@ from torch import Tensor
 
 from xmcbench.data.formats import read_directory
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.encoders.embedding import embed_all
+from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
