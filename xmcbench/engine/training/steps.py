@@ -15,6 +15,7 @@ from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
+from xmcbench.engine.device import seed_random
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Prefetch
@@ -67,7 +68,7 @@ class TrainingSteps:
             batch = self.batches.batch(position.epoch, position.index)
             embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", number))
             # Every worker draws alike: what all workers do to the queries must agree.
-            torch.manual_seed(derive_seed(seed, "loss", number))
+            seed_random(derive_seed(seed, "loss", number), embedded.queries_BD.device)
             loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
             loss.backward()  # type: ignore[no-untyped-call]
         embedded.backward()
