@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import yaml
-from report import options, report, write_table
+from report import options, read_table, report, write_table
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
@@ -257,7 +257,7 @@ def compared(case: str, metric: str, mine: Sample, its: Sample) -> dict[str, Any
 def printed(row: dict[str, Any]) -> dict[str, str]:
     """A row as the document shows it."""
     return {
-        "negatives": row["case"], "metric": row["metric"], "seeds": str(row["seeds"]),
+        "training": row["case"], "metric": row["metric"], "seeds": str(row["seeds"]),
         "ours": f"{row['ours']:.2f} ± {row['sd']:.2f}", "theirs": f"{row['theirs']:.2f} ± {row['their sd']:.2f}",
         "difference": f"{row['difference']:+.2f} ({row['from']:+.2f} to {row['to']:+.2f})",
         "equal within": f"{row['equal within']:.2f}",
@@ -272,11 +272,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     asked = parser.parse_args()
-    clones = {
-        name: path.absolute()
-        for name, path in vars(asked).items()
-        if path and name in ("dexml", "ngame", "prime", "deepxml")
-    }
+    clones = {name: vars(asked)[name].absolute() for name in names if vars(asked)[name]}
     asked.only = [case for case in asked.only if CASES[case].code in clones]
     out = asked.out.absolute()
     data = out / "data" if "dexml" not in clones else clones["dexml"] / "Datasets"
@@ -295,7 +291,8 @@ def main() -> None:
             print(f"{case}, their seed {seed}: {its[-1].metrics}", flush=True)
         rows += [compared(case, name, mine[case][name], of_scores(its, name)) for name in METRICS]
     if asked.markdown:
-        write_table("parity", [printed(row) for row in rows], asked.markdown)
+        kept = [row for row in read_table("parity", asked.markdown) if row["training"] not in asked.only]
+        write_table("parity", kept + [printed(row) for row in rows], asked.markdown)
     report("parity", rows, asked.out)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
-from xmcbench.files.yaml_lines import parse_value, read
+from xmcbench.files.yaml_lines import MAX_NUMBER, parse_value, read
 from xmcbench.runs.plan import Action
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.record import Status
@@ -284,7 +284,7 @@ def is_number_here(text: str) -> bool:
 
 WORDS = st.text(st.characters(codec="ascii")).filter(lambda text: not is_number_here(text))
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | WORDS,
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.floats(-MAX_NUMBER, MAX_NUMBER) | WORDS,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.from_regex(r"[a-z]{1,4}", fullmatch=True), inner),
     max_leaves=8,
 )
