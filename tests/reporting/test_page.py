@@ -440,14 +440,14 @@ def test_ten_thousand_records_are_turned_page_by_page(chromium: Any, tmp_path: P
     visit = Visit(chromium, tmp_path / "index.html")
     page = visit.page
     choice(page, "Dataset").select_option("made")
-    assert [row["method"] for row in visit.rows()] == [f"method-{i}" for i in range(9999, 9949, -1)]
+    assert [row["method"] for row in visit.rows()] == [f"DEXML (method-{i})" for i in range(9999, 9949, -1)]
     assert page.locator("#count").inner_text() == "10,000 rows"
     page.get_by_role("button", name="Next").click()
-    assert visit.rows()[0]["method"] == "method-9949"
+    assert visit.rows()[0]["method"] == "DEXML (method-9949)"
     assert page.get_by_role("button", name="Next").evaluate("(button) => button === document.activeElement")
     visit.sorting("P@1").click()
-    assert visit.rows()[0]["method"] == "method-9999"
+    assert visit.rows()[0]["method"] == "DEXML (method-9999)"
     visit.sorting("P@1").click()
-    assert visit.rows()[0]["method"] == "method-0"
+    assert visit.rows()[0]["method"] == "DEXML (method-0)"
     assert visit.problems == []
     visit.context.close()

@@ -250,6 +250,9 @@ def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[st
     except XMCBenchError as problem:
         echo(f"{store.place(record.key)}: metrics not recomputed: {problem}")
         return problems, False
+    if source.of_machine and own.card.content_hash != record.trial.dataset_hash:
+        echo(f"{store.place(record.key)}: metrics not recomputed: {source.name} of this machine is other data")
+        return problems, False
     shared = read_statistics(prepared_directory(source, checker.data, default_cache_dir())).test_texts_in_train
     if record.code_digest and record.test_texts_in_train != shared:
         problems.append(f"it says that {record.test_texts_in_train} test texts are in the training part, {shared} are")

@@ -41,6 +41,7 @@ class DebianPackages(Source):
     """The packages in `<data directory>/debian-packages/Packages[.gz|.xz]`, else those in apt's index."""
 
     draft = Draft(name=NAME, source="the machine's apt index", licence="descriptions: those of the packages")
+    of_machine = True
 
     def missing(self, data_dir: Path) -> str | None:
         if self._paths(data_dir):

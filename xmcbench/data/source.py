@@ -56,6 +56,7 @@ class Source(ABC):
     draft: Draft
     download: str = ""  # the address of an archive with the files, where there is one
     base: Source | None = None  # the dataset that this one is derived from
+    of_machine: bool = False  # its content follows the machine: two machines may have other data of this name
 
     @property
     def name(self) -> str:
