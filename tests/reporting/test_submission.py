@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from scipy.sparse import csr_matrix, save_npz
 
 from xmcbench.cli import main
 from xmcbench.data import load
+from xmcbench.plugins.registry import registry
 from xmcbench.reporting.acceptance import outdated, problems
 from xmcbench.reporting.review import verify
 from xmcbench.reporting.submission import LARGEST
@@ -204,6 +206,23 @@ def test_the_check_finds_what_was_changed_later(
     wrong = submit(bench, capsys, "--check")[2]
     assert f"{path}:2: {record.key} stands in {path}:1 too" in wrong
     assert f"{path}:3: not a record: found no trial" in wrong
+
+
+def test_data_that_follow_the_machine_are_not_recomputed_on_another(
+    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert submit(bench, capsys, record.key)[0] == 0
+    source = type(registry().dataset("fake-20"))
+    monkeypatch.setattr(source, "fingerprint", lambda _self, _data_dir: "2")
+    monkeypatch.setattr(sys.modules[source.__module__], "NUM_TRAIN", 31)
+    code, _, wrong = submit(bench, capsys, "--check")
+    assert code == 1
+    assert "has the content hash" in wrong
+    monkeypatch.setattr(source, "of_machine", True, raising=False)
+    code, said, wrong = submit(bench, capsys, "--check")
+    assert (code, wrong) == (0, "")
+    assert "metrics not recomputed: fake-20 of this machine is other data" in said
+    assert "metrics of 0 recomputed" in said
 
 
 def test_a_trial_stands_in_the_file_of_its_suite_in_order(
