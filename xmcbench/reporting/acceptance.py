@@ -24,7 +24,7 @@ from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.accepted_costs import MOST_PROCESSES, ROUNDING, curve_problems, elapsed, ledger_problems
 from xmcbench.reporting.costs import CURVE_COSTS
-from xmcbench.reporting.legible import label_problems
+from xmcbench.reporting.labels import label_problems
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk

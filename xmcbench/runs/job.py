@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -88,3 +89,15 @@ class Job(BaseModel):
             ended=now(),
             **outcome,
         ).without_secrets()
+
+
+@contextmanager
+def variables(**environment: str) -> Iterator[None]:
+    """Environment variables with these values in the block."""
+    before = {name: os.environ.get(name) for name in environment}
+    os.environ.update(environment)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})

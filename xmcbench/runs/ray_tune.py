@@ -6,15 +6,13 @@ that Tune writes: they are deleted when the tuning ends. `docs/executors.md` exp
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from xmcbench.plugins.extras import import_extra
 from xmcbench.runs.executor import Death, RunningTrial, Task
+from xmcbench.runs.job import variables
 from xmcbench.runs.plan import Action, Display, PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
@@ -40,27 +38,17 @@ def on_tune(executor: RayExecutor, runner: Runner, display: Display) -> RunSearc
         if needs.workers > 1 or executor.storage is not None:
             run_samples(runner, display)(search)
             return
-        with executor, _prepared(executor, needs):
-            samples = _Samples(search, runner, display, executor)
-            try:
-                samples.fit(needs)
-            finally:
-                samples.kill()
+        with executor:
+            executor.check(needs)
+            with variables(**ENVIRONMENT):
+                samples = _Samples(search, runner, display, executor)
+                try:
+                    samples.fit(needs)
+                finally:
+                    samples.kill()
         run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
 
     return run
-
-
-@contextmanager
-def _prepared(executor: RayExecutor, needs: Needs) -> Iterator[None]:
-    executor.check(needs)
-    before = {name: os.environ.get(name) for name in ENVIRONMENT}
-    os.environ.update(ENVIRONMENT)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 class _Sample:

@@ -19,8 +19,9 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import Registered
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
-from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial, variables
+from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
+from xmcbench.runs.job import variables
 from xmcbench.runs.predicting import Sample, ask, differs
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method

@@ -7,9 +7,8 @@ trial, in processes of its own, as `xmcbench run` makes it.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +25,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
 from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
-from xmcbench.runs.job import Job
+from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.suite.resources import Needs
 from xmcbench.teachers.cached_judge import JudgeFactory
@@ -180,18 +179,6 @@ class TinyTrial:
         with closing(judges):
             method.fit(train, Run(self.seed, BUDGET, checkpoint, self.cache, log=log, report=report, judge=judges))
         return log
-
-
-@contextmanager
-def variables(**environment: str) -> Iterator[None]:
-    """Environment variables with these values in the block."""
-    before = {name: os.environ.get(name) for name in environment}
-    os.environ.update(environment)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
