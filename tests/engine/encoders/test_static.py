@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,9 @@ from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
+from xmcbench.engine.training import resume
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.run import Progress
 
 DATA = toy_data()
 LENGTH = 5
@@ -146,6 +151,42 @@ def test_a_trained_one_predicts_as_before_when_loaded_and_is_opened_by_the_libra
     tokens = method.encoder.tokenizer.tokens(data.texts, LENGTH)
     assert LENGTH in tokens.lengths  # some are cut
     np.testing.assert_allclose(found, method.embed(tokens).numpy(), rtol=0, atol=1e-5)
+
+
+def plain() -> Plain:
+    encoder = {"name": "static", "words": "random", "dimension": 12, "word_weights": True}
+    return Plain(Plain.Config.model_validate({"encoder": encoder, "batch_size": 20, "learning_rate": 0.05}))
+
+
+def die_at_step(step: int, directory: Path) -> None:
+    """Train in this process, which is killed at a step; every step before it left a checkpoint."""
+
+    def report(progress: Progress) -> None:
+        if progress.metrics.get("step") == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    resume.SECONDS = -1.0
+    plain().fit(DATA, make_run(directory, {"steps": 6}, report=report))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+def test_killed_resumed_and_saved_the_library_opens_the_unbroken_one(tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    process = get_context("spawn").Process(target=die_at_step, args=(4, tmp_path / "killed"))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    methods = {"killed": plain(), "unbroken": plain()}
+    encoded = []
+    for name, method in methods.items():
+        method.fit(DATA, make_run(tmp_path / name, {"steps": 6}))
+        (tmp_path / name / "saved").mkdir()
+        method.save(tmp_path / name / "saved")
+        opened = library.SentenceTransformer(str(tmp_path / name / "saved"), device="cpu")
+        encoded.append(opened.encode(list(DATA.texts), show_progress_bar=False))
+    assert 0 < methods["killed"].calls < methods["unbroken"].calls
+    assert np.array_equal(*encoded)
+    np.testing.assert_allclose(encoded[0], vectors(methods["unbroken"].encoder), rtol=0, atol=1e-5)
 
 
 def test_what_was_saved_starts_another(folder: Path, data: TrainingData, tmp_path: Path) -> None:
