@@ -148,6 +148,41 @@ class TrainsInPredict(Cheat):
         return super().predict(texts, k)
 
 
+class TrainsInSave(Cheat):
+    name = "trains-in-save"
+    late_imports = DualEncoder.late_imports
+
+    def save(self, directory: Path) -> None:
+        update()
+        super().save(directory)
+
+
+class TrainsInLoad(Cheat):
+    name = "trains-in-load"
+    late_imports = DualEncoder.late_imports
+
+    def load(self, directory: Path) -> None:
+        super().load(directory)
+        update()
+
+
+class LearnsIntoModel(Cheat):
+    """Keeps what it learns from the texts of the first `predict` in its saved model."""
+
+    name = "learns-into-model"
+    model: Path | None = None
+
+    def accident(self, train: TrainingData, run: Run) -> None:
+        self.model = run.checkpoint.parent / "model"
+
+    def predict(self, texts: Texts, k: int) -> Predictions:
+        if self.model is not None:
+            self.popularity = self.popularity + len(texts) * np.arange(len(self.popularity))
+            super().save(self.model)
+            self.model = None
+        return super().predict(texts, k)
+
+
 class SlowIndex(Cheat):
     """Twelve seconds beside a budget of five."""
 

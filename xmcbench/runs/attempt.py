@@ -38,8 +38,8 @@ from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
-from xmcbench.runs.predicting import Sample, predict_test
-from xmcbench.runs.saved_model import load_model, restore_log, same_training, save_model, saved_model
+from xmcbench.runs.predicting import Sample, predict_test, untrained
+from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.cached_judge import JudgeFactory
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
@@ -110,8 +110,12 @@ class Attempt:
             return self._judge_held_out(method)
         self._enter("predict")
         # Saved first: what a method learns from test queries is not in its model.
-        self.measured["model_bytes"] = save_model(method, directory / "model")
+        with untrained("save"):
+            self.measured["model_bytes"] = save_model(method, directory / "model")
+        saved = file_states(directory / "model")
         predictions, sample = self._predict(method)
+        if file_states(directory / "model") != saved:
+            raise BrokenContractError("predict wrote into the saved model: nothing is learned from test queries")
         if not 0 <= (parameters := shared.num_parameters if shared else int(method.num_parameters)) <= LARGEST:
             raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
         self.outcome["num_parameters"] = parameters
@@ -276,10 +280,8 @@ class Attempt:
         texts, ignore = self.sandbox.outside(self._test_queries)
         self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
         measurable = forget_peak_memory()
-        with metering() as meter, self.sandbox.closed("predict"), self.log.ledger.stage("predict"):
+        with untrained("predict") as meter, self.sandbox.closed("predict"), self.log.ledger.stage("predict"):
             predictions, sample = predict_test(method, texts, ignore)
-        if meter.updates:
-            raise BrokenContractError("predict trained: only what fit learns is charged to the budget")
         self.measured |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
         if measurable:
             self.measured["predict_bytes"] = peak_memory()

@@ -5,6 +5,8 @@ Legend: N test queries, S sampled queries, K predicted labels.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +15,7 @@ import scipy
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
 from xmcbench.runs.file_guard import BrokenContractError
+from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.run import derive_seed
@@ -70,6 +73,15 @@ class Sample:
                 f"predictions {problem}: {self.texts[query][:60]!r} gets {_best(self.predictions, query)}, "
                 f"then {_best(again, query)}"
             )
+
+
+@contextmanager
+def untrained(call: str) -> Iterator[Meter]:
+    """Count what happens in the block. Raises `BrokenContractError` if the method's `call` trains there."""
+    with metering() as meter:
+        yield meter
+    if meter.updates:
+        raise BrokenContractError(f"{call} trained: only what fit learns is charged to the budget")
 
 
 def ask(method: Method, texts: list[str], k: int) -> Predictions:

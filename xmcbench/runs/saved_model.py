@@ -41,6 +41,12 @@ def save_model(method: Method, directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*"))
 
 
+def file_states(directory: Path) -> dict[Path, tuple[int, int, int]]:
+    """Size, time and number of each file in the folder and below: equal where nobody has written there since."""
+    states = {path: path.stat() for path in directory.rglob("*")}
+    return {path: (state.st_size, state.st_mtime_ns, state.st_ino) for path, state in states.items()}
+
+
 def load_model(method: Method, directory: Path) -> None:
     """Load what `save_model` wrote. Raises `DamagedFolder` for files that are not those that were written."""
     check_manifest(directory)
