@@ -130,6 +130,7 @@ HOSTILE: dict[str, tuple[Harm, str]] = {
     "link": (instead(PACK, lambda path: path.symlink_to("/etc/passwd")), "fake-rare.safetensors is not expected"),
     "large records": (instead(LINES, lambda path: path.write_bytes(b" " * 60_000_000)), "larger than 50,000,000"),
     "deep record": (instead(LINES, lambda path: path.write_text("[" * 100_000)), "not a record"),
+    "missing pack": (instead(PACK, lambda _: None), "fake-rare.safetensors: the file is missing"),
     "no pack": (instead(PACK, lambda path: path.write_bytes(b"x" * 99)), "fake-rare.safetensors: damaged"),
 }
 

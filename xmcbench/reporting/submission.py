@@ -31,7 +31,7 @@ from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
 from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record, encode
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, resampled_file
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, resampled_file
 
 LARGEST = 1_000_000  # bytes of a file
 LOCK = "accepted"
@@ -152,10 +152,14 @@ def _write_compact(accepted: Store, datasets: Collection[str]) -> None:
 def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
     """The compact resamples of the accepted trials of tables, by key: float32 [metrics, C] in the order of metrics.
 
-    Those of a trial are of the mean over all seeds of its configuration, which is what rows are compared by.
+    Those of a trial are of the mean over all seeds of its configuration, which is what rows are compared by. Raises
+    `StoreError` where the resamples that they are made of are missing.
     """
     arrays: dict[str, np.ndarray] = {}
     for records in tables:
+        for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
+            if not pack.exists():
+                raise StoreError(f"{pack}: the file is missing")
         seeds = _by_configuration(records)
         made = {record.key: np.full((len(record.metrics), len(seeds)), np.nan, np.float32) for record in records}
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
@@ -205,8 +209,9 @@ def wrong_compact(store: Store) -> Iterator[str]:
 
 def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]]) -> str:
     """What is wrong with the compact resamples of one dataset's tables; empty if nothing is."""
-    path, expected = compact_path(store.root, dataset), compacted(store, tables)
+    path = compact_path(store.root, dataset)
     try:
+        expected = compacted(store, tables)
         found = store.packed.arrays(path)
     except (XMCBenchError, OSError) as problem:
         return str(problem)
