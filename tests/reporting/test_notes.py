@@ -9,7 +9,7 @@ import pytest
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting import leaderboard
 from xmcbench.reporting.describe import describe
-from xmcbench.reporting.notes import BELOW_POPULAR, IDLE, idle_parts, of_name, what_is_wrong
+from xmcbench.reporting.notes import BELOW_POPULAR, CHECKED, IDLE, idle_parts, of_name, what_is_wrong
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Selection
 
@@ -21,6 +21,12 @@ CONFIG = registry().method("dexml").thing.Config(batch_size=64, learning_rate=0.
 def trained(label: str = "hard", p1: float = 0.5, **changes: Any) -> Record:
     ledger = LEDGER | {"epochs": 9.0} | changes.pop("ledger", {})
     return record(label, p1, config=CONFIG, spent=ledger, **changes)
+
+
+def test_a_table_with_accepted_rows_says_what_is_checked_and_what_stated() -> None:
+    own = trained()
+    assert CHECKED in leaderboard([own], accepted={own.key}).notes
+    assert CHECKED not in leaderboard([own]).notes
 
 
 def test_a_part_that_never_ran_is_marked_noted_and_shown() -> None:

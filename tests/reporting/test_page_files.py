@@ -9,6 +9,7 @@ from html import unescape
 from pathlib import Path
 from xml.etree import ElementTree
 
+from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.page import write_page
 from xmcbench.reporting.page.payload import payload
 
@@ -91,6 +92,7 @@ def test_a_record_shows_each_metric_once_before_the_fold(tmp_path: Path) -> None
     for path in write_page(table, records, tmp_path)[2:]:
         shown = path.read_text().partition("<details>")[0].partition("trial.yaml")[0]
         record = records[path.stem]
+        assert CHECKED in shown
         for name, value in record.metrics.items():
             assert len(re.findall(rf">{name}</th><td>{100 * value:.2f}</td>", shown)) == 1
             assert f"<dt>{name}</dt>" not in shown

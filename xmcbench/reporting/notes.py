@@ -27,6 +27,12 @@ UNLIMITED = "◇"  # after a name: it spends nothing that the budget limits
 STATED = "□"  # after a name: its metrics cannot be recomputed here
 IDLE = "∅"  # after a name: a part of the method never ran
 CLAIM = "○"  # after a name: a paper's claim that this row is better than another was looked at here
+# Of every record: what the check of submissions can tell, and what it cannot.
+CHECKED = (
+    "The check of submissions recomputes metrics and intervals, and compares steps, tokens and operations with a plan "
+    "(refused below half of it, above ten times). All else is as stated by who ran the trial: seconds, memory, curves, "
+    "settings, seeds, tuning, hardware. leaderboard/verified.yaml lists what was trained again."
+)
 EVERY = frozenset({TIE, ONE_SEED, SLIP, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
 
 
@@ -148,6 +154,8 @@ def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
     notes += [f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular]
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
+    if any(row.accepted for row in rows):
+        notes.append(CHECKED)
     if any(row.stated for row in rows):
         notes.append(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
     return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]

@@ -21,6 +21,7 @@ from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
 from xmcbench.reporting.curated import findings
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
 from xmcbench.reporting.measured_rows import Resampled
+from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.page import drawings
 from xmcbench.reporting.page.drawings import cards
@@ -157,6 +158,7 @@ def _record(record: Record) -> str:
         width=drawings.WIDTH,
         height=drawings.HEIGHT,
         raw=describe(record),
+        checked=CHECKED,
         suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
     )
 
