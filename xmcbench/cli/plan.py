@@ -122,7 +122,7 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
     total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
         f"{device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
-        f"all trials with their seeds: {format_value(total, 'hours')} device hours",
+        f"all trials with their seeds, on an idle machine: {format_value(total, 'hours')} device hours",
         f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and bytes sent per step: of a device",
         *dict.fromkeys(note for plan in plans for note in plan.notes),
     ]

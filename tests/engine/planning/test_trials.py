@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from xmcbench.engine.planning import memory as memory_module
-from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, accelerator
+from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, accelerator, measured_peak
 from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large, too_long
 from xmcbench.engine.planning.workload import Lengths
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -176,6 +177,15 @@ def test_devices_are_found_by_name() -> None:
     assert accelerator("h100").peak("bf16") > accelerator("h100").peak("float32")
     with pytest.raises(UnknownNameError, match=r"--accelerator: unknown accelerator 'h10' \(did you mean"):
         accelerator("h10")
+
+
+def test_the_peak_of_this_machine_is_of_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 4.0, 4.0, 6.0, *(10.0 * n for n in range(1, 13))])  # products of 4, 2 and 10 seconds
+    monkeypatch.setattr("time.thread_time", lambda: next(seconds))
+    monkeypatch.setattr("time.perf_counter", lambda: pytest.fail("the clock of the wall also counts other work"))
+    threads = torch.get_num_threads()
+    assert measured_peak.__wrapped__("float32", size=8) == threads * 2 * 8**3 / 2.0
+    assert torch.get_num_threads() == threads
 
 
 def test_adapters_are_what_is_trained(planned: Callable[..., TrialPlan], small_encoder: str) -> None:

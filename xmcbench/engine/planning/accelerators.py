@@ -6,7 +6,6 @@ float16. The float32 peaks are without TF32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 
@@ -53,7 +52,7 @@ def accelerator(name: str) -> Accelerator:
 
         gpu = device_kind() == "cuda"
         memory = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().total
-        return _Here(HERE, 0.0, 0.0, float(memory), "measured")
+        return _Here(HERE, 0.0, 0.0, float(memory), f"measured in {'seconds' if gpu else 'CPU time'}")
     if name not in ACCELERATORS:
         raise UnknownNameError("accelerator", name, [*ACCELERATORS, HERE], "--accelerator")
     return ACCELERATORS[name]
@@ -75,18 +74,24 @@ def device_kind() -> str:
 
 @cache
 def measured_peak(precision: str, device: str = "cpu", size: int = 1024) -> float:
-    """Operations per second of the fastest of several products of two square matrices, in `bf16` or `float32`."""
-    from time import perf_counter
+    """Operations per second of the fastest of several products of two square matrices, in `bf16` or `float32`.
+
+    On a CPU: of one thread in its own CPU time, times the threads of a trial, so that other work does not count.
+    """
+    from time import perf_counter, thread_time
 
     import torch
 
-    synchronise: Callable[[], object] = torch.cuda.synchronize if device == "cuda" else lambda: None
-    dtype, fastest = torch.bfloat16 if precision == "bf16" else torch.float32, 0.0
+    on_gpu, threads = device == "cuda", torch.get_num_threads()
+    clock, fastest = perf_counter if on_gpu else thread_time, 0.0
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    torch.set_num_threads(1)
     for _ in range(8):
-        synchronise()
-        start = perf_counter()
+        start = clock()
         torch.mm(left, right)
-        synchronise()
-        fastest = max(fastest, 2 * size**3 / (perf_counter() - start))
-    return fastest
+        if on_gpu:
+            torch.cuda.synchronize()
+        fastest = max(fastest, 2 * size**3 / (clock() - start))
+    torch.set_num_threads(threads)
+    return fastest if on_gpu else threads * fastest

@@ -247,7 +247,7 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
     hours, limit = plan.seconds / 3600, timeout / 3600
     return (
         f"{plan.trial.dataset}/{plan.trial.label} is predicted to take {hours:.4g} hours on {plan.workers} x "
-        f"{plan.device}, the suite's timeout ends it after {limit:.4g}"
+        f"{plan.device}, idle, the suite's timeout ends it after {limit:.4g}"
     )
 
 
