@@ -22,7 +22,7 @@ class Heard:
 
     begun: list[str] = field(default_factory=list)
     stages: list[str] = field(default_factory=list)
-    expected: list[float] = field(default_factory=list)
+    expected: list[float | None] = field(default_factory=list)
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self.begun.append(planned.trial.label)
@@ -30,7 +30,7 @@ class Heard:
     def wait(self, planned: PlannedTrial) -> None:
         self.stages.append("wait")
 
-    def expect(self, seconds: float) -> None:
+    def expect(self, seconds: float | None) -> None:
         self.expected.append(seconds)
 
     def progress(self, planned: PlannedTrial, progress: Progress) -> None:

@@ -113,6 +113,9 @@ def test_lines_show_it(capsys: pytest.CaptureFixture[str]) -> None:
         lines.progress(planned, training(tenth / 10))
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == "[1/2] d/a seed 0: run"
+    lines.expect(None)
+    lines.progress(planned, training(0.9))
+    assert capsys.readouterr().out == "  train  90%\n"
     told = [line.split("run: ")[1] for line in shown[1:]]
     assert told == ["about 30 s left)", "about 10 min left)", "about 2.5 h left)"]
 

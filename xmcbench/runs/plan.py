@@ -78,8 +78,8 @@ class Display(Protocol):
     def wait(self, planned: PlannedTrial) -> None:
         """This run waits, because another run on the same store runs the trial."""
 
-    def expect(self, seconds: float) -> None:
-        """The run is expected to take that many more seconds. Called after each progress and end that tells."""
+    def expect(self, seconds: float | None) -> None:
+        """The run is expected to take that many more seconds; None where nothing is known. Called after each event."""
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         """A trial advanced."""

@@ -63,8 +63,8 @@ class Lines:
     def wait(self, planned: PlannedTrial) -> None:
         echo(f"  {_name(planned)}: waiting for another run that holds it")
 
-    def expect(self, seconds: float) -> None:
-        self._left = f" (run: {_about(seconds)} left)"
+    def expect(self, seconds: float | None) -> None:
+        self._left = "" if seconds is None else f" (run: {_about(seconds)} left)"
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         shown = self._running[planned.trial.key]
@@ -129,8 +129,9 @@ class Bars:
     def wait(self, planned: PlannedTrial) -> None:
         self._bars.console.print(Text(f"{_name(planned)}: waiting for another run that holds it"))
 
-    def expect(self, seconds: float) -> None:
-        self._bars.update(self._run, visible=True, note=f"{_about(seconds)} left")
+    def expect(self, seconds: float | None) -> None:
+        note = "" if seconds is None else f"{_about(seconds)} left"
+        self._bars.update(self._run, visible=True, note=note)
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         task, _ = self._tasks[planned.trial.key]
@@ -160,8 +161,8 @@ class NotebookBars:
         self._lines.append(f"{_name(planned)}: waiting for another run that holds it")
         self._shown.update(self)
 
-    def expect(self, seconds: float) -> None:
-        self._left = f"run: {_about(seconds)} left"
+    def expect(self, seconds: float | None) -> None:
+        self._left = "" if seconds is None else f"run: {_about(seconds)} left"
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         name, *_ = self._tasks[planned.trial.key]

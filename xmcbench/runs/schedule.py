@@ -152,6 +152,7 @@ class Schedule:
         self._waiting.remove(planned)
         self._running[key] = planned, lock
         self._time_left.begin(planned.trial)
+        self._expect()
         self._display.begin(planned, self._total - len(self._waiting), self._total)
         record = self._store.record(key)
         if record is not None and record != planned.record:  # another run finished it after this run was planned
@@ -174,7 +175,5 @@ class Schedule:
         self._expect()
 
     def _expect(self) -> None:
-        """Tell the display how long the run still takes, where that can be estimated."""
-        seconds = self._time_left.seconds(planned.trial for planned in self._waiting)
-        if seconds is not None:
-            self._display.expect(seconds)
+        """Tell the display how long the run still takes."""
+        self._display.expect(self._time_left.seconds(planned.trial for planned in self._waiting))

@@ -37,7 +37,7 @@ class TrackedDisplay:
     def wait(self, planned: PlannedTrial) -> None:
         self._display.wait(planned)
 
-    def expect(self, seconds: float) -> None:
+    def expect(self, seconds: float | None) -> None:
         self._display.expect(seconds)
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
