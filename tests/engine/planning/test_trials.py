@@ -163,7 +163,7 @@ def test_a_time_limit_below_the_prediction_is_told(planned: Callable[..., TrialP
     assert too_long(plan, plan.seconds) is None
     assert too_long(plan, plan.seconds / 2) == (
         f"catalog-200/a is predicted to take {plan.seconds / 3600:.4g} hours on 2 x {DEVICE.name}, "
-        f"the suite's timeout ends it after {plan.seconds / 7200:.4g}"
+        f"idle, the suite's timeout ends it after {plan.seconds / 7200:.4g}"
     )
 
 
