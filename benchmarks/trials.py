@@ -1,7 +1,7 @@
 """Whole trials as `xmcbench run` has them: what they take beside their own work, what workers bring, what a plan says.
 
 python benchmarks/trials.py overhead             # many small trials in a row; some are run again alone
-python benchmarks/trials.py plan                 # predicted beside measured operations, steps and peak memory
+python benchmarks/trials.py plan --markdown docs/plan.md    # predicted beside measured operations, steps and memory
 python benchmarks/trials.py workers              # one worker against two, without and with Ray
 python benchmarks/trials.py agree --suite suites/methods.yaml    # one local worker against two in Ray
 """
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import psutil
 import yaml
-from report import Rows, options, report
+from report import Rows, options, read_table, report, write_table
 
 from xmcbench.data.prepared import default_cache_dir
 from xmcbench.runs.executor import Executor
@@ -137,6 +137,18 @@ def plan(asked: Any, root: Path) -> Rows:
     return rows
 
 
+def write_plan(rows: Rows, asked: Any) -> None:
+    """Put the rows of a dataset and an encoder into the table of a Markdown file, in place of those it has of them."""
+    place = {"dataset": asked.dataset or "catalog-1k", "encoder": asked.encoder}
+    others = [row for row in read_table("trials_plan", asked.markdown) if not place.items() <= row.items()]
+    own = [
+        {**place, "trial": row["trial"], "steps": f"{row['steps']:,}", "measured GB": f"{row['memory'] / 1e9:.2f}"}
+        | {f"{name}, plan / measured": f"{row[f'{name} ratio']:.2f}" for name in ("memory", "steps", "flops")}
+        for row in rows
+    ]
+    write_table("trials_plan", others + own, asked.markdown)
+
+
 def workers(asked: Any, root: Path) -> Rows:
     """Tokens a second of one worker and of two; seconds of idle trials, with and without Ray."""
     from xmcbench.runs.ray import RayExecutor
@@ -196,11 +208,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=PLANNED, default=list(PLANNED), help="of plan")
     parser.add_argument("--suite", type=Path, default=Path("suites/methods.yaml"), help="of agree")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of agree")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="of plan: also put the rows into a Markdown file")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure = {"plan": plan, "workers": workers, "agree": agree}.get(asked.what)
         rows = measure(asked, Path(folder)) if measure else overhead(asked.trials)
     report(f"trials_{asked.what}", rows, asked.out)
+    if asked.markdown and asked.what == "plan":
+        write_plan(rows, asked)
 
 
 if __name__ == "__main__":
