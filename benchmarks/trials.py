@@ -138,14 +138,16 @@ def plan(asked: Any, root: Path) -> Rows:
 
 
 def write_plan(rows: Rows, asked: Any) -> None:
-    """Put the rows of a dataset and an encoder into the table of a Markdown file, in place of those it has of them."""
+    """Put the rows into the table of a Markdown file, in place of those that it has of the same trials."""
     place = {"dataset": asked.dataset or "catalog-1k", "encoder": asked.encoder}
-    others = [row for row in read_table("trials_plan", asked.markdown) if not place.items() <= row.items()]
     own = [
         {**place, "trial": row["trial"], "steps": f"{row['steps']:,}", "measured GB": f"{row['memory'] / 1e9:.2f}"}
         | {f"{name}, plan / measured": f"{row[f'{name} ratio']:.2f}" for name in ("memory", "steps", "flops")}
         for row in rows
     ]
+    named = [(row["dataset"], row["encoder"], row["trial"]) for row in own]
+    known = read_table("trials_plan", asked.markdown)
+    others = [row for row in known if (row["dataset"], row["encoder"], row["trial"]) not in named]
     write_table("trials_plan", others + own, asked.markdown)
 
 
