@@ -29,7 +29,6 @@ from xmcbench import (
     Run,
     TeacherConfig,
     TrainingData,
-    TrainingLog,
     XMCBenchError,
     checked_folder,
     hookimpl,
@@ -185,16 +184,9 @@ class LMTX(EmbeddingMethod):
             return False
         self._rejected = cycles.pairs("no", shape, accumulated=accumulated)
         self._start = documents.weights if self.config.start == "afresh" else self.encoder.state_dict()
-        with run.ledger.part() as ledger:
-            cycle_run = replace(
-                run,
-                seed=int(run.rng("cycle", cycle).integers(SEEDS)),
-                budget=budget,
-                checkpoint=cycles.directory(cycle),
-                log=TrainingLog(ledger),
-                held_out=None,
-                report=self._reporter(run, cycle),
-            )
+        seed = int(run.rng("cycle", cycle).integers(SEEDS))
+        with run.part(cycles.directory(cycle).name, budget) as own:
+            cycle_run = replace(own, seed=seed, report=self._reporter(run, cycle))
             super().fit(data.with_targets(accepted), cycle_run)
         with checked_folder(cycles.model(cycle)) as folder:
             self.save(folder)
@@ -224,8 +216,8 @@ class LMTX(EmbeddingMethod):
 
     def _cycle_budget(self, run: Run) -> Budget | None:
         """The budget of a cycle's training: its epochs, within what is left of the trial's; None if nothing is left."""
-        limits = run.budget.spending().items()
-        rest = {name: limit - run.ledger.spent(name) for name, limit in limits if not name.startswith("teacher")}
+        left = run.ledger.left(run.budget).items()
+        rest = {name: amount for name, amount in left if not name.startswith("teacher")}
         if min(rest.values(), default=1.0) <= 0:
             return None
         rest["epochs"] = min(self.config.epochs, rest.get("epochs", math.inf))

@@ -10,9 +10,7 @@ Legend: N documents, B of a batch, L labels, S titles, views or labels of a pool
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -20,13 +18,13 @@ import scipy
 from pydantic import Field
 
 from xmcbench import (
+    Budget,
     EmbeddingMethod,
     Method,
     MethodInfo,
     PassTooLargeError,
     Run,
     TrainingData,
-    TrainingLog,
     evaluation,
     hookimpl,
     losses,
@@ -138,15 +136,14 @@ class MACLR(EmbeddingMethod):
 
     def fit(self, train: TrainingData, run: Run) -> None:
         first, share = Pretraining(self.config), 1 - self.config.self_training
-        limits = run.budget.spending()
-        with _part(run, "pretraining", {name: share * limit for name, limit in limits.items()}, 0, share) as own:
+        with run.part("pretraining", run.budget.times(share), done=share) as own:
             first.fit(train, own)
         pairs_NL = self._proposed(first, train, run)
         self._pretrained = first.encoder
-        rest = {name: limit - run.ledger.spent(name) for name, limit in limits.items()}
-        if min(rest.values()) <= 0:
+        left = run.ledger.left(run.budget)
+        if min(left.values()) <= 0:
             raise PassTooLargeError("the budget was spent before self-training began")
-        with _part(run, "self-training", rest, share, 1) as own:
+        with run.part("self-training", Budget(**left, peak_bytes=run.budget.peak_bytes), begun=share) as own:
             super().fit(train.with_targets(pairs_NL), own)
         if run.held_out is not None:
             with run.ledger.uncharged():
@@ -194,23 +191,6 @@ class MACLR(EmbeddingMethod):
         """Softmax over the pool of the label that was drawn for each document."""
         drawn = batch.positives.weights("drawn")
         return losses.softmax(queries_BD, labels_SD, batch.positives, drawn, temperature=self.config.temperature)
-
-
-@contextmanager
-def _part(run: Run, name: str, limits: dict[str, float], begun: float, done: float) -> Iterator[Run]:
-    """A part of the training with its own budget, schedule and checkpoints; it is the shares `begun` to `done`."""
-    whole = {limit: max(1, round(limits[limit])) for limit in limits if isinstance(getattr(run.budget, limit), int)}
-    with run.ledger.part() as ledger:
-        own = replace(
-            run,
-            budget=run.budget.model_copy(update={**limits, **whole}),
-            checkpoint=run.checkpoint / name,
-            log=TrainingLog(ledger),
-            held_out=None,  # a stage keeps its last weights
-            report=lambda step: run.report(replace(step, fraction=begun + (done - begun) * step.fraction)),
-        )
-        own.checkpoint.mkdir(parents=True, exist_ok=True)
-        yield own
 
 
 @hookimpl

@@ -24,7 +24,6 @@ from xmcbench import (
     Run,
     Texts,
     TrainingData,
-    TrainingLog,
     XMCBenchError,
     evaluation,
     registry,
@@ -135,19 +134,9 @@ class Fuse(Method):
         self.fusion = self._fit_rule(train, rows, run)
 
     def _fit_part(self, part: Method, number: int, train: TrainingData, run: Run) -> None:
-        done = self._share * number
-        with run.ledger.part() as ledger:
-            own = replace(
-                run,
-                seed=int(run.rng("fuse", "part", number).integers(SEEDS)),
-                budget=run.budget.times(self._share),
-                checkpoint=run.checkpoint / f"part-{number}",
-                log=TrainingLog(ledger),
-                held_out=None,  # a part keeps its last weights
-                report=lambda progress: run.report(replace(progress, fraction=done + self._share * progress.fraction)),
-            )
-            own.checkpoint.mkdir(parents=True, exist_ok=True)
-            part.fit(train, own)
+        begun, seed = self._share * number, int(run.rng("fuse", "part", number).integers(SEEDS))
+        with run.part(f"part-{number}", run.budget.times(self._share), begun, begun + self._share) as own:
+            part.fit(train, replace(own, seed=seed))
 
     def _fit_rule(self, train: TrainingData, rows: np.ndarray, run: Run) -> evaluation.Fusion:
         card, held_out = train.card, train.rows(rows)

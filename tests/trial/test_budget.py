@@ -36,6 +36,25 @@ def test_a_run_with_a_share_of_the_budget_charges_the_same_ledger(tmp_path: Path
     assert told == [Progress("train", 0.4, {"loss": 1.0})]
 
 
+def test_a_part_of_a_run_spends_apart_and_is_added_at_its_end(tmp_path: Path) -> None:
+    told: list[Progress] = []
+    run = Run(7, Budget(steps=10), tmp_path, tmp_path, report=told.append)
+    run.ledger.steps = 1
+    with run.part("first", Budget(steps=3), begun=0.5, done=0.75) as part:
+        assert part.seed == 7
+        assert part.checkpoint == tmp_path / "first"
+        assert part.checkpoint.is_dir()
+        assert part.ledger.fraction(part.budget) == 0
+        part.ledger.steps += 3
+        part.log.add_point(1.0, {"P@1": 1.0})
+        part.report(Progress("train", 0.5))
+        assert run.ledger.steps == 1
+    assert told == [Progress("train", 0.625)]
+    assert run.ledger.steps == 4
+    assert run.log.curve == []
+    assert run.ledger.left(run.budget) == {"steps": 6}
+
+
 class Clock:
     """A clock that a test sets."""
 

@@ -255,6 +255,10 @@ class Ledger:
         for name, spent in before.items():
             self.largest_step[name] = max(self.spent(name) - spent, self.largest_step.get(name, 0.0))
 
+    def left(self, budget: Budget) -> dict[str, float]:
+        """What is left of each limit that training uses up, by name; negative where it was crossed."""
+        return {name: limit - self.spent(name) for name, limit in budget.spending().items()}
+
     def fraction(self, budget: Budget) -> float:
         """The fraction spent of the limit that is closest to being used up. Training stops at 1 or more."""
         return max(self.spent(name) / limit for name, limit in budget.spending().items())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -147,6 +148,24 @@ class Run:
             budget=self.budget.times(share),
             report=lambda progress: self.report(replace(progress, fraction=share * progress.fraction)),
         )
+
+    @contextmanager
+    def part(self, name: str, budget: Budget, begun: float = 0.0, done: float = 1.0) -> Iterator[Run]:
+        """A part of training with its own budget, log and checkpoints; its progress is `begun` to `done` of the whole.
+
+        What it spends is added to this run's ledger at the end. No held-out queries choose its weights: the last stay.
+        """
+        with self.ledger.part() as ledger:
+            own = replace(
+                self,
+                budget=budget,
+                checkpoint=self.checkpoint / name,
+                log=TrainingLog(ledger),
+                held_out=None,
+                report=lambda step: self.report(replace(step, fraction=begun + (done - begun) * step.fraction)),
+            )
+            own.checkpoint.mkdir(parents=True, exist_ok=True)
+            yield own
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """A generator for one purpose of this trial."""
