@@ -53,6 +53,7 @@ UNIDEC = {**DUAL, **MINED, "encoder": RAW, "cluster_size": 4, "dimension": 64}
 UNIDEC |= {"head_learning_rate": 2e-3, "classifier_learning_rate": 1e-2}
 OVA = {**DUAL, "encoder": RAW, "learning_rate": 3e-4, "table": {"learning_rate": 0.3}}
 LMTX = {**DUAL, "teacher": "annotated", "cycles": 2, "documents": 400, "development": 100}
+PROMPTED = {**DUAL, "teacher": "annotated", "documents": 400}
 PAIRS = {**DUAL, "learning_rate": 4e-3}
 SPANS = {**DUAL, "pairs_per_document": 2}
 TITLES = {**PAIRS, "cluster_size": 8, "cluster_every": 1}
@@ -85,6 +86,7 @@ METHODS: dict[str, Training] = {
     "maclr-pretraining": Training(TITLES, Mistake("no labels as negatives, no views", {"regularisation": 0.0})),
     "maclr": Training(TITLES, halved(TITLES), {"steps": 80}),
     "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
+    "infer-retrieve-rank": Training(PROMPTED, halved(PROMPTED), budget={"steps": 60}, unannotated=True),
     "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
     "classifier": Training(CLASSIFIER, Mistake("no dropout on the query's vector", {"dropout": 0.0}), {"epochs": 4}),
     "dexa": Training(DEXA, halved(DEXA)),

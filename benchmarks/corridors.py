@@ -27,7 +27,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 import torch
 import yaml
 from corridor_methods import METHODS, Mistake
@@ -36,6 +35,7 @@ from transformers import BertConfig, BertModel
 from transformers.utils.logging import disable_progress_bar
 
 from xmcbench.data import Dataset, load
+from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation import check_predictions
 from xmcbench.evaluation.evaluator import dataset_hits, find_evaluators, score
@@ -55,14 +55,18 @@ Values = dict[str, float]
 
 
 class Annotations:
-    """A judge that answers from the training annotations, for methods that ask a teacher."""
+    """A judge that answers from the training annotations, and writes them, for methods that ask a teacher."""
 
-    def __init__(self, targets_NL: sp.csr_array) -> None:
-        self.targets_NL = targets_NL
+    def __init__(self, train: TrainingData) -> None:
+        self.targets_NL, self.label_texts = train.targets, train.label_texts
 
     def __call__(self, document_ids: np.ndarray, label_ids: np.ndarray) -> Judgements:
         answers = np.asarray(self.targets_NL[document_ids, label_ids]).ravel().astype(np.int8)
         return Judgements(answers, np.ones(len(answers), np.float32))
+
+    def write(self, document_ids: np.ndarray, prompt: str, tokens: int) -> list[str | None]:  # noqa: ARG002
+        labels = (self.targets_NL[[document]].indices for document in document_ids.tolist())
+        return ["\n".join(self.label_texts[int(label)] for label in own) for own in labels]
 
     def close(self) -> None: ...
 
@@ -90,7 +94,7 @@ def train(name: str, seed: int, cache_dir: Path, mistake: Mistake | None = None)
             checkpoint=Path(directory),
             cache=cache_dir,
             report=note,
-            judge=lambda _: Annotations(split.targets),
+            judge=lambda _: Annotations(split),
         )
         method.fit(split.unannotated(name) if plan.unannotated else split, run)
     if mistake and mistake.after_fit:

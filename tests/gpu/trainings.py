@@ -67,13 +67,14 @@ TRAININGS: dict[str, Training] = {
     "ict": Training("ict"),
     "rts": Training("rts"),
     "maclr": Training("maclr", {"cluster_size": 8, "cluster_every": 1}, {}, {"steps": 12}),
+    "infer-retrieve-rank": Training("infer-retrieve-rank", {"teacher": "annotated"}),
     "lmtx": Training("lmtx", TAUGHT, {}, {"epochs": 9}),
     "classifier": Training("classifier", {"first": FIRST, "epochs": 9, "shortlist": 8, "share": 0.5}, {}, {"steps": 8}),
     "memory": Training("memory", {"first": FIRST}),
     "sparse-ranker": Training("sparse-ranker", {"first": FIRST}),
     "untrained": Training("untrained"),
 }  # fmt: skip
-UNANNOTATED = {"ict", "rts", "maclr", "lmtx"}
+UNANNOTATED = {"ict", "rts", "maclr", "lmtx", "infer-retrieve-rank"}
 
 
 def build(name: str, root: Path) -> Method:
@@ -86,7 +87,7 @@ def build(name: str, root: Path) -> Method:
 
 
 def run_of(name: str, root: Path, **settings: Any) -> Run:
-    return make_run(root, TRAININGS[name].budget, judge=lambda _: Annotations(DATA.targets), **settings)
+    return make_run(root, TRAININGS[name].budget, judge=lambda _: Annotations(DATA), **settings)
 
 
 def data_of(name: str) -> Any:

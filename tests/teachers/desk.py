@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.connection import Connection
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Teacher
+from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Replies, Teacher
 from xmcbench.teachers.account import Account, ChargedPairs
 from xmcbench.teachers.cached_judge import CachedJudge
 from xmcbench.teachers.database import JudgementStore
@@ -44,7 +44,7 @@ class Counting(Teacher):
 
     def __init__(self, config: Teacher.Config, breath: int | None = None) -> None:
         super().__init__(config)
-        self.breath, self.asked = breath, list[tuple[str, str]]()
+        self.breath, self.asked, self.wrote = breath, list[tuple[str, str]](), list[str]()
 
     @property
     def batch_size(self) -> int:
@@ -65,6 +65,16 @@ class Counting(Teacher):
             )
             if len(answered) < len(part):
                 raise ConnectionError("out of breath")
+
+    def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
+        """The words of the document, a line each, the last document first."""
+        for place in range(len(documents))[::-1]:
+            if self.breath is not None and len(self.wrote) >= self.breath:
+                raise ConnectionError("out of breath")
+            self.wrote.append(documents[place])
+            reply = "\n".join(documents[place].split()[:tokens])
+            spent = (np.array([len(prompt)]), np.array([len(reply)]))
+            yield Replies(np.array([place]), [reply], *spent)
 
 
 def counting(**settings: Any) -> Counting:

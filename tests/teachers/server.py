@@ -25,9 +25,11 @@ from typing import Any, ClassVar
 FAULTS = ("429", "500", "503", "garbage", "html", "empty", "cut", "slow", "hang", "401", "half", "chatter")
 ONE = re.compile(r"^DOC (?P<document>.*) LABEL (?P<label>.*)$", re.DOTALL)
 SEVERAL = re.compile(r"^DOC (?P<document>.*) LABELS\n(?P<labels>.*)$", re.DOTALL)
+WRITE = re.compile(r"^WRITE FOR (?P<document>.*)$", re.DOTALL)
 PATIENCE = 300.0  # seconds until it listens
 PROMPT_ONE = "DOC {document} LABEL {label}"
 PROMPT_SEVERAL = "DOC {document} LABELS\n{labels}"
+PROMPT_WRITE = "WRITE FOR {document}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -96,7 +98,10 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def answer(prompt: str) -> tuple[list[tuple[str, str]], str]:
-    """The pairs that a prompt asks about, and what to say."""
+    """The pairs that a prompt asks about, and what to say; what is written about a document counts as its label."""
+    if found := WRITE.match(prompt):
+        text = "\n".join(f"{number}. {part}" for number, part in enumerate(found["document"].split()[:4], 1))
+        return [(found["document"], text)], text
     if found := ONE.match(prompt):
         pairs = [(found["document"], found["label"])]
         return pairs, word(*pairs[0]).capitalize() + "."

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.teachers import UNASKED, Answers, TeacherError
+from xmcbench.teachers import UNASKED, Answers, Teacher, TeacherError
 from xmcbench.teachers.account import ChargedPairs
 from xmcbench.trial.budget import Budget, Ledger
 
@@ -248,3 +248,66 @@ def test_a_damaged_list_of_charged_pairs_is_one_line(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(XMCBenchError, match="charged: found 2 intact pairs, expected 3: delete"):
         ChargedPairs(path, 3)
+
+
+WRITE = "{document}: which labels?"
+
+
+def written(document: int) -> str:
+    return "\n".join(DOCUMENTS[document].split())
+
+
+def test_what_a_teacher_writes_is_kept_and_charged_once(tmp_path: Path) -> None:
+    desk, teacher = Desk(tmp_path), counting()
+    judge = desk.judge(teacher)
+    ids = np.array([3, 1, 3, 2])
+    assert judge.write(ids, WRITE, 9) == [written(i) for i in (3, 1, 3, 2)]
+    assert judge.write(np.array([2, 5]), WRITE, 9) == [written(2), written(5)]
+    assert Counter(teacher.wrote) == Counter(DOCUMENTS[i] for i in (1, 2, 3, 5))
+    assert (desk.ledger.teacher_calls, desk.ledger.teacher_cached) == (4, 0)
+    assert desk.ledger.teacher_prompt_tokens == 4 * len(WRITE)
+    assert desk.ledger.teacher_completion_tokens == sum(len(written(i)) for i in (1, 2, 3, 5))
+
+    second, silent = Desk(tmp_path, "second"), counting(breath=0)
+    assert second.judge(silent).write(np.array([5, 3, 1, 2]), WRITE, 9) == [written(i) for i in (5, 3, 1, 2)]
+    assert (second.ledger.teacher_calls, second.ledger.teacher_cached) == (4, 4)
+    assert second.ledger.teacher_tokens == desk.ledger.teacher_tokens
+
+
+def test_another_prompt_or_length_is_another_question_and_none_is_a_judgement(tmp_path: Path) -> None:
+    desk, teacher = Desk(tmp_path), counting()
+    judge = desk.judge(teacher)
+    ids = np.arange(4)
+    judge.write(ids, WRITE, 9)
+    assert judge.write(ids, "again " + WRITE, 9) == [written(i) for i in range(4)]
+    assert judge.write(ids, WRITE, 1) == [written(i).split()[0] for i in range(4)]
+    judge(*every_pair(4, 3))
+    assert desk.ledger.teacher_calls == 12 + 12
+    assert len(teacher.asked) == 12
+    assert len(teacher.wrote) == 12
+
+
+@pytest.mark.parametrize("limit", [{"teacher_calls": 3}, {"teacher_tokens": 3 * (len(WRITE) + len(written(0)))}])
+def test_a_spent_budget_writes_no_further(limit: dict[str, int], tmp_path: Path) -> None:
+    desk = Desk(tmp_path, budget=Budget(**limit), documents=[DOCUMENTS[0]] * 5)
+    found = desk.judge(counting()).write(np.arange(5), WRITE, 9)
+    assert found == [written(0)] * 3 + [None] * 2
+    assert desk.ledger.teacher_calls == 3
+
+
+def test_what_was_written_before_a_teacher_fell_silent_is_kept(tmp_path: Path) -> None:
+    first = counting(breath=4)
+    with pytest.raises(ConnectionError):
+        Desk(tmp_path).judge(first).write(np.arange(10), WRITE, 9)
+    resumed, teacher = Desk(tmp_path), counting()
+    assert resumed.judge(teacher).write(np.arange(10), WRITE, 9) == [written(i) for i in range(10)]
+    assert Counter(first.wrote + teacher.wrote) == Counter(DOCUMENTS[:10])
+    assert (resumed.ledger.teacher_calls, resumed.ledger.teacher_cached) == (10, 4)
+
+
+def test_a_teacher_that_writes_nothing_says_so_in_one_line(tmp_path: Path) -> None:
+    class Silent(Counting):
+        write = Teacher.write
+
+    with pytest.raises(TeacherError, match=r"^teacher counting: it judges and writes nothing$"):
+        Desk(tmp_path).judge(Silent(counting().config)).write(np.arange(2), WRITE, 9)

@@ -1,4 +1,4 @@
-"""A whole LMTX run against an endpoint: what befalls the server changes nothing but the time it takes."""
+"""Whole runs against an endpoint: what befalls the server changes nothing but the time it takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.teachers import TeacherError
 from xmcbench.trial.record import Record, Status
 
-from .server import PROMPT_SEVERAL, Server
+from .server import PROMPT_SEVERAL, PROMPT_WRITE, Server
 
 
 @pytest.fixture
@@ -26,22 +26,28 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     running.kill()
 
 
-def run(bench: Bench, url: str, encoder: str, **teacher: Any) -> tuple[Record, np.ndarray]:
+LMTX = {"method": "lmtx", "cycles": 2, "shortlist": 6, "development": 20, "documents": 60}
+PROMPTED = {"method": "infer-retrieve-rank", "prompt": PROMPT_WRITE, "shortlist": 6, "documents": 40}
+
+
+def run(
+    bench: Bench, url: str, encoder: str, method: dict[str, Any] = LMTX, **teacher: Any
+) -> tuple[Record, np.ndarray]:
     """The record of a run, and what it predicts."""
     told = {"name": "openai", "model": "m", "base_url": url, "prompt": PROMPT_SEVERAL, "retries": 2} | teacher
-    method = {"method": "lmtx", "teacher": told, "cycles": 2, "shortlist": 6, "development": 20, "documents": 60}
     settings = {"encoder": encoder, "batch_size": 16, "max_query_length": 24, "max_label_length": 24}
     places = {"datasets": ["catalog-60"], "track": "zero-shot", "settings": settings, "budget": {"epochs": 3}}
-    (record,) = bench.run(bench.suite({"lmtx": method}, **places), debug=True).values()
+    (record,) = bench.run(bench.suite({"taught": method | {"teacher": told}}, **places), debug=True).values()
     return record, bench.store.predictions(record)[0].indices
 
 
+@pytest.mark.parametrize("method", [LMTX, PROMPTED], ids=lambda method: str(method["method"]))
 def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(
-    bench: Bench, server: Server, small_encoder: str, tmp_path: Path
+    method: dict[str, Any], bench: Bench, server: Server, small_encoder: str, tmp_path: Path
 ) -> None:
     server.start()
     (tmp_path / "whole").mkdir()
-    whole, expected = run(Bench(tmp_path / "whole"), server.url, small_encoder)
+    whole, expected = run(Bench(tmp_path / "whole"), server.url, small_encoder, method)
     assert whole.status is Status.OK
     assert set(server.answered().values()) == {1}
     pairs = server.answered()
@@ -51,16 +57,16 @@ def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(
 
     server.start(last=100)
     with pytest.raises(TeacherError, match="its earlier answers are cached"):
-        run(bench, server.url, small_encoder)
+        run(bench, server.url, small_encoder, method)
     assert server.answered().total() >= 100
     server.start("429")
-    record, predicted = run(bench, server.url, small_encoder)
+    record, predicted = run(bench, server.url, small_encoder, method)
     assert record.status is Status.OK
     assert np.array_equal(predicted, expected)
     assert server.answered() == pairs
     for name in ("teacher_calls", "teacher_prompt_tokens", "teacher_completion_tokens", "steps", "encoder_tokens"):
         assert record.spent[name] == whole.spent[name], name
-    assert record.curve[-1]["teacher P@1"] == whole.curve[-1]["teacher P@1"]
+    assert [point["teacher P@1"] for point in record.curve] == [point["teacher P@1"] for point in whole.curve]
 
 
 @pytest.mark.parametrize("fault", ["500", "garbage", "slow", "half"])

@@ -30,6 +30,7 @@ from .test_lmtx import run
 
 PATIENCE = 600.0  # seconds until it serves: it imports torch
 PAIRS = every_pair(5, 4)
+WRITE = "document = {document}. Which tags?"
 TEMPLATE = "document = {document}. Is {label} relevant? yes or no"
 
 
@@ -100,6 +101,17 @@ def by_hand(folder: Path) -> list[str]:
     return [tokenizer.decode([token]) for token in best]
 
 
+def written_by_hand(folder: Path, document: str, tokens: int) -> str:
+    """What the model writes to the prompt `WRITE`, its most probable token each time."""
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    turn = [{"role": "user", "content": WRITE.format(document=document)}]
+    ids = tokenizer.apply_chat_template(turn, add_generation_prompt=True, return_tensors="pt", return_dict=False)
+    with torch.no_grad():
+        for _ in range(tokens):
+            ids = torch.cat([ids, model(input_ids=ids).logits[:, -1:].argmax(-1)], 1)
+    return str(tokenizer.decode(ids[0, -tokens:]))
+
+
 @pytest.mark.long
 def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     served: tuple[str, subprocess.Popen[bytes]],
@@ -117,6 +129,9 @@ def test_a_served_model_answers_as_it_does_here_and_what_it_said_outlives_it(
     assert set(found.answers.tolist()) == {YES, NO}
     assert desk.ledger.teacher_completion_tokens == len(PAIRS[0])
     assert desk.ledger.teacher_prompt_tokens > len(PAIRS[0]) * 10
+
+    written = Desk(bench.root, "writing").judge(Endpoint(teacher)).write(np.arange(3), WRITE, 3)
+    assert written == [written_by_hand(opinionated, document, 3) for document in DOCUMENTS[:3]]
 
     monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")
     registry.cache_clear()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt
-from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherConfig, TeacherError
+from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt, WritingPrompt, read_labels
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherConfig, TeacherError
 from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judge, Judgements
 
 __all__ = [
@@ -18,7 +18,10 @@ __all__ = [
     "OneLabelPrompt",
     "Pairs",
     "Prompt",
+    "Replies",
     "Teacher",
     "TeacherConfig",
     "TeacherError",
+    "WritingPrompt",
+    "read_labels",
 ]

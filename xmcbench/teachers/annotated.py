@@ -1,4 +1,4 @@
-"""A simulated teacher: the training annotations, with errors at a chosen rate.
+"""A simulated teacher: the training annotations, with errors at a chosen rate. It writes the labels that it accepts.
 
 Legend: N pairs, D documents, L labels.
 """
@@ -15,7 +15,7 @@ from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.data.pairs import binary, contains
-from xmcbench.teachers.teacher import Answers, Pairs, Teacher
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher
 from xmcbench.trial.splitmix64 import mix
 
 
@@ -48,6 +48,7 @@ class Annotated(Teacher):
         return 65_536  # an unused answer costs nothing
 
     def read_annotations(self, train: TrainingData) -> None:
+        self._train = train
         self._document_D, documents = _distinct(train.texts)
         self._label_L, labels = _distinct(train.label_texts)
         targets = scipy.sparse.coo_array(train.targets)
@@ -64,6 +65,18 @@ class Annotated(Teacher):
         tokens = np.zeros(len(pairs), np.int64)
         confidence = np.ones(len(pairs), np.float32)
         yield Answers(np.arange(len(pairs)), accepted_N.astype(np.int8), confidence, tokens, tokens)
+
+    def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:  # noqa: ARG002
+        """The texts of a share `recall` of the labels of each document, a line each."""
+        rows = {text: row for row, text in zip(self._document_D, self._train.texts, strict=True)}
+        _, firsts = np.unique(self._label_L, return_index=True)
+        none = np.zeros(1, np.int64)
+        for place, document in enumerate(documents):
+            columns = self.annotations[[rows[document]]].indices
+            labels = [self._train.label_texts[int(firsts[column])] for column in columns]
+            accepted = _uniform([document] * len(labels), labels, self.config.seed) < self.config.recall
+            text = "\n".join(label for label, said in zip(labels, accepted, strict=True) if said)
+            yield Replies(np.array([place]), [text], none, none)
 
 
 def _uniform(documents: Sequence[str], labels: Sequence[str], seed: int) -> np.ndarray:

@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 from filelock import FileLock
@@ -23,9 +24,10 @@ from xmcbench.plugins.registry import registry
 from xmcbench.teachers.account import Account, ChargedPairs
 from xmcbench.teachers.database import LOCKS, JudgementStore, StoredAnswers
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset, SubprocessTeacher
-from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judge, Judgements, TeacherSettings
 from xmcbench.trial.run import Progress, Run
+from xmcbench.trial.splitmix64 import mix
 
 BLOCK = 8192  # pairs looked up and charged at a time
 
@@ -49,17 +51,18 @@ class CachedJudge:
     ) -> None:
         self._teacher, self._store, self._account = teacher, store, account
         self._documents, self._rows, self._labels = documents, rows, labels
-        identity = teacher.identity()
-        self._id = store.teacher(teacher.title, identity, teacher.template)
-        name = sha256(repr((sorted(identity.items()), teacher.template)).encode()).hexdigest()[:16]
+        self._identity = teacher.identity()
+        self._id = store.teacher(teacher.title, self._identity, teacher.template)
+        name = sha256(repr((sorted(self._identity.items()), teacher.template)).encode()).hexdigest()[:16]
         self._lock = FileLock(store.path.parent / LOCKS / f"teacher-{name}")
-        self._first_key = number * len(documents) * len(labels)
+        self._number, self._first_key = number, number * len(documents) * len(labels)
         self._document_texts = np.zeros(len(documents), np.int64)  # ids in the store; 0: not looked up yet
         self._label_texts = np.zeros(len(labels), np.int64)
 
     def __call__(self, document_ids: np.ndarray, label_ids: np.ndarray) -> Judgements:
         """See `Judge`."""
-        documents, labels = self._checked(document_ids, label_ids)
+        documents, labels = np.asarray(document_ids, np.int64), np.asarray(label_ids, np.int64)
+        self._check_ids(documents, labels)
         _, first, inverse = np.unique(documents * len(self._labels) + labels, return_index=True, return_inverse=True)
         order = np.argsort(first)
         places = first[order]  # where each distinct pair comes first
@@ -71,6 +74,19 @@ class CachedJudge:
                 answers[block], confidence[block] = self._block(documents[places[block]], labels[places[block]], report)
         back = np.argsort(order)[inverse]
         return Judgements(answers[back], confidence[back])
+
+    def write(self, document_ids: np.ndarray, prompt: str, tokens: int) -> list[str | None]:
+        """See `Judge`."""
+        documents = np.asarray(document_ids, np.int64)
+        self._check_ids(documents, np.zeros_like(documents))
+        distinct = np.array(list(dict.fromkeys(documents.tolist())), np.int64)
+        replies: dict[int, str | None] = {}
+        with self._account.ledger.stage("judge"):
+            for start in range(0, len(distinct), BLOCK):
+                block = distinct[start : start + BLOCK]
+                report = partial(self._report, start, len(distinct))
+                replies |= zip(block.tolist(), self._written(block, prompt, tokens, report), strict=True)
+        return [replies[document] for document in documents.tolist()]
 
     def close(self) -> None:
         self._teacher.close()
@@ -84,16 +100,14 @@ class CachedJudge:
     ) -> None:
         self.close()
 
-    def _checked(self, document_ids: np.ndarray, label_ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The ids as int64 [N]. Raises XMCBenchError for another shape, or for an id that is out of range."""
-        documents, labels = np.asarray(document_ids, np.int64), np.asarray(label_ids, np.int64)
+    def _check_ids(self, documents: np.ndarray, labels: np.ndarray) -> None:
+        """Raise XMCBenchError unless both are ids of shape [N] within range."""
         if documents.ndim != 1 or documents.shape != labels.shape:
             raise XMCBenchError(f"pairs to judge have shapes {documents.shape} and {labels.shape}, expected [N] both")
         for kind, ids, size in (("document", documents, len(self._documents)), ("label", labels, len(self._labels))):
             if len(ids) and not 0 <= ids.min() <= ids.max() < size:
                 wrong = ids[(ids < 0) | (ids >= size)][0]
                 raise XMCBenchError(f"{kind} {wrong} of a pair to judge is out of range, expected one of 0..{size - 1}")
-        return documents, labels
 
     def _report(self, start: int, total: int, done: int) -> None:
         self._account.report(Progress("judge", (start + done) / total))
@@ -102,10 +116,74 @@ class CachedJudge:
         self, documents: np.ndarray, labels: np.ndarray, report: Callable[[int], None]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Answers and confidence of B distinct pairs. `report` receives the number of pairs that are done."""
+        texts = self._text_ids(documents, self._document_texts, self._documents)
+        labels_texts = self._text_ids(labels, self._label_texts, self._labels)
+
+        def ask(places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+            pairs = Pairs(
+                documents=[self._documents[int(i)] for i in documents[places]],
+                labels=[self._labels[int(i)] for i in labels[places]],
+                document_ids=self._rows[documents[places]],
+                label_ids=labels[places],
+            )
+            for answers in self._teacher.ask(pairs):
+                self._check(answers, len(pairs))
+                answered = places[answers.places]
+                self._store.add(self._id, texts[answered], labels_texts[answered], answers)
+                yield answered, answers
+
+        stored, answered = self._settle(
+            self._first_key + documents * len(self._labels) + labels,
+            lambda places: self._store.look_up(self._id, texts[places], labels_texts[places]),
+            ask,
+            report,
+        )
+        return np.where(answered, stored.answers, np.int8(UNASKED)), np.where(
+            answered, stored.confidence, np.float32(0)
+        )
+
+    def _written(
+        self, documents: np.ndarray, prompt: str, tokens: int, report: Callable[[int], None]
+    ) -> list[str | None]:
+        """What the teacher writes about B distinct documents. It is stored as a label that it accepts."""
+        teacher = self._store.teacher(self._teacher.title, {**self._identity, "written tokens": tokens}, prompt)
+        texts = self._text_ids(documents, self._document_texts, self._documents)
+        written = np.zeros(len(documents), np.int64)  # text ids of the replies
+
+        def look_up(places: np.ndarray) -> StoredAnswers:
+            written[places], stored = self._store.replies(teacher, texts[places])
+            return stored
+
+        def ask(places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
+            asked = [self._documents[int(i)] for i in documents[places]]
+            for replies in self._teacher.write(asked, prompt, tokens):
+                answers = _accepted(replies)
+                self._check(answers, len(asked))
+                answered = places[replies.places]
+                written[answered] = self._store.texts(replies.texts)
+                self._store.add(teacher, texts[answered], written[answered], answers)
+                yield answered, answers
+
+        start = sha256(repr((self._number, prompt, tokens)).encode()).digest()[:8]
+        keys = mix(documents + np.int64(int.from_bytes(start, "little", signed=True)))
+        keys |= np.int64(-(2**63))  # those of pairs are not negative
+        _, answered = self._settle(keys, look_up, ask, report)
+        contents = iter(self._store.contents(written[answered]))
+        return [next(contents) if known else None for known in answered]
+
+    def _settle(
+        self,
+        keys: np.ndarray,
+        look_up: Callable[[np.ndarray], StoredAnswers],
+        ask: Callable[[np.ndarray], Iterator[tuple[np.ndarray, Any]]],
+        report: Callable[[int], None],
+    ) -> tuple[StoredAnswers, np.ndarray]:
+        """Answer B distinct questions, which the trial pays for under `keys`, within its budget; bool [B] which.
+
+        `look_up(places)` reads what the store knows; `ask(places)` asks the teacher, stores and yields its answers.
+        """
         account, charged_pairs = self._account, self._account.charged_pairs()
-        keys = self._first_key + documents * len(self._labels) + labels
-        texts = self._text_ids(documents, labels)
-        stored = self._store.look_up(self._id, *texts)
+        stored = look_up(np.arange(len(keys)))
         fresh = np.zeros(len(keys), bool)  # answered just now, for this trial
         paid = charged_pairs.contains(keys)
         due = np.flatnonzero(~paid)[: account.calls_left()]
@@ -115,26 +193,20 @@ class CachedJudge:
             report(int(places[0]))
             if not account.affords(int(stored.tokens(due[due < places[0]]).sum())):
                 break
-            fresh[self._ask(places, documents, labels, texts, stored)] = True
+            fresh[self._ask(places, look_up, ask, stored)] = True
         due = due[: int(np.argmin(np.append(stored.known[due], False)))]
         charged = due[: account.affordable(stored.tokens(due))]
         charged_pairs.add(keys[charged])
         account.charge(stored, charged, int((~fresh[charged]).sum()))
         answered = paid & stored.known
         answered[charged] = True
-        return np.where(answered, stored.answers, np.int8(UNASKED)), np.where(
-            answered, stored.confidence, np.float32(0)
-        )
+        return stored, answered
 
-    def _text_ids(self, documents: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The store's ids [B] of the texts of documents and labels."""
-        for ids, known, texts in (
-            (documents, self._document_texts, self._documents),
-            (labels, self._label_texts, self._labels),
-        ):
-            unknown = np.unique(ids[known[ids] == 0])
-            known[unknown] = self._store.texts([texts[int(i)] for i in unknown])
-        return self._document_texts[documents], self._label_texts[labels]
+    def _text_ids(self, ids: np.ndarray, known: np.ndarray, texts: Texts) -> np.ndarray:
+        """The store's ids [B] of the texts with these `ids`; `known` keeps those that were looked up."""
+        unknown = np.unique(ids[known[ids] == 0])
+        known[unknown] = self._store.texts([texts[int(i)] for i in unknown])
+        return np.asarray(known[ids])
 
     def _portions(self, places: np.ndarray) -> Iterator[np.ndarray]:
         size = self._teacher.batch_size
@@ -143,45 +215,42 @@ class CachedJudge:
     def _ask(
         self,
         places: np.ndarray,
-        documents: np.ndarray,
-        labels: np.ndarray,
-        texts: tuple[np.ndarray, np.ndarray],
+        look_up: Callable[[np.ndarray], StoredAnswers],
+        ask: Callable[[np.ndarray], Iterator[tuple[np.ndarray, Any]]],
         stored: StoredAnswers,
     ) -> np.ndarray:
-        """Ask the teacher about the pairs at `places` of a block and store its answers.
+        """Ask the teacher the questions at `places` of a block and store its answers.
 
         Returns the places that no other process had asked about in the meantime.
         """
         # One process asks a teacher at a time; the others find its answers in the store.
         with self._lock, allow_network():
-            again = self._store.look_up(self._id, texts[0][places], texts[1][places])
+            again = look_up(places)
             stored.insert(places[again.known], again.take(again.known))
             missing: np.ndarray = places[~again.known]
             if not len(missing):
                 return missing
-            pairs = Pairs(
-                documents=[self._documents[int(i)] for i in documents[missing]],
-                labels=[self._labels[int(i)] for i in labels[missing]],
-                document_ids=self._rows[documents[missing]],
-                label_ids=labels[missing],
-            )
-            for answers in self._teacher.ask(pairs):
-                self._check(answers, pairs)
-                answered = missing[answers.places]
-                self._store.add(self._id, texts[0][answered], texts[1][answered], answers)
+            for answered, answers in ask(missing):
                 stored.insert(answered, answers)
         if not stored.known[missing].all():
             count = int(stored.known[missing].sum())
-            raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} pairs")
+            raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} questions")
         return missing
 
-    def _check(self, answers: Answers, pairs: Pairs) -> None:
-        """Raise TeacherError for answers that must not be stored."""
+    def _check(self, answers: Answers, count: int) -> None:
+        """Raise TeacherError for answers to `count` questions that must not be stored."""
         sizes = {len(column) for column in vars(answers).values()}
-        fits = len(sizes) == 1 and np.isin(answers.places, np.arange(len(pairs))).all()
+        fits = len(sizes) == 1 and np.isin(answers.places, np.arange(count)).all()
         sound = np.isin(answers.answers, (YES, NO, UNPARSED)).all() and np.isfinite(answers.confidence).all()
         if not (fits and sound):
-            raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit the pairs it was asked about")
+            raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit what it was asked about")
+
+
+def _accepted(replies: Replies) -> Answers:
+    """Replies as the store keeps them: as labels that the teacher accepts."""
+    count = len(replies.texts)
+    yes, sure = np.full(count, YES, np.int8), np.ones(count, np.float32)
+    return Answers(replies.places, yes, sure, replies.prompt_tokens, replies.completion_tokens)
 
 
 CHARGED = "charged.bin"  # a file beside a trial's checkpoints

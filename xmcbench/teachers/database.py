@@ -171,15 +171,7 @@ class JudgementStore:
 
         A damaged judgement is deleted, with a warning: the teacher is asked again.
         """
-        stored = StoredAnswers.empty(len(documents))
-        rows: list[tuple[float, ...]] = []
-        with self._faults():
-            for chunk in _chunks(np.unique(documents).tolist()):
-                rows += self._database.execute(
-                    f"SELECT {_COLUMNS} FROM judgement WHERE teacher = ? AND document IN ({_marks(chunk)})",
-                    (teacher, *chunk),
-                )
-            table = self._without_damaged(np.array(rows, _JUDGEMENT))
+        stored, table = StoredAnswers.empty(len(documents)), self._about(teacher, documents)
         if not len(table):
             return stored
         keys = _pair_keys(table["document"], table["label"])
@@ -188,9 +180,48 @@ class JudgementStore:
         nearest = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
         places = np.flatnonzero(keys[nearest] == wanted)
         found = table[nearest[places]]
-        columns = (found[name] for name in ("answer", "confidence", "prompt_tokens", "completion_tokens"))
-        stored.insert(places, StoredAnswers(np.ones(len(places), bool), *columns))
+        stored.insert(places, _answers(found))
         return stored
+
+    def replies(self, teacher: int, documents: np.ndarray) -> tuple[np.ndarray, StoredAnswers]:
+        """What a teacher wrote about N documents, as text ids [N], 0 where that is not known; and what it cost.
+
+        It is stored as a label that the teacher accepts.
+        """
+        stored, table = StoredAnswers.empty(len(documents)), self._about(teacher, documents)
+        written = np.zeros(len(documents), np.int64)
+        if not len(table):
+            return written, stored
+        table = table[np.argsort(table["document"], kind="stable")]
+        nearest = np.searchsorted(table["document"], documents).clip(max=len(table) - 1)
+        places = np.flatnonzero(table["document"][nearest] == documents)
+        written[places] = table["label"][nearest[places]]
+        stored.insert(places, _answers(table[nearest[places]]))
+        return written, stored
+
+    def contents(self, ids: np.ndarray) -> list[str]:
+        """The texts with these ids [N]. Raises `StoreError` for one that is missing or differs from its hash."""
+        known: dict[int, str] = {}
+        with self._faults():
+            for chunk in _chunks(np.unique(ids).tolist()):
+                for row_id, key, content in self._database.execute(
+                    f"SELECT id, hash, content FROM text WHERE id IN ({_marks(chunk)})", tuple(chunk)
+                ):
+                    if _hash(content) != key:
+                        raise StoreError(f"{self.path}: damaged: text {row_id} differs from its hash")
+                    known[row_id] = content
+            return [known[row_id] for row_id in ids.tolist()]
+
+    def _about(self, teacher: int, documents: np.ndarray) -> np.ndarray:
+        """The intact judgements of a teacher about these documents, text ids [N]."""
+        rows: list[tuple[float, ...]] = []
+        with self._faults():
+            for chunk in _chunks(np.unique(documents).tolist()):
+                rows += self._database.execute(
+                    f"SELECT {_COLUMNS} FROM judgement WHERE teacher = ? AND document IN ({_marks(chunk)})",
+                    (teacher, *chunk),
+                )
+            return self._without_damaged(np.array(rows, _JUDGEMENT))
 
     def _without_damaged(self, table: np.ndarray) -> np.ndarray:
         """The judgements whose checksums match; the others are deleted."""
@@ -287,6 +318,12 @@ class JudgementStore:
             raise StoreError(f"{self.path}: {problem}") from problem
         except (LookupError, OverflowError, TypeError, ValueError) as problem:  # values that no row should have
             raise StoreError(f"{self.path}: damaged: {problem!r}") from problem
+
+
+def _answers(table: np.ndarray) -> StoredAnswers:
+    """The answers in these judgements."""
+    names = ("answer", "confidence", "prompt_tokens", "completion_tokens")
+    return StoredAnswers(np.ones(len(table), bool), *(table[name] for name in names))
 
 
 def _hash(text: str) -> bytes:

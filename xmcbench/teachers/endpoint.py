@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -18,18 +18,20 @@ from pydantic import Field, field_validator
 from xmcbench.files.secrets import redact, remember
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.prompts import Prompt, has_several_labels, read_answer, read_answers, template
-from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.judging import UNPARSED
 
+T = TypeVar("T")
 NO_KEY = "none"  # sent to a server that needs no key
 
 
 @dataclass(frozen=True)
 class _Request:
-    """One prompt, and the indices of the pairs that it asks about."""
+    """One prompt, the indices of the pairs or the document that it asks about, and the most tokens of its reply."""
 
     places: range
     prompt: str
+    tokens: int
 
 
 class Endpoint(Teacher):
@@ -106,24 +108,36 @@ class Endpoint(Teacher):
         return 8 * self.config.concurrency * labels
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
+        for batches in self._replied(self._requests(pairs), self._answers):
+            yield _concatenated(batches)
+
+    def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
+        cut = (_cut(document, self.config.max_words) for document in documents)
+        requests = (
+            _Request(range(place, place + 1), prompt.format(document=text), tokens) for place, text in enumerate(cut)
+        )
+        for replies in self._replied(requests, self._reply):
+            yield from replies
+
+    def _replied(self, requests: Iterator[_Request], read: Callable[[Any, _Request], T]) -> Iterator[list[T]]:
+        """What `read` makes of each request, in lists of those that were finished together."""
         from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
         client = self._connected()
-        requests = self._requests(pairs)
         with ThreadPoolExecutor(self.config.concurrency) as threads:
-            in_flight: dict[Future[Answers], None] = {}
+            in_flight: dict[Future[T], None] = {}
             problem: BaseException | None = None
             while True:
                 if problem is None:
                     fresh = islice(requests, self.config.concurrency - len(in_flight))
-                    in_flight |= {threads.submit(self._answers, client, request): None for request in fresh}
+                    in_flight |= {threads.submit(read, client, request): None for request in fresh}
                 if not in_flight:
                     break
                 done = wait(in_flight, return_when=FIRST_COMPLETED).done
                 in_flight = {future: None for future in in_flight if future not in done}
                 problem = problem or next((failure for future in done if (failure := future.exception())), None)
                 if batches := [future.result() for future in done if future.exception() is None]:
-                    yield _concatenated(batches)
+                    yield batches
         if problem is not None:
             raise self._described(problem) from None  # the context may contain the request, and so the key
 
@@ -160,7 +174,7 @@ class Endpoint(Teacher):
                 labels = [pairs.labels[place] for place in places]
                 numbered = "\n".join(f"{number}. {label}" for number, label in enumerate(labels, 1))
                 prompt = self.template.format(document=document, label=labels[0], labels=numbered)
-                yield _Request(places, prompt)
+                yield _Request(places, prompt, self.config.answer_tokens * len(places))
 
     def _answers(self, client: Any, request: _Request) -> Answers:
         """The answers to one prompt. A label without an answer is UNPARSED."""
@@ -178,6 +192,14 @@ class Endpoint(Teacher):
             _divided(usage.completion_tokens if usage else 0, count),
         )
 
+    def _reply(self, client: Any, request: _Request) -> Replies:
+        """What the model writes to one prompt."""
+        completion = self._completion(client, request)
+        usage = completion.usage
+        tokens = (usage.prompt_tokens, usage.completion_tokens) if usage else (0, 0)
+        place, spent = np.array(request.places), [np.array([count], np.int64) for count in tokens]
+        return Replies(place, [completion.choices[0].message.content or ""], *spent)
+
     def _completion(self, client: Any, request: _Request) -> Any:
         """The completion of a prompt. The client retries failed requests, see `_check_reply`."""
         settings = self.config
@@ -185,7 +207,7 @@ class Endpoint(Teacher):
             "model": settings.model,
             "messages": [{"role": "user", "content": request.prompt}],
             "temperature": settings.temperature,
-            "max_tokens": settings.answer_tokens * len(request.places),
+            "max_tokens": request.tokens,
             **({"logprobs": True} if settings.logprobs else {}),
         }
         return client.chat.completions.create(**body, extra_body=settings.request or None)

@@ -1,7 +1,8 @@
 """Prompts: the named ones from papers, by dataset, and validation of user templates; and how the text of a language
-model is read as yes, no, or neither.
+model is read as yes, no, or neither, or as labels.
 
-A template with `{label}` asks about one label. A template with `{labels}` asks about several, as numbered lines.
+A template with `{label}` asks about one label. A template with `{labels}` asks about several, as numbered lines. A
+template with `{document}` alone asks for labels.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _WORDS = {"yes": YES, "no": NO}
 _THOUGHTS = re.compile(r"<think>.*?(</think>|\Z)", re.DOTALL | re.IGNORECASE)
 # The answer comes first, after punctuation or "Answer:" at most. "yes or no" repeats the question and is no answer.
 _FIRST = re.compile(r"\W*(?:(?:the\s+)?answer(?:\s+is)?\b\W*)?(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
+_BULLET = re.compile(r"^\s*(?:\d+\s*[.):]|[-*•])\s*")
 _NUMBERED = re.compile(r"(?<![\w.])(\d+)\W{1,4}(yes|no)\b(?!\s*(?:or|/)\s*(?:yes|no)\b)", re.IGNORECASE)
 
 
@@ -83,6 +85,14 @@ def _checked(prompt: str, forms: tuple[str, ...]) -> str:
     return prompt
 
 
+def _no_label(prompt: str) -> str:
+    if _placeholders(prompt) != ["document"]:
+        raise ValueError("expected a template with the placeholder {document}, once, and no other")
+    return prompt
+
+
+WritingPrompt = Annotated[str, AfterValidator(_no_label)]
+"""A template that asks for the labels of a document."""
 OneLabelPrompt = Annotated[str, AfterValidator(_one_label)]
 """The name of a prompt or a template that asks about one label."""
 Prompt = Annotated[str, AfterValidator(_any)]
@@ -113,3 +123,15 @@ def read_answers(text: str, count: int) -> np.ndarray:
         if 1 <= number <= count and len(words) == 1:
             answers[number - 1] = words.pop()
     return answers
+
+
+def read_labels(text: str) -> tuple[str, ...]:
+    """The distinct labels that a reply lists: one on a line, or divided by commas or semicolons on a single line.
+
+    >>> read_labels("1. Red hats\\n2. 'Blue shoes'\\n- Red hats"), read_labels("red, blue; green."), read_labels(" ")
+    (('Red hats', 'Blue shoes'), ('red', 'blue', 'green'), ())
+    """
+    lines = _THOUGHTS.sub("", text).strip().splitlines()
+    parts = re.split("[,;]", lines[0]) if len(lines) == 1 else lines
+    labels = (_BULLET.sub("", part).strip(" \t.,;\"'*`") for part in parts)
+    return tuple(dict.fromkeys(label for label in labels if label))

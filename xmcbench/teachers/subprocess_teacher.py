@@ -1,7 +1,7 @@
 """Runs a simulated teacher in a separate process, so that no method can reach the annotations that it reads.
 
 That process is this module, run by `python -m`. It reads JSON lines and answers each with one. The first line names the
-teacher and the dataset, later lines hold the ids of pairs.
+teacher and the dataset, later lines hold the ids of pairs, or documents to write about.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from xmcbench.data import load
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
-from xmcbench.teachers.teacher import Answers, Pairs, Teacher, TeacherError
+from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 
 _KINDS = (np.int64, np.int8, np.float32, np.int64, np.int64)  # of the columns of `Answers`
 
@@ -56,6 +56,11 @@ class SubprocessTeacher:
         request = {"documents": pairs.document_ids.tolist(), "labels": pairs.label_ids.tolist()}
         for columns in self._call(process, request):
             yield Answers(*(np.array(column, kind) for column, kind in zip(columns, _KINDS, strict=True)))
+
+    def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
+        request = {"documents": list(documents), "prompt": prompt, "tokens": tokens}
+        for places, texts, *spent in self._call(self._started(), request):
+            yield Replies(np.array(places, np.int64), texts, *(np.array(column, np.int64) for column in spent))
 
     def close(self) -> None:
         if self._process is not None:
@@ -98,7 +103,8 @@ def serve(requests: TextIO, replies: TextIO) -> None:
     for line in requests:
         request = json.loads(line)
         try:
-            reply({"result": server.start(**request) if "teacher" in request else server.answer(**request)})
+            verb = server.start if "teacher" in request else server.write if "prompt" in request else server.answer
+            reply({"result": verb(**request)})
         except XMCBenchError as problem:
             reply({"problem": str(problem)})
 
@@ -124,6 +130,11 @@ class _Server:
             label_ids=np.array(labels, np.int64),
         )
         return [[column.tolist() for column in vars(answers).values()] for answers in self.teacher.ask(pairs)]
+
+    def write(self, documents: list[str], prompt: str, tokens: int) -> list[list[Any]]:
+        """The columns of each of the teacher's `Replies`."""
+        replies = self.teacher.write(documents, prompt, tokens)
+        return [[np.asarray(column).tolist() for column in vars(reply).values()] for reply in replies]
 
 
 if __name__ == "__main__":

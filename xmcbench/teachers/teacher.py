@@ -1,6 +1,7 @@
 """The contract of a teacher, which judges whether a label fits a document: yes, no, or an answer that cannot be parsed.
 
-Legend: N document-label pairs, M of them in one batch of answers.
+A teacher that generates text can also write about a document, such as the labels that it would give it.
+Legend: N document-label pairs or documents, M of them in one batch of answers.
 """
 
 from __future__ import annotations
@@ -53,10 +54,20 @@ class Answers:
     completion_tokens: np.ndarray  # int64 [M]
 
 
+@dataclass(frozen=True)
+class Replies:
+    """A batch of what a teacher wrote about M of the documents that it was given."""
+
+    places: np.ndarray  # int64 [M], indices of the documents
+    texts: Sequence[str]  # M
+    prompt_tokens: np.ndarray  # int64 [M]
+    completion_tokens: np.ndarray  # int64 [M]
+
+
 class Teacher(ABC):
     """Judges document-label pairs. The harness stores every answer and never asks about a pair twice.
 
-    A subclass defines `name`, `summary`, `Config` and `ask`.
+    A subclass defines `name`, `summary`, `Config` and `ask`, and `write` if it generates text.
     """
 
     name: ClassVar[str]
@@ -124,6 +135,13 @@ class Teacher(ABC):
 
         Raises TeacherError if the teacher does not answer.
         """
+
+    def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:  # noqa: ARG002
+        """Reply in at most `tokens` tokens to `prompt`, a template, about each of N documents, as `ask` answers.
+
+        Raises TeacherError if the teacher writes nothing, which is the default, or does not answer.
+        """
+        raise TeacherError(f"teacher {self.title}: it judges and writes nothing")
 
     def close(self) -> None:  # noqa: B027
         """Release connections, models and memory."""

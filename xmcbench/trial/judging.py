@@ -57,6 +57,12 @@ class Judge(Protocol):
         for each distinct pair. Raises an XMCBenchError where the teacher does not answer.
         """
 
+    def write(self, document_ids: np.ndarray, prompt: str, tokens: int) -> list[str | None]:
+        """What the teacher writes about each of N documents to `prompt`, a template, in at most `tokens` tokens.
+
+        It is kept and charged as judgements are, one call for each distinct document; None once the budget is spent.
+        """
+
     def close(self) -> None:
         """Release the teacher and the store."""
 

@@ -24,6 +24,7 @@ TEACHER = {"name": "annotated"}
 METHODS: dict[str, dict[str, Any]] = {
     "dexml": {},
     "ict": {},
+    "infer-retrieve-rank": {"teacher": TEACHER},
     "lmtx": {"teacher": TEACHER},
     "maclr": {},
     "ngame": {},
