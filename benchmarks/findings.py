@@ -1,4 +1,4 @@
-"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of two suites.
+"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of four suites.
 
 Rows are compared over test queries and seeds with Holm's correction (`xmcbench/evaluation/significance.py`). Quality
 along the budget is that on held-out training queries, which also chose settings and checkpoints.
@@ -67,6 +67,7 @@ STUDIES = {
         Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
         Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
         Study("packages", "evidence-packages", "debian-packages", ("quality",)),
+        Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
     )
 }
 
