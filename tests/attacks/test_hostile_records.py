@@ -63,6 +63,7 @@ def test_what_is_read_as_a_record_is_shown(data: st.DataObject, tmp_path: Path) 
     show(record, tmp_path)
 
 
+@pytest.mark.long
 def test_every_field_has_a_type() -> None:
     """No field takes all hostile values: each refuses those of other types, and no number is beyond all bounds."""
     original = originals()[TRIALS[0]]

@@ -123,6 +123,7 @@ def test_a_driver_that_dies_while_its_worker_starts_takes_it_along(daemons: Benc
     assert until(lambda: not marked(daemons))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel ends a child with its parent on Linux only")
 @pytest.mark.parametrize("stopped", [False, True])
 def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, stopped: bool) -> None:

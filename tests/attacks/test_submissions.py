@@ -40,7 +40,9 @@ def accepted(bench: Bench) -> Store:
         for record in bench.run(bench.suite([name], name=name), debug=True).values():
             clean = record.model_copy(update={"provenance": {**record.provenance, **CLEAN}})
             bench.store.write_record(clean)
-            assert command(bench, "submit", record.key, "--to", "accepted", "--store", "results")[0] == 0
+            places = ("--to", str(bench.root / "accepted"), "--store", str(bench.store.root))
+            submitted = here("submit", record.key, *places)
+            assert submitted[0] == 0, submitted[2]
     return Store(bench.root / "accepted")
 
 
@@ -171,6 +173,7 @@ def here(*arguments: str) -> tuple[int, str, str]:
     return int(ended.value.code or 0), output.getvalue(), errors.getvalue()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arguments", [["rescore"], ["score", "bomb.npz", "--dataset", "fake-20"]])
 def test_a_bomb_is_not_unpacked(bench: Bench, accepted: Store, arguments: list[str]) -> None:
     first, other = accepted.records()

@@ -42,6 +42,7 @@ def serious(result: dict[str, Any]) -> list[str]:
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_serious_in_chromium(site: Path, scheme: str) -> None:
     with browser() as chromium:

@@ -15,6 +15,8 @@ from xmcbench.trial.record import Record
 from fakes import cheats, install_fakes  # isort: skip
 from fakes.xmcbench_fakes import Ok  # isort: skip
 
+pytestmark = pytest.mark.long  # forty trials in processes of their own
+
 # By method: the start of the reason why its trial is invalid.
 ENDINGS = {
     "nan-ledger": "spent.encoder_tokens: found nan, ",

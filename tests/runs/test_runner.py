@@ -30,6 +30,7 @@ OUTCOMES = {
 }
 
 
+@pytest.mark.long
 def test_every_ending_is_a_record_and_none_stops_the_run(bench: Bench) -> None:
     suite = bench.suite([f"fake-{name}" for name in OUTCOMES])
     records = bench.run(suite)

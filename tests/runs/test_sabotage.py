@@ -78,6 +78,7 @@ def endings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Record]:
     return records
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", ENDINGS)
 def test_what_the_record_says(endings: dict[str, Record], method: str) -> None:
     record, (status, reason) = endings[method], ENDINGS[method]
@@ -88,11 +89,13 @@ def test_what_the_record_says(endings: dict[str, Record], method: str) -> None:
     assert "\n" not in message
 
 
+@pytest.mark.long
 def test_a_thread_that_a_method_leaves_behind_holds_nothing_up(endings: dict[str, Record]) -> None:
     """It sleeps for ten hours."""
     assert endings["fake-ok"].provenance["seconds of all"] < 30_000
 
 
+@pytest.mark.long
 def test_what_a_method_does_to_its_process_reaches_no_other_trial(endings: dict[str, Record]) -> None:
     """`surroundings` ran before: it clears the environment, changes the folder, and patches the method `fake-ok`."""
     assert list(ENDINGS).index("surroundings") < list(ENDINGS).index("fake-ok")

@@ -21,6 +21,7 @@ def found_by(bench: Bench, record: Record) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.long
 def test_a_trial_finds_nothing_of_its_neighbours(bench: Bench, tmp_path: Path) -> None:
     alone = Bench(tmp_path / "alone")
     alone.root.mkdir()

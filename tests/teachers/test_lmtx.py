@@ -41,6 +41,7 @@ def run(
     return record, bench.store.predictions(record)[0].indices
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("method", [LMTX, PROMPTED], ids=lambda method: str(method["method"]))
 def test_a_run_whose_server_was_killed_ends_as_one_whose_was_not(
     method: dict[str, Any], bench: Bench, server: Server, small_encoder: str, tmp_path: Path

@@ -97,6 +97,7 @@ def test_an_endpoint_that_stays_down_is_a_clear_record_and_costs_nothing(bench: 
     assert server.answered().total() == PAIRS
 
 
+@pytest.mark.long
 def test_a_killed_run_keeps_what_was_answered(bench: Bench, server: Server) -> None:
     server.start("slow")
     suite = bench.suite(asker(remote(server, retries=3)), track="zero-shot")

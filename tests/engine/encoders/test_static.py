@@ -169,6 +169,7 @@ def die_at_step(step: int, directory: Path) -> None:
     plain().fit(DATA, make_run(directory, {"steps": 6}, report=report))
 
 
+@pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
 def test_killed_resumed_and_saved_the_library_opens_the_unbroken_one(tmp_path: Path) -> None:
     library = pytest.importorskip("sentence_transformers")

@@ -70,6 +70,7 @@ def part(workers: Workers, sizes: list[int]) -> Outcomes:
     return outcomes(queries, mine, positives)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("sizes", SHARDS.values(), ids=SHARDS)
 def test_loss_and_every_gradient_equal_one_workers(sizes: list[int]) -> None:
     parts = on_workers(len(sizes), part, sizes)
