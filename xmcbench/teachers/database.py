@@ -27,7 +27,7 @@ from xmcbench.trial.store import StoreError
 _log = logging.getLogger(__name__)
 FILE = "judgements.sqlite"  # in the root of the store
 LOCKS = "locks"  # the folder of lock files, in the root of the store
-VERSION = 3  # of the database schema; judgements of version 1 had no checksum, teachers of version 2 none
+VERSION = 3  # of the database schema
 WAIT_SECONDS = 60.0  # longest wait for a concurrent writer
 CHUNK = 500  # values in one SQL statement
 ROWS = 10_000  # read at a time
@@ -35,18 +35,18 @@ WORDS = {YES: "yes", NO: "no", UNPARSED: "unparsed"}
 COLUMNS = ("document", "label", "answer", "confidence", "teacher", "identity", "prompt")
 
 _TABLES = """
-CREATE TABLE IF NOT EXISTS teacher (
+CREATE TABLE teacher (
     id INTEGER PRIMARY KEY,
     hash BLOB NOT NULL UNIQUE,  -- of identity and prompt
     title TEXT NOT NULL, identity TEXT NOT NULL, prompt TEXT NOT NULL,
-    checksum BLOB NOT NULL DEFAULT x''  -- of these three texts
+    checksum BLOB NOT NULL  -- of these three texts
 ) STRICT;
-CREATE TABLE IF NOT EXISTS text (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, content TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS judgement (
+CREATE TABLE text (id INTEGER PRIMARY KEY, hash BLOB NOT NULL UNIQUE, content TEXT NOT NULL) STRICT;
+CREATE TABLE judgement (
     teacher INTEGER NOT NULL, document INTEGER NOT NULL, label INTEGER NOT NULL,
     answer INTEGER NOT NULL, confidence REAL NOT NULL,
     prompt_tokens INTEGER NOT NULL, completion_tokens INTEGER NOT NULL,
-    checksum INTEGER NOT NULL DEFAULT 0,  -- of the values before it
+    checksum INTEGER NOT NULL,  -- of the values before it
     PRIMARY KEY (teacher, document, label)
 ) STRICT, WITHOUT ROWID;
 """
@@ -108,35 +108,13 @@ class JudgementStore:
 
     def _create_tables(self) -> None:
         (version,) = self._database.execute("PRAGMA user_version").fetchone()
-        if version not in range(VERSION + 1):
+        if version not in (0, VERSION):
             raise StoreError(f"{self.path}: found schema version {version}, expected {VERSION}")
-        if version == VERSION:
-            return
-        columns = self._checksum_columns()
-        expected = [None, {"judgement": False, "teacher": False}, {"judgement": True, "teacher": False}][version]
-        if columns != (expected or {}):
-            raise StoreError(f"{self.path}: damaged: found schema version {version}, and tables of another version")
-        with self._transaction():
-            if version == 0:
+        if version == 0:
+            with self._transaction():
                 for statement in _TABLES.split(";\n"):
                     self._database.execute(statement)
-            if version == 1:
-                self._database.execute("ALTER TABLE judgement ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
-                table = np.array(self._database.execute(f"SELECT {_COLUMNS} FROM judgement").fetchall(), _JUDGEMENT)
-                if len(table):
-                    self._write("INSERT OR REPLACE", table)
-            if version > 0:
-                self._database.execute("ALTER TABLE teacher ADD COLUMN checksum BLOB NOT NULL DEFAULT x''")
-                teachers = self._database.execute("SELECT id, title, identity, prompt FROM teacher").fetchall()
-                rows = [(_hash(json.dumps(texts)), row_id) for row_id, *texts in teachers]
-                self._database.executemany("UPDATE teacher SET checksum = ? WHERE id = ?", rows)
-            self._database.execute(f"PRAGMA user_version = {VERSION}")
-
-    def _checksum_columns(self) -> dict[str, bool]:
-        """Whether each table that has had a checksum only since some version has one; empty without tables."""
-        columns = "SELECT m.name, max(c.name = 'checksum') FROM sqlite_master m, pragma_table_info(m.name) c"
-        found = self._database.execute(f"{columns} WHERE m.name IN ('judgement', 'teacher') GROUP BY m.name")
-        return {name: bool(checksum) for name, checksum in found}
+                self._database.execute(f"PRAGMA user_version = {VERSION}")
 
     def close(self) -> None:
         self._database.close()
@@ -245,14 +223,10 @@ class JudgementStore:
         table["teacher"], table["document"], table["label"] = teacher, documents, labels
         table["answer"], table["confidence"] = answers.answers, answers.confidence
         table["prompt_tokens"], table["completion_tokens"] = answers.prompt_tokens, answers.completion_tokens
-        with self._faults(), self._transaction():
-            if len(table):
-                self._write("INSERT OR IGNORE", table)
-
-    def _write(self, verb: str, table: np.ndarray) -> None:
-        """Write judgements, with their checksums."""
         table["checksum"] = _checksums(table)
-        self._database.executemany(f"{verb} INTO judgement ({_COLUMNS}) VALUES ({_marks(table[0])})", table.tolist())
+        statement = f"INSERT OR IGNORE INTO judgement ({_COLUMNS}) VALUES ({_marks(_NAMES)})"
+        with self._faults(), self._transaction():
+            self._database.executemany(statement, table.tolist())
 
     def rows(self, title: str = "*") -> Iterator[tuple[str, str, str, float, str, str, str]]:
         """All judgements of the teachers whose title matches a glob pattern, as tuples of `COLUMNS`.
