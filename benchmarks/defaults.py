@@ -17,7 +17,7 @@ from statistics import fmean
 from typing import Any
 
 import yaml
-from report import Rows, options, report, write_table
+from report import Rows, options, report
 
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record
@@ -93,12 +93,9 @@ def main() -> None:
         samples=(5, "configurations that are tried of each method"),
     )  # fmt: skip
     parser.add_argument("datasets", nargs="+")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     asked = parser.parse_args()
     rows = [row for dataset in asked.datasets for row in rows_of(dataset, asked)]
-    report("defaults", rows, asked.out)
-    if asked.markdown:
-        write_table("defaults", rows, asked.markdown)
+    report("defaults", rows, asked)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ have the shape of DistilBERT and random weights, texts are random words, so noth
 
     python benchmarks/gpu.py --minutes 8 --out DIR
     python benchmarks/gpu.py --quick                  # small sizes on any device: whether the script itself works
-    python benchmarks/gpu.py --pretend --write        # a GPU that is not there; also the table in docs/plan.md
+    python benchmarks/gpu.py --pretend --markdown docs/plan.md    # a GPU that is not there; its table is there
 
 DEXML's Table 8: 131 thousand labels, batch 4,096, all labels as negatives take 6.7 s and 16 GB on each of four A100.
 PRIME's Table 10: LF-AmazonTitles-1.3M takes 60 h on one A100.
@@ -33,7 +33,7 @@ from unittest.mock import patch
 import numpy as np
 import scipy.sparse as sp
 import torch
-from report import Rows, options, report, seconds_of, synchronise, write_table
+from report import Rows, options, report, seconds_of, synchronise
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -67,7 +67,6 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from pretend_device import NAME, pretended_gpu
 
 STEPS = 4  # of each trial; the first one is not timed
-DOCUMENT = Path(__file__).parents[1] / "docs" / "plan.md"
 Settings = dict[str, Any]
 
 
@@ -338,7 +337,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", metavar="WORD", help="words in the names of stages, or of pretended steps")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the script itself")
     parser.add_argument("--pretend", action="store_true", help="steps on a GPU that is not there: memory alone")
-    parser.add_argument("--write", action="store_true", help="with --pretend: write the table into docs/plan.md")
     asked = parser.parse_args()
 
     def chosen(name: str) -> bool:
@@ -350,9 +348,7 @@ def main() -> None:
         torch.set_num_threads(1)
         work = Workload.assumed(CARD, TOKENS, TOKENS)
         rows = [pretend(name, work) for name in CASES if chosen(name)]
-        report("gpu_memory", rows, asked.out)
-        if asked.write:
-            write_table("gpu_memory", rows, DOCUMENT)
+        report("gpu_memory", rows, asked)
         return
     end = time.monotonic() + 60 * asked.minutes
     device = torch.cuda.get_device_name() if default_device().type == "cuda" else "CPU"
@@ -366,7 +362,7 @@ def main() -> None:
                     rows += stage()
                 except Exception as problem:  # the next stage does not depend on it
                     rows.append({"what": name, "failed": f"{type(problem).__name__}: {problem}"})
-                report("gpu", [{"device": device, **row} for row in rows], asked.out)
+                report("gpu", [{"device": device, **row} for row in rows], asked)
 
 
 if __name__ == "__main__":

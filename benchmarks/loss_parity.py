@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from report import options, report, write_table
+from report import options, report
 from torch import Tensor
 
 from xmcbench import losses
@@ -234,7 +234,6 @@ def main() -> None:
     parser = options(__doc__)
     for name in ("ngame", "prime", "deepxml", "renee", "dexml"):
         parser.add_argument(f"--{name}", type=Path, required=True, help="a clone of the public code")
-    parser.add_argument("--markdown", type=Path, help="file in which the table is replaced")
     parser.add_argument("--write", type=Path, help="file for the values of the public code")
     args = parser.parse_args()
     theirs = {name: measured(loss) for name, loss in their_losses(args).items()}
@@ -252,9 +251,7 @@ def main() -> None:
                 "equal": "yes" if math.isfinite(of_gradient) and max(of_loss, of_gradient) <= TOLERANCE else "no",
             }
         )
-    report("loss_parity", rows, args.out)
-    if args.markdown:
-        write_table("loss_parity", rows, args.markdown)
+    report("loss_parity", rows, args)
     if args.write:
         text = yaml.safe_dump(theirs, sort_keys=False, default_flow_style=None, width=120)
         args.write.write_text(f"# Written by loss_parity.py.\n{text}")

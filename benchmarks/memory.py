@@ -25,7 +25,7 @@ from unittest.mock import patch
 import numpy as np
 import scipy.sparse as sp
 import torch
-from report import Rows, alone, options, report, write_table
+from report import alone, options, report
 from torch import Tensor
 
 from xmcbench.data.formats import read_directory
@@ -186,13 +186,9 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the tables into a Markdown file")
     asked = parser.parse_args()
     for subject in asked.only:
-        rows: Rows = list(SUBJECTS[subject](asked.data.absolute()))
-        report(f"memory_{subject}", rows, asked.out)
-        if asked.markdown:
-            write_table(f"memory_{subject}", rows, asked.markdown)
+        report(f"memory_{subject}", list(SUBJECTS[subject](asked.data.absolute())), asked)
 
 
 if __name__ == "__main__":

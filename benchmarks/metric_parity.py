@@ -131,7 +131,7 @@ def main() -> None:
         others = {name: values[metric] for name, values in columns.items() if metric in values}
         equal = all(abs(other - value) <= TOLERANCE for other in others.values())
         rows.append({"metric": metric, **others, "equal": "yes" if equal else "no"})
-    report("metric_parity", rows, args.out)
+    report("metric_parity", rows, args)
 
 
 if __name__ == "__main__":

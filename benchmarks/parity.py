@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import yaml
-from report import options, read_table, report, write_table
+from report import options, report
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
@@ -152,6 +152,23 @@ def export_tokens(dataset: Dataset, encoder: Path, place: Path) -> None:
     write_targets(dataset.train.targets, place / "trn_X_Y.txt")
 
 
+def their_command(code: str, settings: dict[str, Any], name: str, seed: int, out: Path) -> list[str]:
+    """The command that trains with the public code, from within its folder, and writes `<out>/<name>.npz`."""
+    config = out / f"{name}.yaml"  # of which JSON is a part
+    config.write_text(json.dumps(settings))
+    driver = Path(__file__).with_name("parity_drivers.py").absolute()
+    return [sys.executable, str(driver), code, str(seed), str(config), str(out / f"{name}.npz")]
+
+
+def dexml_settings(name: str, out: Path) -> dict[str, Any]:
+    """Settings of DEXML's code that all trainings with it share."""
+    return {
+        "__dependency__": "configs/dual-encoder.yaml", "tf": str(out / "encoder"), "tf_pooler": "mean",
+        "tf_max_len": LENGTH, "gc_bsz": 1000, "lr": RATE, "amp_encode": False, "data_tokenization": "online",
+        "expname": name, "save": False,
+    }  # fmt: skip
+
+
 @dataclass(frozen=True)
 class PublicCode:
     """Clones by name, the folder of results, and the dataset: what a training with public code needs."""
@@ -166,10 +183,7 @@ class PublicCode:
         target = self.out / f"{name}.npz"
         if not target.exists():
             settings = {"dexml": self._of_dexml, "ngame": self._of_ngame, "prime": self._of_prime}[code](name)
-            config = self.out / f"{name}.yaml"  # of which JSON is a part
-            config.write_text(json.dumps(CASES[case].theirs | settings))
-            driver = Path(__file__).with_name(f"parity_{code}.py").absolute()
-            command = [sys.executable, str(driver), str(seed), str(config), str(target)]
+            command = their_command(code, CASES[case].theirs | settings, name, seed, self.out)
             place = self.clones[code] / {"dexml": ".", "ngame": "ngame", "prime": "prime"}[code]
             ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
             if ended.returncode:
@@ -177,11 +191,7 @@ class PublicCode:
         return import_predictions(target, self.dataset, METRICS, find_evaluators(METRICS)).scores
 
     def _of_dexml(self, name: str) -> dict[str, Any]:
-        return {
-            "__dependency__": "configs/dual-encoder.yaml", "dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS,
-            "tf": str(self.out / "encoder"), "tf_pooler": "mean", "tf_max_len": LENGTH, "gc_bsz": 1000, "lr": RATE,
-            "amp_encode": False, "data_tokenization": "online", "expname": name, "save": False,
-        }  # fmt: skip
+        return dexml_settings(name, self.out) | {"dataset": NAME, "bsz": BATCH, "num_epochs": EPOCHS}
 
     def _of_both(self, name: str) -> dict[str, Any]:
         """What NGAME's and PRIME's code name alike."""
@@ -270,7 +280,6 @@ def main() -> None:
     for name in names:
         parser.add_argument(f"--{name}", type=Path, metavar="DIR", help="a clone of that code")
     parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     asked = parser.parse_args()
     clones = {name: vars(asked)[name].absolute() for name in names if vars(asked)[name]}
     asked.only = [case for case in asked.only if CASES[case].code in clones]
@@ -290,10 +299,7 @@ def main() -> None:
             its.append(public.scores(case, seed))
             print(f"{case}, their seed {seed}: {its[-1].metrics}", flush=True)
         rows += [compared(case, name, mine[case][name], of_scores(its, name)) for name in METRICS]
-    if asked.markdown:
-        kept = [row for row in read_table("parity", asked.markdown) if row["training"] not in asked.only]
-        write_table("parity", kept + [printed(row) for row in rows], asked.markdown)
-    report("parity", rows, asked.out)
+    report("parity", rows, asked, printed, by=("training", "metric"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from report import Rows, alone, options, read_table, report, write_table
+from report import Rows, alone, options, report
 
 NUMBERS = ("value", "of the peer", "ratio")
 SUBJECTS = ("commands", "steps", "all_labels", "evaluation", "texts", "search")
@@ -62,7 +62,9 @@ def measured(subject: str, places: Places) -> Rows:
 
 
 def printed(row: dict[str, Any]) -> dict[str, str]:
-    """The row as text: the value with its unit, the peer with its value."""
+    """The row as text: the value with its unit, the peer with its value; nothing of a subject that was not measured."""
+    if "value" not in row:
+        return {}
     value, peer, ratio = (f"{row[name]:.3g}" if row[name] is not None else "" for name in NUMBERS)
     texts = {"what": row["what"], "value": f"{value} {row['unit']}", "peer": f"{row['peer']} {peer}", "ratio": ratio}
     return {name: text.strip() for name, text in texts.items()}
@@ -73,17 +75,12 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, help="the others stay in the file")
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
     parser.add_argument("--dexml", type=Path, metavar="DIR", help="a clone of github.com/nilesh2797/DEXML")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also write the table into a Markdown file")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the cases themselves")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         places = Places(asked.data.absolute(), Path(scratch), asked.dexml, asked.quick)
         rows = [row for subject in asked.only for row in alone(measured, subject, places)]
-    if asked.markdown:
-        known = {row["what"]: row for row in read_table("peers", asked.markdown)}
-        known |= {row["what"]: printed(row) for row in rows if "value" in row}
-        write_table("peers", list(known.values()), asked.markdown)
-    report("peers", rows, asked.out)
+    report("peers", rows, asked, printed, by=("what",))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 
 def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
-    """A parser with `--out` and an option for each of `known`: its default, or its default and what it means.
+    """A parser with `--out`, `--markdown` and an option for each of `known`: its default, and perhaps what it means.
 
     Values have the type of the default; several are expected where it is a list.
     """
@@ -35,6 +35,7 @@ def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
         kind = Path if issubclass(kind, Path) else kind
         more: dict[str, Any] = {"nargs": "+"} if several else {}
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=meaning, **more)
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also put the table into a Markdown file")
     return parser
 
 
@@ -74,34 +75,37 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
-def report(name: str, rows: Rows, out: Path) -> None:
-    """Print `rows` and write them to `<out>/<name>.json`."""
+def report(
+    name: str,
+    rows: Rows,
+    asked: argparse.Namespace,
+    shown: Callable[[dict[str, Any]], dict[str, Any]] = dict,
+    by: Sequence[str] = (),
+) -> None:
+    """Print `rows` and write them to `<out>/<name>.json`, and with `--markdown` into the table of a document.
+
+    `shown` gives a row of that table, or an empty one to leave it out. The document's own rows stay, except those whose
+    columns `by` are as in a new row; without `by` none stays.
+    """
     print(tabulate(rows, headers="keys", floatfmt=".3g"))
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{name}.json"
+    asked.out.mkdir(parents=True, exist_ok=True)
+    path = asked.out / f"{name}.json"
     path.write_text(json.dumps({"benchmark": name, "rows": rows, "provenance": provenance()}, indent=1) + "\n")
     print(f"\n{path}")
+    if asked.markdown:
+        _write_table(name, [text for row in rows if (text := shown(row))], asked.markdown, by)
 
 
-def write_table(name: str, rows: Rows, path: Path) -> None:
+def _write_table(name: str, rows: Rows, path: Path, by: Sequence[str]) -> None:
     """Replace the table in a Markdown file between the mark of `<name>.py` and the next end of a table."""
-    before, _, after = _around(name, path)
-    text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
-    path.write_text(f"{before}\n{text}\n{after}", encoding="utf-8")
-
-
-def read_table(name: str, path: Path) -> list[dict[str, str]]:
-    """The rows that `write_table` wrote."""
-    lines = [line.strip("|").split("|") for line in _around(name, path)[1].strip().splitlines()]
-    headings, _, *rows = [[cell.strip() for cell in line] for line in lines]
-    return [dict(zip(headings, row, strict=True)) for row in rows]
-
-
-def _around(name: str, path: Path) -> tuple[str, str, str]:
-    """A Markdown file up to the mark of `<name>.py`, from there to the next end of a table, and the rest."""
     mark = f"<!-- table of {name}.py -->"
     before, _, rest = path.read_text(encoding="utf-8").partition(mark)
     table, end, after = rest.partition(END)
     if not end:
         raise XMCBenchError(f"{path}: expected a table between {mark} and {END}")
-    return before + mark, table, end + after
+    if by:
+        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
+        known = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+        rows = list({tuple(row[column] for column in by): row for row in (*known, *rows)}.values())
+    text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
+    path.write_text(f"{before}{mark}\n{text}\n{end}{after}", encoding="utf-8")

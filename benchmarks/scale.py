@@ -206,7 +206,7 @@ def main() -> None:
                 rows.append({"stage": stage, "labels": labels, **taken})
                 rows.sort(key=lambda row: (list(STAGES).index(row["stage"]), _size(row["labels"])))
                 _add_exponents(rows)
-                report("scale", rows, asked.out)
+                report("scale", rows, asked)
 
 
 def _add_exponents(rows: Rows) -> None:

@@ -3,7 +3,6 @@
 python benchmarks/trials.py overhead             # many small trials in a row; some are run again alone
 python benchmarks/trials.py plan --markdown docs/plan.md    # predicted beside measured operations, steps and memory
 python benchmarks/trials.py workers              # one worker against two, without and with Ray
-python benchmarks/trials.py agree --suite suites/methods.yaml    # one local worker against two in Ray
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 import psutil
 import yaml
-from report import Rows, options, read_table, report, write_table
+from report import Rows, options, report
 
 from xmcbench.data.prepared import default_cache_dir
 from xmcbench.runs.executor import Executor
@@ -33,7 +32,6 @@ from xmcbench.trial.store import Store
 NANO = {"encoder": {"name": "nano"}, "batch_size": 32}
 SMALL: dict[str, dict[str, Any]] = {"popular": {}, "tfidf-nn": {}, "dexml": NANO, "ova": NANO}
 AGAIN = 4  # trials that are run again in a run of their own
-COUNTED = ("steps", "queries", "encoder_tokens")
 PLANNED: dict[str, dict[str, Any]] = {
     "in-batch": {"method": "dexml", "negatives": "in-batch"},
     "hard": {"method": "dexml", "negatives": "hard", "negatives_per_query": 2, "refresh_start": 1, "refresh_every": 2},
@@ -64,16 +62,14 @@ class Watch(Display):
         self.server_bytes.append(max((child.memory_info().rss for child in psutil.Process().children()), default=0))
 
 
-def run(suite: dict[str, Any] | Path, store: Path, **settings: Any) -> tuple[Sequence[Record], Watch]:
-    """The records of a suite. Raises SystemExit if a trial of a made suite fails."""
-    path = suite if isinstance(suite, Path) else store.with_suffix(".yaml")
-    if not isinstance(suite, Path):
-        path.write_text(yaml.safe_dump(suite, sort_keys=False))
+def run(suite: dict[str, Any], store: Path, **settings: Any) -> tuple[Sequence[Record], Watch]:
+    """The records of a suite. Raises SystemExit if a trial fails."""
+    path = store.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(suite, sort_keys=False))
     runner = Runner(Settings(path, Path("data"), store, **settings))
     plan, watch = runner.plan(), Watch()
     records = runner.run(plan, watch)
-    failed = [record.failure.message for record in records if record.failure]
-    if failed and path is not suite:
+    if failed := [record.failure.message for record in records if record.failure]:
         raise SystemExit(failed[0])
     return records, watch
 
@@ -128,7 +124,8 @@ def plan(asked: Any, root: Path) -> Rows:
         spent, planned = record.spent, planner.plan(record.trial)
         flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])
         rows.append(
-            {"trial": record.trial.label, "steps": spent["steps"], "steps ratio": planned.steps / spent["steps"],
+            {"dataset": record.trial.dataset, "encoder": asked.encoder, "trial": record.trial.label,
+             "steps": spent["steps"], "steps ratio": planned.steps / spent["steps"],
              "pool": spent["pool_labels"] / spent["steps"], "flops": flops, "flops ratio": planned.flops / flops,
              "memory": peak, "memory ratio": planned.memory.total / peak}
         )  # fmt: skip
@@ -137,18 +134,14 @@ def plan(asked: Any, root: Path) -> Rows:
     return rows
 
 
-def write_plan(rows: Rows, asked: Any) -> None:
-    """Put the rows into the table of a Markdown file, in place of those that it has of the same trials."""
-    place = {"dataset": asked.dataset or "catalog-1k", "encoder": asked.encoder}
-    own = [
-        {**place, "trial": row["trial"], "steps": f"{row['steps']:,}", "measured GB": f"{row['memory'] / 1e9:.2f}"}
-        | {f"{name}, plan / measured": f"{row[f'{name} ratio']:.2f}" for name in ("memory", "steps", "flops")}
-        for row in rows
-    ]
-    named = [(row["dataset"], row["encoder"], row["trial"]) for row in own]
-    known = read_table("trials_plan", asked.markdown)
-    others = [row for row in known if (row["dataset"], row["encoder"], row["trial"]) not in named]
-    write_table("trials_plan", others + own, asked.markdown)
+def shown(row: dict[str, Any]) -> dict[str, str]:
+    """A row of `plan` as the document shows it."""
+    place = {name: row[name] for name in ("dataset", "encoder", "trial")}
+    place |= {"steps": f"{row['steps']:,}", "measured GB": f"{row['memory'] / 1e9:.2f}"}
+    return place | {f"{name}, plan / measured": f"{row[f'{name} ratio']:.2f}" for name in ("memory", "steps", "flops")}
+
+
+DOCUMENTED = shown, ("dataset", "encoder", "trial")
 
 
 def workers(asked: Any, root: Path) -> Rows:
@@ -181,43 +174,20 @@ def workers(asked: Any, root: Path) -> Rows:
     return rows
 
 
-def agree(asked: Any, root: Path) -> Rows:
-    """How far the records of a suite with one local worker and with two in Ray are apart."""
-    from xmcbench.runs.ray import RayExecutor
-
-    common = {"sets": [f"budget={{steps: {asked.steps}}}", *asked.set], "datasets": [asked.dataset or "catalog-300"]}
-    alone, _ = run(asked.suite, root / "local", share=Share(workers=1), **common)
-    together, _ = run(asked.suite, root / "ray", executor=RayExecutor(), share=Share(workers=2), **common)
-    rows = []
-    for one, two in zip(alone, together, strict=True):
-        apart = max((abs(two.metrics[name] - value) for name, value in one.metrics.items()), default=float("nan"))
-        rows.append(
-            {"trial": one.trial.label, "status": str(two.status), "workers": two.workers,
-             "same key": one.key == two.key, "largest difference": apart,
-             "same ledger": all(one.spent[name] == two.spent[name] for name in COUNTED)}
-        )  # fmt: skip
-    return rows
-
-
 def main() -> None:
     parser = options(
-        __doc__, trials=(200, "of overhead"), steps=(12, "of workers and agree"), encoder=("tiny", "of plan"),
+        __doc__, trials=(200, "of overhead"), steps=(12, "of workers"), encoder=("tiny", "of plan"),
         batch=([64, 256], "of plan"), tokens=(120_000, "of each trial of plan: PRIME encodes all texts first"),
         precision=(["float32"], "of plan"),
     )  # fmt: skip
-    parser.add_argument("what", choices=["overhead", "plan", "workers", "agree"])
+    parser.add_argument("what", choices=["overhead", "plan", "workers"])
     parser.add_argument("--dataset", help="in place of each benchmark's own")
     parser.add_argument("--methods", nargs="+", choices=PLANNED, default=list(PLANNED), help="of plan")
-    parser.add_argument("--suite", type=Path, default=Path("suites/methods.yaml"), help="of agree")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="of agree")
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="of plan: also put the rows into a Markdown file")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        measure = {"plan": plan, "workers": workers, "agree": agree}.get(asked.what)
+        measure = {"plan": plan, "workers": workers}.get(asked.what)
         rows = measure(asked, Path(folder)) if measure else overhead(asked.trials)
-    report(f"trials_{asked.what}", rows, asked.out)
-    if asked.markdown and asked.what == "plan":
-        write_plan(rows, asked)
+    report(f"trials_{asked.what}", rows, asked, *(DOCUMENTED if asked.what == "plan" else ()))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 from cases.commands import xmcbench
-from parity import LENGTH, export, make_encoder, their_command
+from parity import LENGTH, dexml_settings, export, make_encoder, their_command
 from peers import Places, Result
 
 from xmcbench.data import load
@@ -34,7 +34,8 @@ QUICK = {"catalog-500": ((0.5,), (1, 2), 1)}
 def theirs(name: str, code: Path, out: Path) -> tuple[float, float]:
     """Seconds of the public code's whole process, and the GiB of its peak."""
     settings = {"net": "dist-de-all", "neg_type": "none", "dataset": name, "bsz": BATCH, "num_epochs": 1}
-    command = their_command(settings, f"theirs-{name}", 0, out)
+    settings |= dexml_settings(f"theirs-{name}", out)
+    command = their_command("dexml", settings, f"theirs-{name}", 0, out)
     log, start = out / f"theirs-{name}.log", time.perf_counter()
     with log.open("w") as file:
         process = subprocess.Popen(command, cwd=code, stdout=file, stderr=file)
