@@ -11,9 +11,6 @@ from pydantic import Field
 from xmcbench import Environment, Method, MethodInfo, hookimpl
 from xmcbench_external import PythonProgram
 
-ENVIRONMENT = Environment("libmultilabel", ("libmultilabel==0.10.0", "scikit-learn>=1.5"))
-PROGRAM = Path(__file__).with_name("program.py")
-
 
 class OneVsRest(PythonProgram):
     """One linear classifier per label with LIBLINEAR."""
@@ -24,8 +21,8 @@ class OneVsRest(PythonProgram):
         citation="Lin et al., 2022: LibMultiLabel, a library for multi-class and multi-label text classification",
         needs=("libmultilabel",),
     )
-    program = PROGRAM
-    environment = ENVIRONMENT
+    program = Path(__file__).with_name("program.py")
+    environment = Environment("libmultilabel", ("libmultilabel==0.10.0", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

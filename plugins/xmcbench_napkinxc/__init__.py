@@ -10,15 +10,12 @@ from pydantic import Field
 from xmcbench import Environment, Method, MethodInfo, hookimpl
 from xmcbench_external import PythonProgram
 
-ENVIRONMENT = Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
-PROGRAM = Path(__file__).with_name("program.py")
-
 
 class NapkinXC(PythonProgram):
     """The base of both models: features, linear solver, environment."""
 
-    program = PROGRAM
-    environment = ENVIRONMENT
+    program = Path(__file__).with_name("program.py")
+    environment = Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

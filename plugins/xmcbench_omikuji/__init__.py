@@ -10,9 +10,6 @@ from pydantic import Field
 from xmcbench import Environment, Method, MethodInfo, hookimpl
 from xmcbench_external import PythonProgram
 
-ENVIRONMENT = Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
-PROGRAM = Path(__file__).with_name("program.py")
-
 
 class Omikuji(PythonProgram):
     """Balanced or Bonsai-like label trees with linear classifiers (Prabhu et al., 2018; Khandagale et al., 2020)."""
@@ -23,8 +20,8 @@ class Omikuji(PythonProgram):
         citation="Prabhu et al., 2018: Parabel; Khandagale et al., 2020: Bonsai",
         needs=("omikuji",),
     )
-    program = PROGRAM
-    environment = ENVIRONMENT
+    program = Path(__file__).with_name("program.py")
+    environment = Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

@@ -1,44 +1,52 @@
 """Baselines that match words: labels of the nearest training queries, and labels with texts similar to the query.
 
-Legend: C queries of a chunk, N training queries, L labels, M = N + L texts, V words.
+Legend: C queries of a chunk, N training queries, L labels, M texts (by default N + L), V words.
 """
 
 from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy
 from pydantic import Field
 
 from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
-from xmcbench_tfidf.bm25 import BM25LabelMatch
 from xmcbench_tfidf.matching import answers, best, nearest
 
 
-class TfidfMethod(Method):
-    """TF-IDF over training queries and label texts."""
+class WordMethod(Method):
+    """Sparse products of weighed words; by default TF-IDF over training queries and label texts."""
 
     late_imports = ("sklearn.feature_extraction.text", "sparse_dot_topn")
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
+        """A vectorizer of scikit-learn, with the vocabulary of one that was fitted."""
         from sklearn.feature_extraction.text import TfidfVectorizer
 
+        return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
+
+    def corpus(self, train: TrainingData) -> Iterable[str]:
+        """The M texts that give words their weights."""
+        return chain(train.texts, train.label_texts)
+
+    def fit(self, train: TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
-            self.words = TfidfVectorizer(sublinear_tf=True, dtype=np.float32)
+            self.words = self.vectorizer()
             try:
-                words_MV = scipy.sparse.csr_array(self.words.fit_transform(chain(train.texts, train.label_texts)))
+                words_MV = scipy.sparse.csr_array(self.words.fit_transform(self.corpus(train)))
             except ValueError as problem:
-                raise XMCBenchError(f"{train.card.name}: TF-IDF finds no word in the texts") from problem
+                raise XMCBenchError(f"{train.card.name}: {self.name} finds no word in the texts") from problem
             self.matrices = self.index(train, words_MV)
 
     @abstractmethod
     def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
-        """The matrices that predictions need, of the rows of all texts: training queries, then labels."""
+        """The matrices that predictions need, of the rows of `corpus`."""
 
     @abstractmethod
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
@@ -49,28 +57,27 @@ class TfidfMethod(Method):
 
     def save(self, directory: Path) -> None:
         (directory / "words.json").write_text(json.dumps(self.words.get_feature_names_out().tolist()))
-        np.save(directory / "idf.npy", self.words.idf_)
+        if hasattr(self.words, "idf_"):
+            np.save(directory / "idf.npy", self.words.idf_)
         for name, matrix in self.matrices.items():
             scipy.sparse.save_npz(directory / f"{name}.npz", matrix)
 
     def load(self, directory: Path) -> None:
-        from sklearn.feature_extraction.text import TfidfVectorizer
-
-        vocabulary = json.loads((directory / "words.json").read_text())
-        self.words = TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
-        self.words.idf_ = np.load(directory / "idf.npy", allow_pickle=False)
+        self.words = self.vectorizer(json.loads((directory / "words.json").read_text()))
+        if (idf := directory / "idf.npy").exists():
+            self.words.idf_ = np.load(idf, allow_pickle=False)
         self.matrices = {
             path.stem: scipy.sparse.csr_array(scipy.sparse.load_npz(path)) for path in directory.glob("*.npz")
         }
 
 
-class NearestNeighbours(TfidfMethod):
+class NearestNeighbours(WordMethod):
     """The score of a label is the sum of powers of similarities of the nearest training queries that have it."""
 
     name = "tfidf-nn"
     info = MethodInfo(summary="labels of the nearest training queries by TF-IDF")
 
-    class Config(TfidfMethod.Config):
+    class Config(WordMethod.Config):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
         power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
@@ -86,7 +93,7 @@ class NearestNeighbours(TfidfMethod):
         return best((votes_CN @ self.matrices["targets"]).tocsr(), k)
 
 
-class LabelMatch(TfidfMethod):
+class LabelMatch(WordMethod):
     """The score of a label is the cosine of its text and the query. Training queries only affect word weights."""
 
     name = "tfidf-label"
@@ -101,6 +108,49 @@ class LabelMatch(TfidfMethod):
     def add_labels(self, texts: Texts) -> None:
         added_VN = scipy.sparse.csr_array(self.words.transform(list(texts))).T
         self.matrices["labels"] = scipy.sparse.hstack([self.matrices["labels"], added_VN], format="csr")
+
+
+class BM25LabelMatch(WordMethod):
+    """BM25 with labels as documents (Robertson and Zaragoza, 2009); training queries are not used.
+
+    A label scores the sum, over the words it shares with the query, of count in the query x idf x saturation, where
+    idf = ln(1 + (L - n + 0.5) / (n + 0.5)) for a word in n of the L labels, and
+    saturation = tf (k1 + 1) / (tf + k1 (1 - b + b length / mean length)) for a word that is tf times in the label.
+    """
+
+    name = "bm25-label"
+    info = MethodInfo(summary="labels whose text matches the query by BM25", needs=("label texts",))
+
+    class Config(Method.Config):
+        k1: float = Field(1.2, ge=0, description="how slowly a word that is repeated in a label saturates")
+        b: float = Field(0.75, ge=0, le=1, description="strength of the normalisation by label length")
+
+    config: BM25LabelMatch.Config
+
+    def vectorizer(self, vocabulary: list[str] | None = None) -> Any:
+        from sklearn.feature_extraction.text import CountVectorizer
+
+        return CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+
+    def corpus(self, train: TrainingData) -> Iterable[str]:
+        return train.label_texts
+
+    def index(self, train: TrainingData, words_LV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:  # noqa: ARG002
+        return {"labels": self._weighed(words_LV).T.tocsr()}
+
+    def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
+        return nearest(words_CV, self.matrices["labels"], k)
+
+    def _weighed(self, counts_LV: scipy.sparse.csr_array) -> scipy.sparse.csr_array:
+        k1, b = self.config.k1, self.config.b
+        num_labels, num_words = counts_LV.shape
+        within = np.bincount(counts_LV.indices, minlength=num_words)
+        idf_V = np.log1p((num_labels - within + 0.5) / (within + 0.5))
+        length_L = np.asarray(counts_LV.sum(axis=1)).ravel()
+        slow_L = k1 * (1 - b + b * length_L / length_L.mean())
+        slow = np.repeat(slow_L, np.diff(counts_LV.indptr))
+        values = idf_V[counts_LV.indices] * counts_LV.data * (k1 + 1) / (counts_LV.data + slow)
+        return scipy.sparse.csr_array((values.astype(np.float32), counts_LV.indices, counts_LV.indptr), counts_LV.shape)
 
 
 @hookimpl
