@@ -75,8 +75,6 @@ class Attempt:
     own_thread: InitVar[bool] = False  # this thread ends with the attempt: Landlock may restrict it
     fork: bool = False  # load the saved model in a process that is forked before training
     _fresh: FreshProcess | None = None
-    _held_out: HeldOut | None = None
-    _num_labels: int = 1  # of the dataset
     _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
     def __post_init__(self, own_thread: bool) -> None:
@@ -96,9 +94,10 @@ class Attempt:
         shared = same_training(trial, method, store) if self.worker.size == 1 else None
         if self.fork and self.worker.rank == 0 and not trial.held_out_only:
             self._fresh = FreshProcess(partial(build_method, trial))
+        held_out, num_labels = None, 0
         if shared is None:
             # The dataset is freed at once and read again for scoring: until then no test target is in the process.
-            self._fit(method, self._dataset().training_data(), directory)
+            held_out, num_labels = self._fit(method, self._dataset().training_data(), directory)
         else:
             load_model(method, saved_model(shared, store))
             restore_log(shared, self.log)
@@ -107,7 +106,8 @@ class Attempt:
         if self.worker.rank > 0:
             return None
         if trial.held_out_only:
-            return self._judge_held_out(method)
+            assert held_out is not None, "its selection is in the way of a shared training"
+            return self._judge_held_out(method, held_out, num_labels)
         self._enter("predict")
         # Saved first: what a method learns from test queries is not in its model.
         with untrained("save"):
@@ -122,25 +122,16 @@ class Attempt:
         self._enter("check")
         self._check(method, sample, directory / "model")
         self._enter("score")
-        record = self.sandbox.outside(self._score, predictions)
-        shutil.rmtree(directory / "checkpoint", ignore_errors=True)
-        return record
+        return self.sandbox.outside(self._score, predictions)
 
-    def _judge_held_out(self, method: Method) -> Record:
+    def _judge_held_out(self, method: Method, held_out: HeldOut, num_labels: int) -> Record:
         """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
-        trial, store, held_out = self.job.trial, Store(self.job.store), self._held_out
-        assert held_out is not None
         self._enter("select")
         if not any(held_out.metric in point for point in self.log.curve):
             with self.sandbox.closed("predict"), self.log.ledger.uncharged():
-                metrics = held_out.evaluate(method.predict, self._num_labels)
+                metrics = held_out.evaluate(method.predict, num_labels)
             self.log.add_point(1.0, metrics)
-        self.outcome["num_parameters"] = int(method.num_parameters)
-        over = self.log.ledger.over(trial.budget)
-        record = self.record(Status.OVER_BUDGET if over else Status.OK)
-        store.write_record(record)
-        shutil.rmtree(store.directory(trial.key) / "checkpoint", ignore_errors=True)
-        return record
+        return self._finished(num_parameters=int(method.num_parameters))
 
     def _score(self, predictions: Predictions) -> Record:
         """Store the predictions, then score them. If an evaluator fails, the predictions remain."""
@@ -152,14 +143,14 @@ class Attempt:
         self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
         scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
         digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
-        over = self.log.ledger.over(trial.budget)
-        record = self.record(
-            Status.OVER_BUDGET if over else Status.OK,
-            metrics=scores.metrics,
-            intervals=scores.intervals,
-            metric_version=METRIC_VERSION,
-        )
+        return self._finished(metrics=scores.metrics, intervals=scores.intervals, metric_version=METRIC_VERSION)
+
+    def _finished(self, **outcome: Any) -> Record:
+        """Store the record of an attempt that ended well; its checkpoints are removed."""
+        store, trial = Store(self.job.store), self.job.trial
+        record = self.record(Status.OVER_BUDGET if self.log.ledger.over(trial.budget) else Status.OK, **outcome)
         store.write_record(record)
+        shutil.rmtree(store.directory(trial.key) / "checkpoint", ignore_errors=True)
         return record
 
     def record(self, status: Status, **outcome: Any) -> Record:
@@ -216,7 +207,8 @@ class Attempt:
             raise XMCBenchError(f"{trial.dataset} changed on disk since the run was planned; run it again")
         return dataset
 
-    def _fit(self, method: Method, train: TrainingData, directory: Path) -> None:
+    def _fit(self, method: Method, train: TrainingData, directory: Path) -> tuple[HeldOut | None, int]:
+        """Fit the method, and check what it charged. Returns the held-out queries, if any, and the number of labels."""
         trial = self.job.trial
         run = Run(
             seed=trial.seed,
@@ -233,8 +225,7 @@ class Attempt:
         rows = np.arange(len(train.texts))
         if trial.selection:
             held_out, train, rows = hold_out(train, trial.selection, trial.seed, self.job.metrics)
-            run, self._held_out = replace(run, held_out=held_out), held_out
-            self._num_labels = train.num_labels
+            run = replace(run, held_out=held_out)
         if trial.track == "zero-shot":
             train = train.unannotated(method.name)
         annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
@@ -267,6 +258,7 @@ class Attempt:
         if method.config.model_dump(mode="json") != settings:
             raise BrokenContractError("fit changed the method's settings: the record would name other settings")
         self.log = deepcopy(self.log)  # what the method does to its own from now on is in no record
+        return run.held_out, train.num_labels
 
     def _worker_group(self) -> AbstractContextManager[None]:
         """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""

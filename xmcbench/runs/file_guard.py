@@ -78,62 +78,38 @@ _RULES = {
 }
 
 
-def existing_test_files(folders: Sequence[Path], prepared: Path, names: tuple[str, ...] = TEST_FILES) -> list[Path]:
-    """The files of the prepared copy with such `names`, and the `folders` of the source that are there."""
-    own = [folder for folder in folders if folder.is_dir()]
-    return own + [path for path in prepared.iterdir() if path.name.startswith(names)]
-
-
 _active: _Guard | None = None
 _installed = False
 
 
 @contextmanager
-def forbid_test_files(
+def forbid(
     folders: Sequence[Path],
-    prepared: Path,
     stage: str,
+    prepared: Path | None = None,
     names: tuple[str, ...] = TEST_FILES,
     writable: tuple[Path, ...] | None = None,
 ) -> Iterator[None]:
-    """Raise `BrokenContractError` if the block opens a test file, also if the block caught the error of the hook.
+    """Raise `BrokenContractError` if the block opens a file in the folders, also if it caught the error of the hook.
 
-    The same for reading a source of datasets, and, given the `writable` folders, for writing elsewhere in the home.
+    The same for files of the `prepared` copy whose names start so, for reading a source of datasets, and, given the
+    `writable` folders, for writing elsewhere in the home.
     """
+    global _active, _installed
     home = Path(os.environ.get("HOME", "/")).resolve()
     # A process without a home of its own has `/`.
     writable = None if writable is None or home == Path("/") else tuple(place.resolve() for place in writable)
     closed = tuple(folder.resolve() for folder in folders)
-    with _guarding(_Guard(stage, closed, prepared.resolve(), names, home, writable)):
-        yield
-
-
-@contextmanager
-def forbid_folders(folders: Sequence[Path], stage: str) -> Iterator[None]:
-    """Raise `BrokenContractError` if the block opens a file in the folders."""
-    with _guarding(_Guard(stage, tuple(folder.resolve() for folder in folders))):
-        yield
-
-
-@contextmanager
-def _guarding(guard: _Guard) -> Iterator[None]:
-    global _active
-    _install()
-    _active = guard
+    if not _installed:  # once per process: Python cannot remove it
+        sys.addaudithook(_hook)
+        _installed = True
+    guard = _active = _Guard(stage, closed, prepared and prepared.resolve(), names, home, writable)
     try:
         yield
     finally:
         _active = None
     if guard.opened:
         raise guard.error()
-
-
-def _install() -> None:
-    """Add the hook, once per process: Python cannot remove it. It does nothing outside `forbid_test_files`."""
-    global _installed
-    if not _installed:
-        sys.addaudithook(_hook)
-        _installed = True
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -176,15 +152,16 @@ class Sandbox:
     @contextmanager
     def closed(self, stage: str) -> Iterator[None]:
         """Opening the dataset's test files raises `BrokenContractError` in the block; the network is off."""
-        job, places = self._job, self.places
+        job, (folders, prepared) = self._job, self.places
         names = TEST_FILES + (ANNOTATIONS if job.trial.track == "zero-shot" else ())
         if self._own_thread and self._unrestricted is None:
-            self._restrict(existing_test_files(*places, names))
+            test_files = [path for path in prepared.iterdir() if path.name.startswith(names)]
+            self._restrict([folder for folder in folders if folder.is_dir()] + test_files)
         self.checks["test files"] = f"{landlock.NAME}, {NAME}" if self._unrestricted else NAME
         self.checks["network"] = network.NAME
         # With --debug the process is the user's.
         writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self._own_thread else None
-        with forbid_test_files(*places, stage, names, writable), network.forbid_network():
+        with forbid(folders, stage, prepared, names, writable), network.forbid_network():
             yield
 
     def outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:

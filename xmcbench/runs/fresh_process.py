@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from xmcbench.runs.file_guard import BrokenContractError, forbid_folders
+from xmcbench.runs.file_guard import BrokenContractError, forbid
 from xmcbench.runs.predicting import untrained
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
@@ -96,7 +96,7 @@ def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
             task = json.loads(Path(path).read_bytes())
             os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
             method = build()
-            with forbid_folders([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
+            with forbid([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
                 method.load(Path(task["model"]))
                 predictions = method.predict(task["texts"], task["k"])
             np.savez(task["result"], indices=predictions.indices, scores=predictions.scores)
