@@ -1,4 +1,7 @@
-"""The rules of every method. Legend: N queries, k predicted labels."""
+"""The rules of methods, and of those that train on several workers or in micro-batches.
+
+Legend: N queries, k predicted labels.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,7 @@ from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 K = 5
+MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
 
 
 class Interrupted(Exception):
@@ -97,6 +101,7 @@ class MethodSubject:
 
 
 RULES: RuleSet[MethodSubject] = RuleSet("A method")
+OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder")
 
 
 @RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
@@ -342,3 +347,40 @@ def require_same(first: Predictions, second: Predictions, one: str, other: str) 
             f"{int(wrong_N.sum())} of {len(wrong_N)} queries differ between {one} and {other}; query {row} gets "
             f"{first.indices[row, :3].tolist()}, then {second.indices[row, :3].tolist()}"
         )
+
+
+def _without_dropout(subject: MethodSubject, **settings: Any) -> TinyTrial:
+    """The trial with further settings and an encoder without dropout, whose draws depend on micro-batches."""
+    encoder: Any = subject.trial.settings.get("encoder", "tiny")
+    named: Mapping[str, Any] = encoder if isinstance(encoder, Mapping) else {"name": encoder}
+    still = {**named, "dropout": 0.0, "hidden_dropout": 0.0}
+    return replace(subject.trial, settings={**subject.trial.settings, "encoder": still, **settings})
+
+
+def _has_encoder(subject: MethodSubject) -> None:
+    if "micro_batch_tokens" not in subject.registered.thing.Config.model_fields:
+        raise NotApplicableError("not a DualEncoder")
+
+
+@OF_DUAL_ENCODERS.rule(
+    "The size of micro-batches changes results only by rounding.",
+    "make `loss` a function of the batch's embeddings alone, with the gradients of the whole batch",
+)
+def micro_batches_change_nothing(subject: MethodSubject) -> None:
+    _has_encoder(subject)
+    whole = subject.fit(replace(_without_dropout(subject), name="whole"))
+    parts = subject.fit(replace(_without_dropout(subject, micro_batch_tokens=MICRO_BATCH_TOKENS), name="parts"))
+    require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
+
+
+@OF_DUAL_ENCODERS.rule(
+    "Two workers train what one worker trains, up to rounding.",
+    "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
+)
+def two_workers_change_nothing(subject: MethodSubject) -> None:
+    if not subject.registered.thing.many_workers:
+        raise NotApplicableError("many_workers is False")
+    _has_encoder(subject)
+    alone = subject.fit(replace(_without_dropout(subject), name="alone"))
+    trial = replace(_without_dropout(subject), name="two workers")
+    require_same(alone.predict(NUM_LABELS), trial.run(workers=2), "one worker", "two workers")

@@ -14,7 +14,7 @@ from xmcbench.files.yaml_lines import parse_value
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.conformance.data_rules import DATASET_RULES, EVALUATOR_RULES, DatasetSubject, EvaluatorSubject
 from xmcbench.runs.conformance.outside_rules import TEACHER_RULES, TRACKER_RULES, TeacherSubject, TrackerSubject
-from xmcbench.runs.conformance.rules import Result, Rule, outcome
+from xmcbench.runs.conformance.rules import Result, Rule, RuleSet, outcome
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 
 KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")
@@ -34,20 +34,20 @@ def find_kind(name: str) -> str:
 def rules_of(kind: str) -> list[Rule[Any]]:
     """The rules of one kind of plugin."""
     if kind == "method":
-        from xmcbench.runs.conformance import dual_encoder_rules, method_rules
+        from xmcbench.runs.conformance.method_rules import OF_DUAL_ENCODERS, RULES
 
-        return [*method_rules.RULES.rules, *dual_encoder_rules.RULES.rules]
+        return [*RULES.rules, *OF_DUAL_ENCODERS.rules]
     if kind == "sampler":
         from xmcbench.runs.conformance import sampler_rules  # imports torch
 
         return list(sampler_rules.RULES.rules)
-    rules: dict[str, list[Rule[Any]]] = {
-        "evaluator": list(EVALUATOR_RULES.rules),
-        "dataset": list(DATASET_RULES.rules),
-        "teacher": list(TEACHER_RULES.rules),
-        "tracker": list(TRACKER_RULES.rules),
+    known: dict[str, RuleSet[Any]] = {
+        "evaluator": EVALUATOR_RULES,
+        "dataset": DATASET_RULES,
+        "teacher": TEACHER_RULES,
+        "tracker": TRACKER_RULES,
     }
-    return rules[kind]
+    return list(known[kind].rules)
 
 
 def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path, data: Path) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -177,7 +177,7 @@ class TinyTrial:
         rows = np.arange(len(train.texts))
         judges = JudgeFactory(run, self.folder / "store", annotated, train.texts, rows, train.label_texts, [])
         with closing(judges):
-            method.fit(train, Run(self.seed, BUDGET, checkpoint, self.cache, log=log, report=report, judge=judges))
+            method.fit(train, replace(run, judge=judges))
         return log
 
 
