@@ -62,7 +62,8 @@ class RayExecutor:
         self._running: dict[str, _RayTrial] = {}  # by key
 
     def __enter__(self) -> Self:
-        if self._address == LOCAL and not _is_connected():
+        known = sys.modules.get("ray")  # where this process is connected to a cluster, that is the one which is used
+        if self._address == LOCAL and not (known and known.is_initialized()):
             _require_files()
             _require_token()
         for name, value in SETTINGS.items():
@@ -202,19 +203,14 @@ class RayExecutor:
         try:
             self._ray.get(reference)
         except Exception as problem:  # Ray and Ray Train raise many classes when processes die
-            causes = [problem, getattr(problem, "cause", None), *_worker_failures(problem)]
+            cause = getattr(problem, "cause", None)
+            causes = [problem, cause, *getattr(cause or problem, "worker_failures", {}).values()]
             last = [cause for cause in causes if cause is not None][-1]
             memory = any("OutOfMemory" in type(cause).__name__ for cause in causes)
             reason = next((line for line in str(last).splitlines() if line.strip()), type(last).__name__)
             message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
             return Death(Status.OOM if memory else Status.ERROR, type(last).__name__, message)
         return Death(Status.ERROR, "Exit", "the workers ended and left no record")
-
-
-def _is_connected() -> bool:
-    """Whether this process is connected to a cluster, which then is the one that is used."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
 
 
 def _require_files() -> None:
@@ -245,8 +241,3 @@ def _require_token() -> None:
         )
     if not {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"} & os.environ.keys():
         os.environ["RAY_AUTH_TOKEN"] = token_hex(32)
-
-
-def _worker_failures(problem: BaseException) -> list[BaseException]:
-    failures = getattr(getattr(problem, "cause", problem), "worker_failures", {})
-    return list(failures.values())

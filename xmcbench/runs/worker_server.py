@@ -32,14 +32,13 @@ MAX_REQUEST_BYTES = 65536
 Worker = Callable[[], int]  # the rest of a forked process; returns its exit code
 
 
-def fork_guard(parent: int, other_descriptors: list[int]) -> None:
+def fork_guard(parent: int, events: int) -> None:
     """Fork the guard. PARENT is a pipe to which nobody writes: it closes when the parent process is gone."""
     worker = os.getpid()
     if os.fork():
         return
     os.setsid()
-    for descriptor in other_descriptors:  # which the parent process waits for
-        os.close(descriptor)
+    os.close(events)  # which the parent process waits for
     while os.read(parent, 1):
         pass
     tree: list[psutil.Process] = []
@@ -55,18 +54,6 @@ def fork_guard(parent: int, other_descriptors: list[int]) -> None:
 def own_mark() -> str:
     """The mark of the trial's processes, which ends with the innermost one."""
     return os.environ[MARK].split()[-1]
-
-
-def start(directory: Path, events: int, parent: int, rank: int, size: int) -> int:
-    """Run the worker, then end the processes that it left behind; the exit code of the worker."""
-    fork_guard(parent, [events])
-    adopt_orphans()
-    try:
-        from xmcbench.runs.worker import main
-
-        return main(directory, events, rank, size)
-    finally:
-        end_processes(own_mark(), process_tree(os.getpid()))
 
 
 def serve(channel: socket.socket) -> Worker | None:
@@ -89,7 +76,8 @@ def serve(channel: socket.socket) -> Worker | None:
             if not content:
                 return None
             request, (log, events, parent) = json.loads(content), descriptors
-            _redirect_output(log)
+            for stream in (1, 2):
+                os.dup2(log, stream)
             _import_for(Path(request["directory"]))
             sys.stdout.flush()
             sys.stderr.flush()
@@ -106,21 +94,23 @@ def serve(channel: socket.socket) -> Worker | None:
 
 
 def _work(request: dict[str, Any], events: int, parent: int) -> int:
-    """Run the worker in this forked process."""
+    """Run the worker in this forked process, then end the processes that it left behind; its exit code."""
     os.setsid()
     os.environ.update(request["environment"])
-    if request["threads"]:
-        _limit_threads(request["threads"])
-    return start(Path(request["directory"]), events, parent, request["rank"], request["size"])
+    if threads := request["threads"]:  # of libraries that are loaded; OMP_NUM_THREADS is for the others
+        import threadpoolctl
 
+        threadpoolctl.threadpool_limits(threads)
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(threads)
+    fork_guard(parent, events)
+    adopt_orphans()
+    try:
+        from xmcbench.runs.worker import main
 
-def _limit_threads(threads: int) -> None:
-    """Limit the threads of every library that is loaded, as `OMP_NUM_THREADS` does for one that is not yet loaded."""
-    import threadpoolctl
-
-    threadpoolctl.threadpool_limits(threads)
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(threads)
+        return main(Path(request["directory"]), events, request["rank"], request["size"])
+    finally:
+        end_processes(own_mark(), process_tree(os.getpid()))
 
 
 def _import_for(directory: Path) -> None:
@@ -151,11 +141,6 @@ def _ended() -> list[tuple[int, int]]:
 def _answer(channel: socket.socket, answer: dict[str, int]) -> None:
     with suppress(BrokenPipeError):  # the socket is about to close on this side too
         channel.sendall(json.dumps(answer).encode() + b"\n")
-
-
-def _redirect_output(log: int) -> None:
-    for stream in (1, 2):
-        os.dup2(log, stream)
 
 
 if __name__ == "__main__":

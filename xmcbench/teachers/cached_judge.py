@@ -189,7 +189,8 @@ class CachedJudge:
         due = np.flatnonzero(~paid)[: account.calls_left()]
         wanted = paid.copy()
         wanted[due] = True
-        for places in self._portions(np.flatnonzero(wanted & ~stored.known)):
+        missing, size = np.flatnonzero(wanted & ~stored.known), self._teacher.batch_size
+        for places in (missing[start : start + size] for start in range(0, len(missing), size)):
             report(int(places[0]))
             if not account.affords(int(stored.tokens(due[due < places[0]]).sum())):
                 break
@@ -207,10 +208,6 @@ class CachedJudge:
         unknown = np.unique(ids[known[ids] == 0])
         known[unknown] = self._store.texts([texts[int(i)] for i in unknown])
         return np.asarray(known[ids])
-
-    def _portions(self, places: np.ndarray) -> Iterator[np.ndarray]:
-        size = self._teacher.batch_size
-        return (places[start : start + size] for start in range(0, len(places), size))
 
     def _ask(
         self,

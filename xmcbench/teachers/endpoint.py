@@ -109,7 +109,8 @@ class Endpoint(Teacher):
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         for batches in self._replied(self._requests(pairs), self._answers):
-            yield _concatenated(batches)
+            columns = zip(*(vars(answers).values() for answers in batches), strict=True)
+            yield Answers(*map(np.concatenate, columns))
 
     def write(self, documents: Sequence[str], prompt: str, tokens: int) -> Iterator[Replies]:
         cut = (_cut(document, self.config.max_words) for document in documents)
@@ -225,10 +226,6 @@ class Endpoint(Teacher):
                 f"({kind}: {text}); its earlier answers are cached"
             )
         )
-
-
-def _concatenated(parts: list[Answers]) -> Answers:
-    return Answers(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 def _check_reply(response: Any) -> None:

@@ -8,6 +8,7 @@ template with `{document}` alone asks for labels.
 from __future__ import annotations
 
 import re
+from functools import partial
 from string import Formatter
 from typing import Annotated
 
@@ -63,14 +64,6 @@ def _placeholders(text: str) -> list[str]:
     return [name for _, name, _, _ in parts if name is not None]
 
 
-def _one_label(prompt: str) -> str:
-    return _checked(prompt, ("label",))
-
-
-def _any(prompt: str) -> str:
-    return _checked(prompt, ("label", "labels"))
-
-
 def _checked(prompt: str, forms: tuple[str, ...]) -> str:
     if prompt not in PROMPTS and not any(mark in prompt for mark in "{}"):
         raise ValueError(f"expected a template with placeholders, or the name of a prompt{suggest(prompt, PROMPTS)}")
@@ -93,9 +86,9 @@ def _no_label(prompt: str) -> str:
 
 WritingPrompt = Annotated[str, AfterValidator(_no_label)]
 """A template that asks for the labels of a document."""
-OneLabelPrompt = Annotated[str, AfterValidator(_one_label)]
+OneLabelPrompt = Annotated[str, AfterValidator(partial(_checked, forms=("label",)))]
 """The name of a prompt or a template that asks about one label."""
-Prompt = Annotated[str, AfterValidator(_any)]
+Prompt = Annotated[str, AfterValidator(partial(_checked, forms=("label", "labels")))]
 """The name of a prompt or a template that asks about one label or several."""
 
 
