@@ -12,7 +12,7 @@ from processes import command_line, gone, until
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.tuned_trials import stored_samples, tuned_trials
-from xmcbench.runs.tuning_journal import read_journal
+from xmcbench.runs.tuning import read_journal
 from xmcbench.trial.record import Status
 from xmcbench.trial.store import StoreError
 

@@ -18,8 +18,7 @@ from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuned_trials import run_finals, run_samples
-from xmcbench.runs.tuning import Proposal, RunSearch, Search, quality
-from xmcbench.runs.tuning_journal import FOLDER
+from xmcbench.runs.tuning import FOLDER, Proposal, RunSearch, Search, quality
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 

@@ -8,8 +8,7 @@ from typing import Any
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
-from xmcbench.runs.tuning import Resolve, RunSearch, Search, choose, quality
-from xmcbench.runs.tuning_journal import journal_path
+from xmcbench.runs.tuning import Resolve, RunSearch, Search, choose, journal_path, quality
 from xmcbench.trial.method import build_method
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial

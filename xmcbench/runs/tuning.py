@@ -10,6 +10,8 @@ among the best, it is trained again with `reduction` times as much.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,9 +19,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from pydantic import BaseModel, ConfigDict, ValidationError
+
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.extras import import_extra
-from xmcbench.runs.tuning_journal import Noted, read_journal
 from xmcbench.suite.tuning import REPEATS, Range, Tune
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.run import derive_seed
@@ -29,6 +33,54 @@ COSTS = ("encoder_tokens", "flops", "device_seconds", "steps", "teacher_calls")
 ATTEMPTS = 100  # at a sample that differs from all before it; a small space may hold no other
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]  # a configuration with its defaults filled in
 RunSearch = Callable[["Search"], None]  # runs all samples of a search
+FOLDER = "tunings"  # of journals, in the store
+
+
+class Noted(BaseModel):
+    """A sample."""
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    settings: dict[str, Any]
+    trials: list[str] = []  # keys, from the smallest budget to the largest; empty until the sample has ended
+    repeats: list[str] = []  # keys of the trials with other seeds, of a finalist
+
+
+class Journal(BaseModel):
+    """The samples of one method on one dataset, in the order of their proposal, and the trials that each of them took.
+
+    A tuning that was killed goes on with the same samples: how samples that run side by side finish is left to chance,
+    and so is what a searcher proposes after them.
+    """
+
+    model_config = ConfigDict(extra="forbid", defer_build=True)
+
+    samples: list[Noted] = []
+
+    def ended(self, num_samples: int) -> bool:
+        """Whether all samples of a tuning have ended."""
+        return len(self.samples) == num_samples and all(sample.trials for sample in self.samples)
+
+    def write(self, path: Path) -> None:
+        with atomic_write(path) as file:
+            file.write(self.model_dump_json(indent=1).encode() + b"\n")
+
+
+def journal_path(store: Path, base: Trial, tune: Tune, entry: str) -> Path:
+    """The journal's place in a store: it changes with everything that the samples depend on."""
+    depends_on = [base.key, tune.model_dump(mode="json"), entry]
+    name = hashlib.sha256(json.dumps(depends_on, sort_keys=True).encode()).hexdigest()[:16]
+    return store / FOLDER / f"{name}.json"
+
+
+def read_journal(path: Path) -> Journal:
+    """The journal at `path`, which is empty where nothing was proposed yet."""
+    try:
+        return Journal.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return Journal()
+    except (OSError, ValidationError) as problem:
+        raise XMCBenchError(f"{path}: not the journal of a tuning; delete it to propose samples anew") from problem
 
 
 @dataclass(frozen=True)
