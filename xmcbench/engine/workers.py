@@ -56,11 +56,10 @@ class Workers:
 
     def max(self, parts: Tensor) -> Tensor:
         """The elementwise maximum; without a gradient."""
-        return self._reduce(parts, dist.ReduceOp.MAX)
-
-    def min(self, parts: Tensor) -> Tensor:
-        """The elementwise minimum; without a gradient."""
-        return self._reduce(parts, dist.ReduceOp.MIN)
+        result = parts.detach().clone()
+        if self.size > 1:
+            dist.all_reduce(result, dist.ReduceOp.MAX)
+        return result
 
     def totals(self, *counts: int) -> list[int]:
         """The sums of every worker's numbers. One worker does not ask its device, which would wait for it."""
@@ -79,12 +78,6 @@ class Workers:
         """Return when every worker has called this."""
         if self.size > 1:
             dist.barrier()
-
-    def _reduce(self, parts: Tensor, how: Any) -> Tensor:
-        result = parts.detach().clone()
-        if self.size > 1:
-            dist.all_reduce(result, how)
-        return result
 
 
 ALONE = Workers()
