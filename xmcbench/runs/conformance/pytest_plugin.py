@@ -5,7 +5,8 @@ With it `pytest --xmcbench-method=my-method` adds a test for each rule.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,54 +27,44 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Add the rules of the plugins that the options name to the tests that were collected."""
+    from xmcbench.runs.conformance.suite import rules_of
+
     for kind in KINDS:
         for name in session.config.getoption(f"xmcbench_{kind}"):
-            items.extend(Contract.from_parent(session, name=f"{kind} {name}", kind=kind, plugin=name).collect())
+            subject = cache(partial(_subject, session.config, kind, name))
+            items += [
+                RuleItem.from_parent(session, name=f"{kind} {name}: {rule.name}", rule=rule, subject=subject)
+                for rule in rules_of(kind)
+            ]
 
 
-class Contract(pytest.Collector):
-    """The rules of one plugin. They share a subject, and with it what is expensive to make."""
+def _subject(config: pytest.Config, kind: str, name: str) -> Any:
+    """What the rules of a plugin are checked on, in a folder that is removed in the end."""
+    from xmcbench.data.prepared import default_data_dir
+    from xmcbench.runs.conformance.suite import make_subject, read_settings
 
-    def __init__(self, *, kind: str, plugin: str, **settings: Any) -> None:
-        super().__init__(**settings)
-        self._kind, self._plugin = kind, plugin
-        self._folder: TemporaryDirectory[str] | None = None
-
-    def collect(self) -> Iterator[RuleItem]:
-        from xmcbench.runs.conformance.suite import rules_of
-
-        for rule in rules_of(self._kind):
-            yield RuleItem.from_parent(self, name=rule.name, rule=rule)
-
-    def subject(self) -> Any:
-        """What the rules are checked on; made for the first rule."""
-        from xmcbench.data.prepared import default_data_dir
-        from xmcbench.runs.conformance.suite import make_subject, read_settings
-
-        if self._folder is None:
-            self._folder = TemporaryDirectory(prefix="xmcbench-check-")
-            settings = read_settings(self.config.getoption("xmcbench_set"))
-            folder = Path(self._folder.name)
-            self._subject = make_subject(self._kind, self._plugin, settings, folder, default_data_dir())
-        return self._subject
+    folder = TemporaryDirectory(prefix="xmcbench-check-")
+    config.add_cleanup(folder.cleanup)
+    return make_subject(
+        kind, name, read_settings(config.getoption("xmcbench_set")), Path(folder.name), default_data_dir()
+    )
 
 
 class RuleItem(pytest.Item):
-    """The test of one rule."""
+    """The test of one rule. The rules of a plugin share a subject, and with it what is expensive to make."""
 
-    def __init__(self, *, rule: Any, **settings: Any) -> None:
+    def __init__(self, *, rule: Any, subject: Callable[[], Any], **settings: Any) -> None:
         super().__init__(**settings)
-        self._rule = rule
+        self._rule, self._subject = rule, subject
 
     def runtest(self) -> None:
         from xmcbench.runs.conformance.rules import outcome
 
-        assert isinstance(self.parent, Contract)
-        result = outcome(self._rule, self.parent.subject())
+        result = outcome(self._rule, self._subject())
         if result.found is not None:
             pytest.fail(result.explanation, pytrace=False)
         if result.skipped:
             pytest.skip(result.skipped)
 
     def reportinfo(self) -> tuple[Path, None, str]:
-        return self.config.rootpath, None, f"{self.parent.name if self.parent else ''}: {self.name}"
+        return self.config.rootpath, None, self.name
