@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -21,7 +20,6 @@ import scipy
 from pydantic import Field, field_validator
 
 from xmcbench import (
-    Budget,
     DamagedFolder,
     EmbeddingMethod,
     Judge,
@@ -106,11 +104,9 @@ class InferRetrieveRank(EmbeddingMethod):
             _store(ranked_NL, run)
         if not ranked_NL.nnz:
             raise XMCBenchError(f"{train.card.name}: the teacher accepted no label of {len(ids)} documents")
-        left = {name: rest for name, rest in run.ledger.left(run.budget).items() if not name.startswith("teacher")}
-        left["epochs"] = min(self.config.epochs, left.get("epochs", math.inf))
-        if min(left.values()) <= 0:
+        if (rest := run.rest(self.config.epochs)) is None:
             raise PassTooLargeError("the budget was spent on the teacher's questions before training began")
-        with run.part("training", Budget(**left, peak_bytes=run.budget.peak_bytes)) as own:
+        with run.part("training", rest) as own:
             super().fit(data.with_targets(ranked_NL), own)
         if run.held_out is not None:
             with run.ledger.uncharged():
@@ -137,10 +133,7 @@ class InferRetrieveRank(EmbeddingMethod):
         with run.ledger.stage("mine"):
             written = self.encoder.label_tokenizer.tokens(list(places), self.label_length)
             operations = search.search_flops(len(places), len(self.labels.lengths), self.encoder.dimension)
-            charging.require(written.lengths, self.labels.lengths, scoring_flops=operations)
-            charging.encoding(written.lengths)
-            charging.encoding(self.labels.lengths)
-            charging.scoring(operations)
+            charging.passes(written.lengths, self.labels.lengths, scoring_flops=operations)
             index = search.build_index(self.all_label_vectors(self.labels), "exact")
             ignored = int(np.diff(data.ignore.indptr).max(initial=0))
             listed = min(data.num_labels, self.config.shortlist + ignored)

@@ -19,7 +19,6 @@ import scipy
 from pydantic import Field
 
 from xmcbench import (
-    Budget,
     EmbeddingMethod,
     Judge,
     Method,
@@ -179,15 +178,18 @@ class LMTX(EmbeddingMethod):
         accepted = cycles.pairs("yes", shape, accumulated=accumulated)
         if not cycle and not accepted.nnz:
             raise XMCBenchError(f"{data.card.name}: the teacher accepted no label of {len(data.texts)} documents")
-        budget = self._cycle_budget(run)
+        budget = run.rest(self.config.epochs)
         if budget is None or not accepted.nnz:
             return False
         self._rejected = cycles.pairs("no", shape, accumulated=accumulated)
         self._start = documents.weights if self.config.start == "afresh" else self.encoder.state_dict()
-        seed = int(run.rng("cycle", cycle).integers(SEEDS))
-        with run.part(cycles.directory(cycle).name, budget) as own:
-            cycle_run = replace(own, seed=seed, report=self._reporter(run, cycle))
-            super().fit(data.with_targets(accepted), cycle_run)
+        seed, total = int(run.rng("cycle", cycle).integers(SEEDS)), self.config.cycles
+        with run.part(cycles.directory(cycle).name, budget, cycle / total, (cycle + 1) / total) as own:
+
+            def report(progress: Progress) -> None:
+                own.report(replace(progress, metrics={**progress.metrics, "cycle": cycle + 1}))
+
+            super().fit(data.with_targets(accepted), replace(own, seed=seed, report=report))
         with checked_folder(cycles.model(cycle)) as folder:
             self.save(folder)
         cycles.add_score(self._evaluate(documents, cycles, judge))
@@ -195,13 +197,10 @@ class LMTX(EmbeddingMethod):
 
     def _ask(self, documents: Documents, judge: Judge, run: Run) -> Answers:
         """The teacher's answers about the best labels of every document under the current encoder."""
-        charging = self.charging_to(run.ledger, run.budget)
-        search_flops = 2 * len(documents.ids) * self.index_LD.numel()
-        charging.require(self.queries.lengths, self.labels.lengths, scoring_flops=search_flops)
+        charging, operations = self.charging_to(run.ledger, run.budget), 2 * len(documents.ids) * self.index_LD.numel()
         with run.ledger.stage("mine"):
-            charging.encoding(self.queries.lengths)
-            charging.encoding(self.labels.lengths)  # their vectors are in the index
-            charging.scoring(search_flops)
+            # The vectors of labels are in the index.
+            charging.passes(self.queries.lengths, self.labels.lengths, scoring_flops=operations)
             queries_ND = self.all_query_vectors(self.queries)
             index = search.build_index(self.index_LD, self.config.search)
             k = min(self.config.shortlist, len(self.index_LD))
@@ -213,23 +212,6 @@ class LMTX(EmbeddingMethod):
         labels = best.indices[rows, places].astype(np.int64)
         judged = judge(documents.ids[rows], labels)
         return Answers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
-
-    def _cycle_budget(self, run: Run) -> Budget | None:
-        """The budget of a cycle's training: its epochs, within what is left of the trial's; None if nothing is left."""
-        left = run.ledger.left(run.budget).items()
-        rest = {name: amount for name, amount in left if not name.startswith("teacher")}
-        if min(rest.values(), default=1.0) <= 0:
-            return None
-        rest["epochs"] = min(self.config.epochs, rest.get("epochs", math.inf))
-        return Budget(**rest, peak_bytes=run.budget.peak_bytes)
-
-    def _reporter(self, run: Run, cycle: int) -> Callable[[Progress], None]:
-        def report(progress: Progress) -> None:
-            metrics = {**progress.metrics, "cycle": cycle + 1}
-            fraction = (cycle + progress.fraction) / self.config.cycles
-            run.report(replace(progress, fraction=fraction, metrics=metrics))
-
-        return report
 
     def _evaluate(self, documents: Documents, cycles: Cycles, judge: Judge) -> float:
         """The score by which cycles are compared: the suite's held-out metric, else the teacher's; it joins the curve.

@@ -18,7 +18,6 @@ import scipy
 from pydantic import Field
 
 from xmcbench import (
-    Budget,
     EmbeddingMethod,
     Method,
     MethodInfo,
@@ -140,10 +139,9 @@ class MACLR(EmbeddingMethod):
             first.fit(train, own)
         pairs_NL = self._proposed(first, train, run)
         self._pretrained = first.encoder
-        left = run.ledger.left(run.budget)
-        if min(left.values()) <= 0:
+        if (rest := run.rest()) is None:
             raise PassTooLargeError("the budget was spent before self-training began")
-        with run.part("self-training", Budget(**left, peak_bytes=run.budget.peak_bytes), begun=share) as own:
+        with run.part("self-training", rest, begun=share) as own:
             super().fit(train.with_targets(pairs_NL), own)
         if run.held_out is not None:
             with run.ledger.uncharged():
@@ -156,10 +154,8 @@ class MACLR(EmbeddingMethod):
             documents = first.encoder.tokenizer.tokens(train.texts, first.query_length, run.cache)
             of_labels = first.encoder.label_tokenizer.tokens(labels, first.label_length, run.cache)
             operations = search.search_flops(len(train.texts), *first.index_LD.shape)
-            charging.require(documents.lengths, of_labels.lengths, scoring_flops=operations)
-            charging.encoding(documents.lengths)
-            charging.encoding(of_labels.lengths)  # their vectors are in the index
-            charging.scoring(operations)
+            # The vectors of labels are in the index.
+            charging.passes(documents.lengths, of_labels.lengths, scoring_flops=operations)
             index = search.build_index(first.index_LD, "exact")
             own = index.top_k(first.all_query_vectors(documents), 1, exclude=train.ignore)
         words = registry().method(WORDS).thing({})

@@ -158,9 +158,7 @@ class Fuse(Method):
         """What a part lists for the held-out queries, charged."""
         if encoder := _encoder(part):
             lengths_N = encoder.encoder.tokenizer.tokens(held_out.texts, encoder.query_length, run.cache).lengths
-            charging = encoder.charging_to(run.ledger, run.budget)
-            charging.require(lengths_N)
-            charging.encoding(lengths_N)
+            encoder.charging_to(run.ledger, run.budget).passes(lengths_N)
         with run.ledger.stage("mine"):
             found = part.predict(held_out.texts, min(self.config.listed, held_out.num_labels))
         return evaluation.drop_ignored(found, held_out.ignore, found.k)

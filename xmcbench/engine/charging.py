@@ -64,6 +64,16 @@ class Charging:
         self.ledger.encoder_tokens += int(lengths_N.sum())
         self.ledger.encoder_flops += self.encoder_flops(lengths_N)
 
+    def passes(self, *lengths_N: np.ndarray, scoring_flops: int = 0) -> None:
+        """Charge forward passes over texts of these lengths, and operations on their scores, shared by the workers.
+
+        Raises PassTooLargeError, and charges nothing, where they do not fit into the rest of the budget.
+        """
+        self.require(*lengths_N, scoring_flops=scoring_flops)
+        for each_N in lengths_N:
+            self.encoding(each_N)
+        self.scoring(scoring_flops)
+
     def own_encoding(self, lengths_N: np.ndarray) -> None:
         """Charge a forward pass over this worker's texts and those of all other workers; every worker calls this."""
         tokens, operations = self.workers.totals(int(lengths_N.sum()), self.encoder_flops(lengths_N))
@@ -77,8 +87,7 @@ class Charging:
         """
 
         def charged() -> Tensor:
-            self.require(lengths_N)
-            self.encoding(lengths_N)
+            self.passes(lengths_N)
             return vectors()
 
         return charged

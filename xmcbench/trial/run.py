@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -166,6 +167,14 @@ class Run:
             )
             own.checkpoint.mkdir(parents=True, exist_ok=True)
             yield own
+
+    def rest(self, epochs: float = math.inf) -> Budget | None:
+        """A budget of what is left for training, of at most so many epochs; None if a limit of training is spent."""
+        left = {name: rest for name, rest in self.ledger.left(self.budget).items() if not name.startswith("teacher")}
+        if min(left.values(), default=1.0) <= 0:
+            return None
+        limits = left | ({"epochs": min(epochs, left.get("epochs", math.inf))} if epochs < math.inf else {})
+        return Budget.model_validate({**limits, "peak_bytes": self.budget.peak_bytes})
 
     def rng(self, *purpose: str | int) -> np.random.Generator:
         """A generator for one purpose of this trial."""

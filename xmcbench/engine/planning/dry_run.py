@@ -134,8 +134,7 @@ class CountedSteps:
         work, probe = self.work, self.probe
         lengths = [work.all_query_lengths_N] * probe.asks_queries + [work.label_lengths_L] * probe.asks_labels
         for lengths_N in lengths:
-            self.charging.require(lengths_N)
-            self.charging.encoding(lengths_N)
+            self.charging.passes(lengths_N)
 
     def num_batches(self, epoch: int) -> int:
         return round(self.sampler.num_batches(epoch) / self.work.share)
