@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.statistics import count_words
-from xmcbench.data.texts import TextSubset
+from xmcbench.data.texts import TextSubset, batches
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
 
@@ -53,6 +53,15 @@ def test_join_rows_joins_words_with_spaces(rows: list[list[int]]) -> None:
 @given(st.lists(st.text("ab \n", max_size=6), max_size=8))
 def test_count_words_counts_what_split_finds(texts: list[str]) -> None:
     assert count_words(PackedTexts.of(texts)).tolist() == [len(text.split()) for text in texts]
+
+
+def test_batches_hold_few_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("xmcbench.data.texts.BATCH_BYTES", 10)
+    texts = PackedTexts.of(["a" * 4] * 4 + ["b" * 30] * 2 + ["c"] * 5)
+    found = list(batches(texts, 4))
+    assert [len(batch) for batch in found] == [3, 2, 1, 4, 1]
+    assert [text for batch in found for text in batch] == list(texts)
+    assert list(batches([])) == []
 
 
 def test_an_index_out_of_range_is_an_error() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 AT_ONCE = 8192  # texts decoded at a time
+BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
 
 
 class PackedTexts(Sequence[str]):
@@ -153,6 +154,14 @@ def take(texts: Sequence[str], ids: np.ndarray) -> Sequence[str]:
 
 
 def batches(texts: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
-    """The texts as lists of `size` texts; the last list may be shorter."""
-    for start in range(0, len(texts), size):
-        yield list(texts[start : start + size])
+    """The texts as lists of at most `size` texts, and of about a megabyte: fewer texts where they are long."""
+    batch: list[str] = []
+    room = BATCH_BYTES
+    for text in texts:
+        batch.append(text)
+        room -= len(text)
+        if len(batch) == size or room <= 0:
+            yield batch
+            batch, room = [], BATCH_BYTES
+    if batch:
+        yield batch
