@@ -127,6 +127,15 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, name: str, con
     assert len(str(caught.value)) < 400
 
 
+def test_rows_without_a_label_are_reported(tmp_path: Path) -> None:
+    train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
+    train.write_text('{"text": "a", "labels": ["v"]}\n{"text": "b", "labels": []}\n{"text": "c", "labels": []}\n')
+    test.write_text('{"text": "z", "labels": ["v"]}\n')
+    said = run("import", train, "--test", test, "--name", "some", "--data", tmp_path)
+    assert "2 training rows and 0 test rows have no label" in said
+    assert "no label" not in run("import", test, "--test", test, "--name", "all", "--data", tmp_path)
+
+
 def test_repeated_texts_are_reported_and_left_out_on_request(tmp_path: Path) -> None:
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     train.write_text("".join(f'{{"text": "{t}", "labels": ["{y}"]}}\n' for t, y in zip("abcca", "vwxyv", strict=True)))

@@ -117,6 +117,9 @@ def _report(imported: Imported) -> None:
         echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
     if imported.shared:
         echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
+    if imported.unlabelled_train or imported.unlabelled_test:
+        rows = f"{imported.unlabelled_train:,} training rows and {imported.unlabelled_test:,} test rows"
+        echo(f"{rows} have no label: the former train nothing, the latter count as misses")
 
 
 def remove_dataset(

@@ -22,13 +22,15 @@ from xmcbench.plugins.registry import registry
 
 @dataclass
 class Imported:
-    """The sizes of an imported dataset, and its repeated texts."""
+    """The sizes of an imported dataset, its repeated texts, and its texts without a label."""
 
     train: int = 0
     test: int = 0
     labels: int = 0
     repeated: int = 0  # rows whose text an earlier row of their split has
     shared: int = 0  # test rows whose text a training row has
+    unlabelled_train: int = 0  # rows without a label
+    unlabelled_test: int = 0
     removed: bool = False  # whether these rows were left out
     folder: Path = field(default_factory=Path)
 
@@ -67,6 +69,7 @@ def write_dataset(
         splits.append(_unique(targets, seen, report, deduplicate))
         seen = {row.text for row, _ in splits[0]}
     report.train, report.test, report.labels = len(splits[0]), len(splits[1]), len(ids)
+    report.unlabelled_train, report.unlabelled_test = (sum(not labels for _, labels in rows) for rows in splits)
     if not (report.train and report.test and report.labels):
         sizes = f"{report.train} training rows, {report.test} test rows and {report.labels} labels"
         raise XMCBenchError(f"{source}: found {sizes}, expected some of each")
