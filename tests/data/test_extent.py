@@ -40,6 +40,14 @@ def test_a_limit_holds_nine_texts_of_ten(tmp_path: Path, words: list[int], card:
     assert found.query_tokens == min(longest, round(2 + 1.4 * sum(words) / len(words)))
 
 
+def test_only_queries_with_a_label_are_trained_on(tmp_path: Path) -> None:
+    write(tmp_path / "own", [5] * 10)
+    (tmp_path / "own" / "trn_X_Y.txt").write_text("10 2\n" + "0:1\n" * 2 + "1:1\n" + "\n" * 7)
+    found = extent("own", tmp_path, tmp_path / "cache")
+    assert found is not None
+    assert (found.queries, found.head) == (3, pytest.approx(2 / 3))
+
+
 def test_what_is_not_on_disk_has_the_sizes_of_its_card(tmp_path: Path) -> None:
     assert extent("lf-amazontitles-1.3m", tmp_path) == Extent(2_248_619, 1_305_265, 14, 14)
 

@@ -50,7 +50,7 @@ def share_cut(percentiles: Sequence[int], limit: int) -> float:
 class Extent:
     """What settings follow. A limit is None where the card states one, or where its own holds nearly all texts."""
 
-    queries: int  # for training
+    queries: int  # for training, with a label
     labels: int
     query_tokens: float  # mean
     label_tokens: float
@@ -81,8 +81,9 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
     counts = read_statistics(prepared_directory(source, data_dir, cache_dir))
     queries = _limit(draft, "max_length", counts.query_percentiles)
     labels = _limit(draft, "max_label_length", counts.label_percentiles)
+    labelled = max(1, card.num_train - counts.train_queries_without_labels)
     return Extent(
-        card.num_train,
+        labelled,
         card.num_labels,
         tokens_of(counts.query_words.mean, queries or card.max_length),
         tokens_of(counts.label_words.mean, labels or card.max_label_length),
@@ -90,7 +91,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         labels,
         card.max_length,
         counts.query_percentiles,
-        counts.train_queries_per_label.most / card.num_train,
+        counts.train_queries_per_label.most / labelled,
     )
 
 
