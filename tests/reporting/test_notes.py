@@ -20,7 +20,7 @@ CONFIG = registry().method("dexml").thing.Config(batch_size=64, learning_rate=0.
 
 def trained(label: str = "hard", p1: float = 0.5, **changes: Any) -> Record:
     ledger = LEDGER | {"epochs": 9.0} | changes.pop("ledger", {})
-    return record(label, p1, config=CONFIG, spent=ledger, **changes)
+    return record(label, p1, spent=ledger, **{"config": CONFIG, **changes})
 
 
 def test_a_table_with_accepted_rows_says_what_is_checked_and_what_stated() -> None:
@@ -54,6 +54,11 @@ def along(*values: float) -> dict[str, Any]:
     ("changes", "wrong"),
     [
         ({"ledger": {"steps": 40}}, "40 steps: lower batch_size or raise the budget"),
+        ({"ledger": {"steps": 40}, "config": CONFIG | {"batch_size": 16}}, "40 steps: raise the budget"),
+        (
+            {"ledger": {"steps": 40, "encoder_tokens": 1000, "largest_step": {"encoder_tokens": 10}}},
+            "40 steps, as passes over all texts took 60% of the tokens: raise the budget",
+        ),
         ({"p1": 0.001}, "its embeddings have collapsed, or learning_rate 0.01 is far too high"),
         (along(0.4, 0.2), "nDCG@5 fell from 0.400 to 0.200: lower learning_rate (0.01)"),
         (along(0.1, 0.2), "nDCG@5 still rose when the budget ended: raise it, or learning_rate (0.01)"),

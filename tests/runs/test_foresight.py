@@ -26,6 +26,8 @@ def test_few_steps_are_told_once_for_all_trials_that_have_them() -> None:
     assert remarks([*few[:1], many], DATA) == [
         "a on made: about 100 steps, which are few: lower batch_size or raise the budget"
     ]
+    least = trial("d", "dexml", {"steps": 40}, negatives="in-batch", batch_size=16)
+    assert remarks([least], DATA) == ["d on made: about 40 steps, which are few: raise the budget"]
     told = remarks([few[0], few[1].changed(seed=1)], DATA)
     assert told[0].startswith("a, b on made: about 100 steps")
 

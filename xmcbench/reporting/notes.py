@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.rows import Group, Row
-from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, Record, Status
+from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BATCH, Record, Status
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
 ONE_SEED = "¹"  # after an interval: it is over test queries alone
@@ -179,9 +179,16 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 
 def few_steps(record: Record) -> str:
-    """That a training has hardly begun; empty for one that has."""
-    steps = record.spent.get("steps", 0)
-    return f"{steps} steps: lower batch_size or raise the budget" if 0 < steps < FEW_STEPS else ""
+    """That a training has hardly begun, and what would help; empty for one that has."""
+    spent, steps = record.spent, record.spent.get("steps", 0)
+    if not 0 < steps < FEW_STEPS:
+        return ""
+    tokens = spent.get("encoder_tokens", 0)
+    passes = tokens - steps * spent.get("largest_step", {}).get("encoder_tokens", tokens)  # at least
+    if passes > tokens / 2:
+        return f"{steps} steps, as passes over all texts took {passes / tokens:.0%} of the tokens: raise the budget"
+    lower = "lower batch_size or " if record.trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
+    return f"{steps} steps: {lower}raise the budget"
 
 
 def what_is_wrong(record: Record) -> str:

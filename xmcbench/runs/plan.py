@@ -15,7 +15,7 @@ from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
 from xmcbench.trial.method import build_method
-from xmcbench.trial.record import FEW_STEPS, Record, Status
+from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
 
@@ -100,7 +100,7 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         method = build_method(trial)
         spent = method.foreseen(data, trial.budget)
         idle = method.idle_parts(spent)
-        texts = [*_of_steps(spent), *(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
+        texts = [*_of_steps(trial, spent), *(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
         for text in texts:
             labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
         settings = frozenset[str]().union(*(part.settings for part in idle))
@@ -114,9 +114,10 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
     ]
 
 
-def _of_steps(spent: Mapping[str, Any]) -> Iterator[str]:
+def _of_steps(trial: Trial, spent: Mapping[str, Any]) -> Iterator[str]:
     if 0 < (steps := spent.get("steps", 0)) < FEW_STEPS:
-        yield f"about {steps:.0f} steps, which are few: lower batch_size or raise the budget"
+        lower = "lower batch_size or " if trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
+        yield f"about {steps:.0f} steps, which are few: {lower}raise the budget"
 
 
 def _of_texts(trial: Trial, data: Extent) -> Iterator[str]:

@@ -22,6 +22,7 @@ from xmcbench.trial.versions import Versions, raised
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
 FEW_STEPS = 200  # below it a training has hardly begun
+SMALLEST_BATCH = 16  # queries of a step, by default at least
 
 
 class Status(StrEnum):

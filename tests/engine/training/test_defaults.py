@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data.extent import Extent
-from xmcbench.engine.training.defaults import PARTS, SMALLEST, STEPS, batch_size, epochs_of, learning_rate
+from xmcbench.engine.training.defaults import PARTS, STEPS, batch_size, epochs_of, learning_rate
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import SMALLEST_BATCH
 
 SMALL = Extent(queries=15_000, labels=7_000, query_tokens=45, label_tokens=5)
 HUGE = Extent(queries=2_248_619, labels=1_305_265, query_tokens=12, label_tokens=12)
@@ -36,13 +37,18 @@ def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, budget: dic
     own = registry().method(method).thing.Config().batch_size
     config = following(method, SMALL, budget)
     size = config["batch_size"]
-    assert SMALLEST <= size <= own
+    assert SMALLEST_BATCH <= size <= own
     assert size == own or size & (size - 1) == 0
-    assert size == SMALLEST or steps(config, SMALL, budget) >= STEPS * 0.99
+    assert size == SMALLEST_BATCH or steps(config, SMALL, budget) >= STEPS * 0.99
     assert config["encoder"]["name"] == "static"
 
 
-@given(st.integers(100, 3_000_000), st.floats(0.1, 200), st.integers(SMALLEST, 4096), st.sampled_from([0, 1, 7, 10**6]))
+@given(
+    st.integers(100, 3_000_000),
+    st.floats(0.1, 200),
+    st.integers(SMALLEST_BATCH, 4096),
+    st.sampled_from([0, 1, 7, 10**6]),
+)
 def test_no_larger_power_of_two_would_leave_enough(queries: int, epochs: float, most: int, labels: int) -> None:
     data, budget = Extent(queries, 10**6, 20, 5), Budget(epochs=epochs)
     size = batch_size(most, data, budget, lambda _: labels)
@@ -67,6 +73,16 @@ def test_shortlists_and_clusters_come_within_the_budget(method: str, start: str,
     config = following(method, SMALL, {"epochs": epochs})
     assert config[start] < epochs or (epochs <= 1 and config[start] == 1)  # clusters need the vectors of an epoch
     assert config["refresh_every" if method == "dexml" else "cluster_every"] >= 1
+
+
+@pytest.mark.parametrize("method", ["dexml", "unidec"])
+def test_tokens_for_few_epochs_pay_for_no_shortlist(method: str) -> None:
+    epoch = SMALL.queries * (SMALL.query_tokens + 2 * SMALL.label_tokens)
+    few, enough = (following(method, SMALL, {"encoder_tokens": epochs * epoch}) for epochs in (1, 6))
+    assert few["refresh_start"] >= 2
+    assert enough["refresh_start"] <= 1
+    assert following(method, SMALL, {"epochs": 1})["refresh_start"] == 0  # which pays for no pass
+    assert following(method, SMALL, {"encoder_tokens": epoch}, refresh_start=0)["refresh_start"] == 0
 
 
 @pytest.mark.parametrize("method", TRAINED)

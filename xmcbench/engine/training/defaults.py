@@ -4,9 +4,10 @@ The defaults of a method are its paper's, for data a hundred times larger than m
 that fits them to less:
 
 - The batch is the largest power of two, up to the method's own, that leaves `STEPS` steps (and `PARTS` batches in an
-  epoch); at least `SMALLEST`.
+  epoch); at least `SMALLEST_BATCH`.
 - The learning rate follows the encoder's kind, and the square root of the batch.
-- Shortlists and clusters come at shares of the epochs that the budget allows.
+- Shortlists and clusters come at shares of the epochs that the budget allows. A budget of tokens pays for the passes
+  over the data that shortlists take, each about as much as an epoch: one of fewer than `FEW_EPOCHS` has none.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ from typing import Any
 from xmcbench.data.extent import Extent
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, STATIC
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.record import SMALLEST_BATCH
 
 STEPS = 500  # that the budget should leave
 PARTS = 8  # batches in an epoch
-SMALLEST = 16  # queries per step
 UNKNOWN = 3.0  # epochs of a budget that limits neither epochs nor steps nor tokens
 RATES = {"static": 5e-3, "random": 1.5e-3, "pretrained": 1e-4}  # of a batch of `OF_BATCH`, by kind of encoder
 OF_BATCH = 64
 SHORTLISTS = 4  # most refreshes of shortlists
+FEW_EPOCHS = 2.5  # of a budget of tokens: what one pass for shortlists takes is worth more as training
 LONG = 100.0  # epochs from which the schedules are the method's own
 CLUSTER = 8  # queries of a cluster, an eighth of the batch at most
 LabelsOfStep = Callable[[int], float]  # the label texts that a step encodes, by batch size
@@ -48,8 +50,8 @@ def batch_size(most: int, data: Extent, budget: Budget, labels_of_step: LabelsOf
         return size * PARTS <= data.queries and (steps >= STEPS or "steps" in budget.spending())
 
     powers = (2**power for power in range(most.bit_length() - 1, 0, -1))
-    sizes = (size for size in (most, *powers) if size > SMALLEST and leaves_enough(size))
-    return next(sizes, min(most, SMALLEST))
+    sizes = (size for size in (most, *powers) if size > SMALLEST_BATCH and leaves_enough(size))
+    return next(sizes, min(most, SMALLEST_BATCH))
 
 
 def learning_rate(encoder: str, batch: int) -> float:
@@ -62,16 +64,20 @@ def learning_rate(encoder: str, batch: int) -> float:
     return float(f"{RATES[kind] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
 
 
-def schedules(own: Mapping[str, Any], epochs: float, batch: int) -> dict[str, Any]:
+def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) -> dict[str, Any]:
     """When shortlists and clusters are made, by the names of the settings that samplers share; `own` are the method's.
 
-    Nothing is later or rarer than in the method's own schedule, which stays where there are epochs enough for it.
+    Nothing is later or rarer than in the method's own schedule, which stays where there are epochs enough for it; but a
+    budget that `pays` for passes over the data and allows few epochs ends before the first shortlist.
     """
     if epochs >= LONG:
         return {}
     refreshes = min(SHORTLISTS, max(1, int(epochs / 2)))
     shares = {"refresh_start": round(epochs / 5), "refresh_every": math.ceil(epochs / refreshes)}
     clusters: dict[str, Any] = {}
+    if pays and epochs < FEW_EPOCHS and "refresh_start" in own:
+        clusters["refresh_start"] = math.ceil(2 * epochs)  # words tell the epochs roughly
+        del shares["refresh_start"]
     if "cluster_growth" in own:
         # Clusters are of the vectors that the steps of an epoch made.
         shares |= dict.fromkeys(("cluster_start", "cluster_every"), max(1, round(epochs / 10)))
@@ -93,5 +99,6 @@ def follow(
         size = batch_size(size, data, budget, labels_of_step)
     found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(own["encoder"]["name"], size)}
     if labels_of_step is not None:
-        found |= schedules(own, epochs_of(budget, data, size, labels_of_step(size)), size)
+        epochs = epochs_of(budget, data, size, labels_of_step(size))
+        found |= schedules(own, epochs, size, pays="encoder_tokens" in budget.spending())
     return {name: value for name, value in found.items() if name in own.keys() - given.keys()}
