@@ -45,7 +45,10 @@ def test_only_queries_with_a_label_are_trained_on(tmp_path: Path) -> None:
     (tmp_path / "own" / "trn_X_Y.txt").write_text("10 2\n" + "0:1\n" * 2 + "1:1\n" + "\n" * 7)
     found = extent("own", tmp_path, tmp_path / "cache")
     assert found is not None
-    assert (found.queries, found.head) == (3, pytest.approx(2 / 3))
+    assert (found.queries, found.head) == (3, pytest.approx(0.2))
+    (tmp_path / "own" / "trn_X_Y.txt").write_text("10 2\n" + "\n" * 10)
+    assert (without := extent("own", tmp_path, tmp_path / "cache")) is not None
+    assert without.queries == 10
 
 
 def test_what_is_not_on_disk_has_the_sizes_of_its_card(tmp_path: Path) -> None:

@@ -81,9 +81,8 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
     counts = read_statistics(prepared_directory(source, data_dir, cache_dir))
     queries = _limit(draft, "max_length", counts.query_percentiles)
     labels = _limit(draft, "max_label_length", counts.label_percentiles)
-    labelled = max(1, card.num_train - counts.train_queries_without_labels)
     return Extent(
-        labelled,
+        card.num_train - counts.train_queries_without_labels or card.num_train,  # without annotations: all
         card.num_labels,
         tokens_of(counts.query_words.mean, queries or card.max_length),
         tokens_of(counts.label_words.mean, labels or card.max_label_length),
@@ -91,7 +90,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         labels,
         card.max_length,
         counts.query_percentiles,
-        counts.train_queries_per_label.most / labelled,
+        counts.train_queries_per_label.most / card.num_train,
     )
 
 
