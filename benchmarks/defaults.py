@@ -71,7 +71,7 @@ def rows_of(dataset: str, asked: Any) -> Rows:
         own, best = plain[name], found[name]
         before, after = (100 * record.metrics["P@1"] for record in (own, best))
         again = won_again(best.chosen["samples"])
-        new = {key: value for key, value in best.chosen["settings"].items() if own.trial.config.get(key) != value}
+        new = {key: value for key, value in best.chosen["settings"].items() if not _same(own.trial.config[key], value)}
         rows.append(
             {"dataset": dataset, "popular": f"{floors['popular']:.1f}", "TF-IDF": f"{floors['tfidf-nn']:.1f}",
              "method": name, "default": f"{before:.1f}", "tuned": f"{after:.1f}", "gap": f"{after - before:+.1f}",
@@ -80,6 +80,11 @@ def rows_of(dataset: str, asked: Any) -> Rows:
              "what tuning changed": ", ".join(f"{key} {_short(value)}" for key, value in new.items()) or "nothing"}
         )  # fmt: skip
     return rows
+
+
+def _same(own: Any, value: Any) -> bool:
+    """Whether a setting has the value; of one with parts those that `value` has."""
+    return all(own[name] == part for name, part in value.items()) if isinstance(value, dict) else bool(own == value)
 
 
 def _short(value: Any) -> str:
@@ -95,7 +100,7 @@ def main() -> None:
     parser.add_argument("datasets", nargs="+")
     asked = parser.parse_args()
     rows = [row for dataset in asked.datasets for row in rows_of(dataset, asked)]
-    report("defaults", rows, asked)
+    report("defaults", rows, asked, by=("dataset", "method"))
 
 
 if __name__ == "__main__":
