@@ -12,6 +12,7 @@ import pytest
 import torch
 from fakes.bench import Bench
 from safetensors import SafetensorError
+from safetensors.torch import save_file
 
 from xmcbench.data import load
 from xmcbench.data.prepared import load_card
@@ -23,7 +24,8 @@ from xmcbench.files.atomic import atomic_directory, atomic_write
 from xmcbench.files.manifest import DamagedFolder, check_manifest, open_or_make, write_manifest
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.runs.saved_model import same_training
-from xmcbench.trial.store import StoreError
+from xmcbench.teachers.database import JudgementStore
+from xmcbench.trial.store import Store, StoreError
 
 FAULTS = [errno.EIO, errno.ESTALE, errno.EACCES, errno.EMFILE]
 
@@ -169,6 +171,8 @@ def test_a_cached_folder_of_something_else_is_not_opened(
 
 
 def test_what_is_written_follows_the_umask(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.touch(0o600)
     for umask, file_mode, folder_mode in ((0o002, 0o664, 0o775), (0o027, 0o640, 0o750)):
         path, folder = tmp_path / f"file-{umask}", tmp_path / f"folder-{umask}"
         before = os.umask(umask)
@@ -177,10 +181,29 @@ def test_what_is_written_follows_the_umask(tmp_path: Path) -> None:
                 file.write(b"content")
             with atomic_directory(folder) as made:
                 (made / "file").write_text("content")
+                (made / "tool").touch(0o700)
+                (made / "link").symlink_to(private)
+                (made / "below").mkdir(0o700)
+                save_file({"weights": torch.ones(2)}, made / "below" / "model.safetensors")
         finally:
             os.umask(before)
-        assert stat.S_IMODE(path.stat().st_mode) == file_mode
-        assert stat.S_IMODE(folder.stat().st_mode) == folder_mode
+        files = [path, folder / "file", folder / "below" / "model.safetensors"]
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {file_mode}
+        assert {stat.S_IMODE(made.stat().st_mode) for made in (folder, folder / "below")} == {folder_mode}
+        assert stat.S_IMODE((folder / "tool").stat().st_mode) == file_mode | 0o100
+    assert stat.S_IMODE(private.stat().st_mode) == 0o600
+
+
+def test_a_shared_store_of_judgements_follows_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        JudgementStore(tmp_path)
+        with Store(tmp_path).lock("key"):
+            paths = [path for path in tmp_path.rglob("*") if path.is_file()]
+    finally:
+        os.umask(before)
+    assert {path.name for path in paths} >= {"judgements.sqlite", "judgements.sqlite-wal", "key"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in paths} == {0o664}
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(

@@ -11,6 +11,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -71,6 +72,7 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
     with _held(partial):
         try:
             yield partial
+            _follow_umask(partial)
             for file in (*partial.rglob("*"), partial):
                 _sync(file)
             if not (replace and path.is_dir()):
@@ -156,6 +158,23 @@ def _hold(partial: Path) -> int | None:
         os.close(descriptor)
         return None
     return descriptor
+
+
+def _follow_umask(folder: Path) -> None:
+    """Give files and folders in a new folder the rights that the umask gave to it.
+
+    Some libraries (safetensors) write files that only their owner can read.
+    """
+    rights = stat.S_IMODE(folder.stat().st_mode) & 0o777
+    for path in folder.rglob("*"):
+        state = path.lstat()
+        if stat.S_ISLNK(state.st_mode):
+            continue  # it leads to what is not of this folder
+        mode = stat.S_IMODE(state.st_mode)
+        wanted = mode | (rights if stat.S_ISDIR(state.st_mode) else rights & 0o666)
+        if wanted != mode:
+            with suppress(PermissionError):  # of another user who writes to the same folder
+                path.chmod(wanted)
 
 
 def _sync(path: Path) -> None:

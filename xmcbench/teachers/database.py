@@ -102,6 +102,7 @@ class JudgementStore:
             with FileLock(root / LOCKS / FILE):  # two processes may create the database at the same time
                 if self.path.exists() and not self.path.stat().st_size:
                     _log.warning("warning: %s: empty, as if it were new; its answers are gone", self.path)
+                self.path.touch()  # with the rights that the umask leaves; SQLite's own give a group none to write
                 self._database = sqlite3.connect(self.path, timeout=WAIT_SECONDS, isolation_level=None)
                 self._database.execute("PRAGMA journal_mode = WAL")  # readers and a writer do not wait for each other
                 self._create_tables()

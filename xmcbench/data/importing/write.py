@@ -135,7 +135,6 @@ def write_json_layout(folder: Path, train: Lines, test: Lines, labels: Lines, mo
             file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     for name, content in more.items():
         (folder / name).write_text(content, encoding="utf-8")
-    folder.chmod(0o755)
 
 
 _SUFFIX = 40  # bytes that temporary names and the names of prepared copies add to that of a dataset
