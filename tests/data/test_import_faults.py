@@ -245,5 +245,10 @@ def test_a_misspelt_encoder_is_named_before_training(name: str) -> None:
 
     with pytest.raises(ValueError, match=f"unknown encoder '{name}' .did you mean"):
         EncoderConfig.model_validate(name)
+    with pytest.raises(ValueError, match=r"unknown words 'minlm' .did you mean 'minilm'"):
+        EncoderConfig.model_validate({"name": "static", "words": "minlm"})
+    for never in ("https://host/model", "~/model"):
+        with pytest.raises(ValueError, match="a folder whose path is written out"):
+            EncoderConfig.model_validate(never)
     for known in ("tiny", "nano", "minilm", "bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
         assert EncoderConfig.model_validate(known).name == known

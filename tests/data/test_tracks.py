@@ -162,6 +162,7 @@ def test_a_derived_dataset_is_loaded_like_any_other(tmp_path: Path, base: Datase
         ("catalog-200+new-labels-1", "found 1 after new-labels, expected a share above 0 and below 1"),
         ("catalog-200+missing-labels-0.20", "found 0.20 after missing-labels, expected a share"),
         ("catalog-20x+few-shot-4", "unknown dataset 'catalog-20x'"),
+        ("catalog-\u0968\u0966\u0966", "unknown dataset 'catalog-\u0968"),  # digits, which int() reads
         ("random-pairs-20+completion-0.5", "no test query is left: random-pairs-20 has none with two labels"),
         ("random-pairs-20+missing-labels-0.99+few-shot-1", "training queries, expected at least 3"),
     ],

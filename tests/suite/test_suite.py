@@ -323,6 +323,8 @@ def test_set_replaces_what_the_file_says(bench: Bench) -> None:
         ("budget.steps=x", "--set budget.steps=x: budget.steps: found 'x', expected a valid integer"),
         ("batch=1", "--set batch=1: unknown key 'batch'"),
         ("methods.no.width=1", "--set methods.no.width=1: unknown method label 'no' (known: ok)"),
+        ("methods.ok=1", "--set methods.ok=1: expected a setting of the method, as methods.ok.KEY=VALUE"),
+        ("seeds=[]", "--set seeds=[]: seeds: found [], expected at least 1"),
         ("methods.ok.widht=1", "--set methods.ok.widht=1: methods.ok.widht: unknown key (did you mean 'width'?)"),
         ("settings.widht=1", "--set settings.widht=1: settings.widht: no method here has this setting"),
         ("name.first=1", "--set name.first=1: name is 'test', which holds no keys"),

@@ -238,7 +238,7 @@ class Vocabulary:
         return self.words.join_rows(np.hstack([brand, attributes, category, codes]))
 
 
-OPTIONS = {"test": SIZE, "missing": r"0?\.\d+", "labels": r"\d+(?:\.\d+)?"}
+OPTIONS = {"test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
 REGEX = f"catalog-{SIZE}" + "".join(f"(?:-{name}-(?P<{name}>{value}))?" for name, value in OPTIONS.items())
 
 FAMILY = Family(

@@ -166,7 +166,7 @@ def size_of(name: str) -> int:
     return round(size)
 
 
-SIZE = r"\d+(\.\d+)?[km]?"
+SIZE = r"[0-9]+(\.[0-9]+)?[km]?"
 
 RANDOM_PAIRS = Family(
     name="random-pairs-<n>",

@@ -73,6 +73,8 @@ def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> d
     for error in islice(invalid.errors(include_url=False), MOST):
         place = _place(values, error["loc"])
         kind, text = error["type"], error["msg"].removeprefix("Value error, ")
+        if kind == "too_short":
+            text = f"expected at least {error['ctx']['min_length']}"
         if kind == "extra_forbidden":
             messages[place] = "unknown key" + suggest(str(place[-1]), _fields(model, values, place[:-1]))
         elif kind == "missing":

@@ -48,8 +48,10 @@ def override(document: YamlDocument, setting: str, keys: Iterable[str]) -> None:
         known = {*keys, *(f"settings.{name}" for name in _entries(document.data, "settings"))}
         raise UnknownNameError("key", key, known, where)
     labels = _entries(document.data, "methods")
-    if key_path[0] == "methods" and (len(key_path) < 3 or key_path[1] not in labels):
-        raise UnknownNameError("method label", key_path[1] if len(key_path) > 1 else "", map(str, labels), where)
+    if key_path[0] == "methods" and (len(key_path) == 1 or key_path[1] not in labels):
+        raise UnknownNameError("method label", "".join(key_path[1:2]), map(str, labels), where)
+    if key_path[0] == "methods" and len(key_path) == 2:
+        raise XMCBenchError(f"{where}: expected a setting of the method, as methods.{key_path[1]}.KEY=VALUE")
     value = parse_value(text, where)
     if is_secret(key_path[-1], value):
         raise XMCBenchError(f"{where}: found a secret, expected it in an environment variable")

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
@@ -25,6 +25,7 @@ OF_TRANSFORMERS = (
     "checkpointing",
 )
 OWN = (*RANDOM_ENCODERS, "minilm", STATIC)  # names that are no Hugging Face ids
+WORDS = ("minilm", "wordllama", "random")  # names of tables of words that are no folders
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 
 
@@ -130,11 +131,16 @@ class EncoderConfig(BaseModel):
     def _from_name(cls, value: Any) -> Any:
         return {"name": value} if isinstance(value, str) else value
 
-    @field_validator("name")
+    @field_validator("name", "words")
     @classmethod
-    def _is_spelt_right(cls, name: str) -> str:
+    def _is_spelt_right(cls, name: str | None, info: ValidationInfo) -> str | None:
         """Without the hub nobody knows its ids. But `nanno` is none, and training would be late to find out."""
-        near = get_close_matches(name, OWN, n=1, cutoff=_NEAR)
-        if near and name not in OWN and not Path(name).exists():
-            raise ValueError(f"unknown encoder {name!r} (did you mean {near[0]!r}?)")
+        if name is None:
+            return name
+        if "://" in name or name.startswith("~"):
+            raise ValueError("expected a name, a Hugging Face id, or a folder whose path is written out")
+        kind, own = ("encoder", OWN) if info.field_name == "name" else ("words", WORDS)
+        near = get_close_matches(name, own, n=1, cutoff=_NEAR)
+        if near and name not in own and not Path(name).exists():
+            raise ValueError(f"unknown {kind} {name!r} (did you mean {near[0]!r}?)")
         return name
