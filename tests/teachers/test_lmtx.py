@@ -1,4 +1,4 @@
-"""Whole runs against an endpoint: what befalls the server changes nothing but the time it takes."""
+"""Whole runs with a teacher: what befalls its server changes nothing but the time it takes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,14 @@ from xmcbench.trial.record import Record, Status
 from .server import PROMPT_SEVERAL, PROMPT_WRITE, Server
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")
+@pytest.fixture(autouse=True)
+def with_our_plugins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")  # after the bench, which names the fakes alone
     registry.cache_clear()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
     running = Server(tmp_path / "answered.jsonl")
     yield running
     running.kill()
@@ -77,3 +81,15 @@ def test_a_run_whose_server_has_faults_ends_well(bench: Bench, server: Server, s
     assert record.status is Status.OK
     assert set(server.answered().values()) == {1}
     assert record.spent["teacher_calls"] == server.answered().total()
+
+
+def test_every_cycle_and_every_part_indexes_the_labels(bench: Bench, small_encoder: str) -> None:
+    untrained = {"method": "untrained", "encoder": small_encoder}
+    methods = {
+        "cycles": {"method": "lmtx", "teacher": "annotated", "cycles": 4, "encoder": small_encoder, "batch_size": 16},
+        "parts": {"method": "fuse", "rule": "reciprocal-ranks", "parts": [untrained] * 3},
+    }
+    suite = bench.suite(methods, datasets=["catalog-60"], budget={"epochs": 4})
+    records = bench.run(suite, debug=True)
+    assert [record.failure for record in records.values()] == [None, None]
+    assert len(records["cycles"].curve) > 2

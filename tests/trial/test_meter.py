@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,13 @@ def test_seconds_are_judged_without_waiting_for_a_core(case: str) -> None:
     budget, stages, measured, reason = CASES[case]
     found = why(budget, stages, **measured)
     assert found.startswith(reason) if reason else not found
+
+
+def test_each_part_of_a_training_may_index_the_labels() -> None:
+    six_passes = {"texts": Counter(index=6 * 20)}
+    assert not why(STEPS, {}, parts=3, **six_passes)  # type: ignore[arg-type]
+    told = "fit encoded 120 texts in the stage index, which is for 20 labels"
+    assert [why(STEPS, {}, parts=parts, **six_passes) for parts in (0, 2)] == [told, told]  # type: ignore[arg-type]
 
 
 def test_a_teachers_process_is_no_child_of_the_method() -> None:

@@ -27,7 +27,7 @@ from xmcbench.trial.budget import BUDGETED_STAGES, UNCHARGED, Budget, Ledger, cu
 ROUNDING = 0.01  # of a ledger's tokens: what may be missing
 SHARE, FEW_SECONDS = 0.5, 2.0  # of a budget of seconds, or of those charged: what work outside of them may take
 IMPORT_SECONDS = 60.0  # of processors, for imports before `fit`: several times those of torch and transformers
-PASSES = 2  # over all labels, in the stage `index`
+PASSES = 2  # over all labels, in the stage `index` of each part of a training
 
 
 @dataclass
@@ -37,6 +37,7 @@ class Meter:
     tokens: Counter[str] = field(default_factory=Counter)  # real ones that the encoder read
     texts: Counter[str] = field(default_factory=Counter)
     updates: Counter[str] = field(default_factory=Counter)  # of optimisers
+    parts: int = 0  # of the training, as cycles, or the parts of a fusion; 0 where it is not divided
     seconds: float = 0.0  # wall clock
     waited_seconds: float = 0.0  # of these, those in which a thread was ready to run and had no core
     cpu_seconds: float = 0.0  # of this process and its children
@@ -59,6 +60,12 @@ def encoded(texts: int, tokens: Any) -> None:
         stage = current_stage()
         _meter.texts[stage] += texts
         _meter.tokens[stage] += tokens
+
+
+def part_begun() -> None:
+    """Count a part of the training, which ends with an index of its own."""
+    if _meter is not None:
+        _meter.parts += 1
 
 
 @contextmanager
@@ -144,7 +151,7 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
     charged = sum(count for stage, count in tokens.items() if stage not in ("index", UNCHARGED))
     if charged > ledger.encoder_tokens * (1 + ROUNDING):
         return f"fit encoded {charged:,} tokens and charged {ledger.encoder_tokens:,}: charge what the encoder reads"
-    if meter.texts["index"] > PASSES * num_labels:
+    if meter.texts["index"] > PASSES * num_labels * max(1, meter.parts):
         return f"fit encoded {meter.texts['index']:,} texts in the stage index, which is for {num_labels:,} labels"
     if tokens.get(UNCHARGED) and not points:
         return f"fit encoded {tokens[UNCHARGED]:,} tokens in uncharged(), which is for evaluations on the curve"

@@ -17,6 +17,7 @@ from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger
 from xmcbench.trial.judging import Judge, TeacherSettings
+from xmcbench.trial.meter import part_begun
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.trial import Selection
 
@@ -156,6 +157,7 @@ class Run:
 
         What it spends is added to this run's ledger at the end. No held-out queries choose its weights: the last stay.
         """
+        part_begun()
         with self.ledger.part() as ledger:
             own = replace(
                 self,
