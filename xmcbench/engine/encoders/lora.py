@@ -64,8 +64,8 @@ def read_adapters(transformer: nn.Module, directory: Path, name: str) -> None:
         expected, found = (list(part[key].shape) if key in part else "none" for part in (own, saved))
         if expected != found:
             raise XMCBenchError(
-                f"{directory / ADAPTERS}: adapters of another model than {name!r}, or of other settings: "
-                f"{key}: found {found}, expected {expected}"
+                f"{directory / ADAPTERS}: {key}: found {found}, expected {expected}: adapters of another model than "
+                f"{name!r}, or of other settings"
             )
     with torch.no_grad():
         for key, parameter in own.items():

@@ -51,6 +51,12 @@ class LoRAConfig(BaseModel):
         "adapters", description="what is saved: the adapters alone, which need the same encoder, or merged weights"
     )
 
+    @field_validator("projections", mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        """A tuple of a list: within an encoder the JSON of a suite, where a list passes for one, is read already."""
+        return tuple(value) if isinstance(value, list) else value
+
 
 class EncoderConfig(BaseModel):
     """Which encoder, and how its token vectors become one embedding. A bare name stands for `{name: ...}`."""

@@ -283,7 +283,7 @@ def _tokenizer(config: EncoderConfig, place: str, offline: bool) -> TextTokenize
     tokenizer = AutoTokenizer.from_pretrained(place, local_files_only=offline)
     if tokenizer.pad_token_id is None:
         raise XMCBenchError(
-            f"encoder {config.name!r}: its tokenizer has no padding token: expected pad_token in tokenizer_config.json"
+            f"encoder {config.name!r}: its tokenizer has no padding token, expected pad_token in tokenizer_config.json"
         )
     if config.ending:
         _end_with(config.ending, tokenizer, config.name)
