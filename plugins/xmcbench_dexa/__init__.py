@@ -6,7 +6,7 @@ Legend: B queries, S labels of the pool (of this worker), L labels, V auxiliary 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -27,6 +27,8 @@ class DEXA(EmbeddingMethod):
         citation="Dahiya et al., Deep Encoders with Auxiliary Parameters for Extreme Classification, KDD 2023",
         needs=("label texts",),
     )
+
+    counted: ClassVar = {"auxiliary_vectors": ("labels",), "head_labels": ("labels",)}
 
     class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
         batch_size: int = Field(1600, gt=0, description="queries per step")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import not_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -52,6 +52,8 @@ class DEXML(EmbeddingMethod):
         citation="Gupta et al., Dual-Encoders for Extreme Multi-Label Classification, ICLR 2024",
         needs=("label texts",),
     )
+
+    counted: ClassVar = dict.fromkeys(("negatives_per_query", "shortlist", "cached_negatives"), ("labels",))
 
     class Config(EmbeddingMethod.Config):
         negatives: Literal["in-batch", "hard", "embedding-cache", "all"] = Field(

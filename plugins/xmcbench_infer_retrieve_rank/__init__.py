@@ -65,6 +65,8 @@ class InferRetrieveRank(EmbeddingMethod):
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
 
+    counted: ClassVar = {"documents": ("queries",), "shortlist": ("labels",), "kept": ("labels",)}
+
     class Config(EmbeddingMethod.Config):
         teacher: TeacherConfig = Field(description="the name of a teacher that writes, or a mapping of its settings")
         prompt: teachers.WritingPrompt = Field(PROMPT, description="the template that asks for labels of {document}")

@@ -81,6 +81,8 @@ class LMTX(EmbeddingMethod):
     many_workers: ClassVar[bool] = False  # each question is asked once, by one process
     not_planned: ClassVar[str] = "it trains on what its teacher accepts, which is not known before"
 
+    counted: ClassVar = {"documents": ("queries",), "development": ("queries",), "shortlist": ("labels",)}
+
     class Config(losses.TripletLoss, EmbeddingMethod.Config):
         teacher: TeacherConfig = Field(description="the name of a teacher, or a mapping of its settings")
         cycles: int = Field(6, gt=0, description="maximum number of cycles")

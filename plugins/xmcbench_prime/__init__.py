@@ -8,7 +8,7 @@ ones of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import scipy
@@ -58,6 +58,8 @@ class PRIME(EmbeddingMethod):
         # labels that were drawn for it, and all terms are divided by the number of queries
         version=4,
     )
+
+    counted: ClassVar = {"free_vectors": ("labels",)}
 
     class Config(sampling.ClusteredBatches, EmbeddingMethod.Config):
         batch_size: int = Field(3200, gt=0, description="queries per step")

@@ -5,7 +5,7 @@ Legend: N training queries, B of a batch, L labels, S of a pool (of this worker)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,8 @@ class Classifier(SecondStage):
         # follows the query, alike on every device; 4: tuned by its own answers to held-out queries
         version=4,
     )
+
+    counted: ClassVar = {"shortlist": ("labels",), "negatives_per_query": ("labels",)}
 
     class Config(SecondStage.Config):
         epochs: int = Field(

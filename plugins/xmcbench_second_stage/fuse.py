@@ -47,6 +47,8 @@ class Fuse(Method):
     )
     late_imports: ClassVar[tuple[str, ...]] = (*DualEncoder.late_imports, "sklearn.tree")
 
+    counted: ClassVar = {"listed": ("labels",)}
+
     class Config(Method.Config):
         parts: list[dict[str, Any]] = Field(
             min_length=2, description="methods with their settings: `[{method: prime}, {method: tfidf-nn}]`"

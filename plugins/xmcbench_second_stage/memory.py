@@ -40,6 +40,7 @@ class Memory(SecondStage):
         version=4,  # keys that tie follow by id
     )
     searches: ClassVar[bool] = False  # before prediction
+    counted: ClassVar = {"keys": ("labels", "queries")}
     scoring_settings: ClassVar[frozenset[str]] = frozenset({"keys", "temperature", "query_weight", "similarity"})
 
     class Config(SecondStage.Config):

@@ -6,6 +6,7 @@ Legend: N queries, K labels of a shortlist.
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +22,8 @@ class Reranker(SecondStage):
 
     A label without a score of the second stage (NaN) gets the mean there.
     """
+
+    counted: ClassVar = {"shortlist": ("labels",)}
 
     class Config(SecondStage.Config):
         shortlist: int = Field(

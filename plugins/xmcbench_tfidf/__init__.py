@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy
@@ -76,6 +76,7 @@ class NearestNeighbours(WordMethod):
 
     name = "tfidf-nn"
     info = MethodInfo(summary="labels of the nearest training queries by TF-IDF")
+    counted: ClassVar = {"neighbours": ("queries",)}
 
     class Config(WordMethod.Config):
         neighbours: int = Field(20, gt=0, description="nearest training queries")

@@ -51,6 +51,29 @@ def test_much_that_is_cut_is_told() -> None:
     assert remarks([cut, trial("popular", "popular", {"epochs": 4})], {"made": None}) == []
 
 
+def test_more_than_there_is_is_told() -> None:
+    first = {"method": "dexml", "negatives": "hard", "shortlist": 1001}
+    memory = trial("memory", "memory", {"device_seconds": 9}, first=first, keys=11_001)
+    assert remarks([memory], DATA) == [
+        "memory on made: keys is 11,001, but there are 11,000 labels and queries: no more are used",
+        "memory on made: shortlist is 1,001, but there are 1,000 labels: no more are used",
+    ]
+    first |= {"shortlist": 1000}
+    assert remarks([trial("memory", "memory", {"device_seconds": 9}, first=first, keys=11_000)], DATA) == []
+    unused = {"method": "dexml", "negatives": "in-batch", "cached_negatives": 5000}  # of negatives: embedding-cache
+    assert remarks([trial("one", **unused, budget={"device_seconds": 9})], DATA) == []
+    defaults = {"made": Extent(5, 4, 20, 5)}
+    assert remarks([trial("one", "tfidf-nn", {"device_seconds": 9})], defaults) == []
+
+
+def test_what_is_counted_are_numbers_of_the_settings() -> None:
+    methods = [plugin.thing for plugin in registry().all("method")]
+    assert sum(bool(method.counted) for method in methods) >= 10
+    for method in methods:
+        defaults = [method.Config.model_fields[name].get_default() for name in method.counted]
+        assert all(isinstance(number, int) for number in defaults), method.name
+
+
 def test_nothing_is_said_where_the_budget_does_not_tell() -> None:
     timed = trial("timed", "dexml", {"device_seconds": 9}, batch_size=5000)
     assert remarks([timed], DATA) == []

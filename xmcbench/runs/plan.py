@@ -1,5 +1,6 @@
 """The plan of a run: the action for each trial and its reason; what a display hears of the run, and how it ended; and
-what can be said of trials before they run: too few steps, parts that will not run, texts that are cut.
+what can be said of trials before they run: too few steps, parts that will not run, texts that are cut, and more asked
+for than there is.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
-from xmcbench.trial.method import build_method
+from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH, Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
@@ -101,6 +102,8 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         spent = method.foreseen(data, trial.budget)
         idle = method.idle_parts(spent)
         texts = [*_of_steps(trial, spent), *(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
+        parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
+        texts += [text for part in parts for text in _of_counts(part, data)]
         for text in texts:
             labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
         settings = frozenset[str]().union(*(part.settings for part in idle))
@@ -126,3 +129,12 @@ def _of_texts(trial: Trial, data: Extent) -> Iterator[str]:
         return
     if (share := share_cut(data.query_words, limit)) > MUCH_CUT:
         yield f"about {share:.0%} of the queries are cut at {limit} tokens (max_query_length)"
+
+
+def _of_counts(method: Method, data: Extent) -> Iterator[str]:
+    """Numbers that a suite sets beyond what there is; of a default nobody expects that."""
+    fields, unused = type(method.config).model_fields, method.config.unused()
+    for name, things in method.counted.items():
+        number, most = getattr(method.config, name), sum(getattr(data, thing) for thing in things)
+        if name not in unused and number is not None and number > most and number != fields[name].get_default():
+            yield f"{name} is {number:,}, but there are {most:,} {' and '.join(things)}: no more are used"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -63,6 +63,9 @@ class Method(ABC):
 
     `fit` and `save` must then do the same whatever these settings are.
     """
+
+    counted: ClassVar[Mapping[str, tuple[Literal["queries", "labels"], ...]]] = {}
+    """Settings that number training queries, labels or both together; a plan says where there are not so many."""
 
     late_imports: ClassVar[tuple[str, ...]] = ()
     """Modules that the method imports in its functions, so that listing methods does not import them. A trial imports
