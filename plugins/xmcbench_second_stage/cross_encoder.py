@@ -69,12 +69,19 @@ class CrossEncoderRanker(Reranker):
             return "needs sentence-transformers: pip install 'xmcbench[rerank]'"
         return super().skip(card)
 
+    def fit(self, train: TrainingData, run: Run) -> None:
+        import torch
+
+        with run.ledger.stage("prepare"), torch.random.fork_rng(devices=[]):
+            self._open(self.config.model, "cpu")  # what is no cross-encoder is refused before the first method trains
+        super().fit(train, run)
+
     def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         import torch
 
         with run.ledger.stage("prepare"):
             torch.manual_seed(int(run.rng("cross-encoder", "weights").integers(SEEDS)))  # a new head, and dropout
-            self.model = self._open(self.config.model)
+            self.model = self._open(self.config.model, self.first.index_LD.device)
             self.label_texts = list(train.label_texts)
         self.asked = self.config.epochs == 0
         if queries_ND is None or self.asked:
@@ -176,14 +183,14 @@ class CrossEncoderRanker(Reranker):
 
     def load(self, directory: Path) -> None:
         super().load(directory)
-        self.model = self._open(str(directory / FOLDER))
+        self.model = self._open(str(directory / FOLDER), self.first.index_LD.device)
         facts = json.loads((directory / LABELS).read_text(encoding="utf-8"))
         self.asked, self.label_texts = facts["asked"], facts["labels"]
 
-    def _open(self, name: str) -> Any:
+    def _open(self, name: str, device: Any) -> Any:
         """The cross-encoder of that name, with one output. Raises XMCBenchError where there is none on this machine."""
         library = import_extra(LIBRARY, "rerank", "method 'cross-encoder'")
-        places: dict[str, Any] = {"device": str(self.first.index_LD.device), "local_files_only": True}
+        places: dict[str, Any] = {"device": str(device), "local_files_only": True}
         try:
             model = library.CrossEncoder(name, num_labels=1, max_length=self.config.max_length, **places)
         except Exception as problem:  # the library raises many classes for what is not a model

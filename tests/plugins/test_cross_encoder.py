@@ -127,9 +127,11 @@ def test_what_is_saved_predicts_the_same(data: TrainingData, small_encoder: str,
 def test_what_is_no_cross_encoder_is_one_line(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
     from transformers import AutoTokenizer
 
+    run = make_run(tmp_path, {"steps": 1000})
     with pytest.raises(XMCBenchError, match="cross-encoder 'nobody/nothing' cannot be opened: ") as raised:
-        fitted(small_encoder, data, tmp_path, model="nobody/nothing")
+        made(small_encoder, model="nobody/nothing").fit(data, run)
     assert len(str(raised.value).splitlines()) == 1
+    assert "mine" not in run.ledger.stage_seconds  # told before the first method is trained and asked
     (tmp_path / "padless").mkdir()
     for path in Path(small_encoder).iterdir():
         if path.is_file():
