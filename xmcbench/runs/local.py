@@ -167,12 +167,18 @@ class WorkerGroup:
         while select.select([self._events], [], [], seconds)[0]:
             content = os.read(self._events, 65536)
             if not content:
-                time.sleep(seconds)  # the workers closed the pipe and are about to end
+                self._wait(seconds)  # the workers closed the pipe and are about to end
                 break
             *whole, self._rest = (self._rest + content).split(b"\n")
             lines += whole
             seconds = 0
         return [json.loads(line) for line in lines]
+
+    def _wait(self, seconds: float) -> None:
+        """Wait up to `seconds` for the end of a worker."""
+        running = [worker for worker in self._workers if worker.code() is None]
+        if running:
+            running[0].code(seconds)
 
     def end(self) -> None:
         """Terminate the workers' process groups. Kill what is left after `GRACE_SECONDS`, and what workers started."""
