@@ -36,7 +36,7 @@ from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.evaluator import find_evaluators
-from xmcbench.evaluation.imported.record import import_predictions
+from xmcbench.evaluation.imported import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.runs.plan import Display

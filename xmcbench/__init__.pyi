@@ -12,7 +12,7 @@ from .engine.encoders.settings import EncoderConfig
 from .engine.tables.label_table import LabelTable
 from .engine.tables.settings import TableConfig
 from .errors import UnknownNameError, XMCBenchError
-from .evaluation.imported.files import read_predictions
+from .evaluation.imported import read_predictions
 from .evaluation.ranking import rank, rank_sparse
 from .files.atomic import atomic_write
 from .files.manifest import DamagedFolder, check_manifest, checked_folder

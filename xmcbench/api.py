@@ -231,7 +231,7 @@ def score(
     """
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
-    from xmcbench.evaluation.imported.record import import_predictions
+    from xmcbench.evaluation.imported import import_predictions
     from xmcbench.evaluation.scoring import score_predictions
 
     dataset = load(truth, data_dir=Path(data)) if isinstance(truth, str) else truth

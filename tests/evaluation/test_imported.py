@@ -17,8 +17,7 @@ import scipy.sparse as sp
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import drop_ignored, rank
-from xmcbench.evaluation.imported.files import read_entries
-from xmcbench.evaluation.imported.record import find_warnings
+from xmcbench.evaluation.imported import find_warnings, read_entries
 from xmcbench.trial.predictions import Predictions
 
 QUERIES, LABELS, K = 30, 50, 8

@@ -42,7 +42,7 @@ def score(
     """Score predictions that another program made, with 95 % intervals over test queries."""
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
-    from xmcbench.evaluation.imported.record import import_predictions
+    from xmcbench.evaluation.imported import import_predictions
     from xmcbench.reporting import scores_table
     from xmcbench.trial.store import Store
 

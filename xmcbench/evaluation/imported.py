@@ -1,0 +1,347 @@
+"""Predictions that another program made: read from its files, checked, and kept as a record of unknown budget.
+
+The first bytes of a file tell its layout. In `.npz`: a CSR matrix as `scipy.sparse.save_npz` writes it, or `indices`
+and `scores`. In Parquet: lists `indices` and `scores`, a row per test query in order; or numbers `query`, `label` and
+`score`, a row per entry in any order. Else text.
+
+T test queries, L labels, E entries.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.data.pairs import binary, contains
+from xmcbench.data.sparse_text import read_rows
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
+from xmcbench.evaluation.evaluator import Evaluator
+from xmcbench.evaluation.scoring import Scores, score_predictions
+from xmcbench.evaluation.unbudgeted import Origin, write_unbudgeted
+from xmcbench.files.arrays import array_names, open_npz, read_array
+from xmcbench.files.regular import open_regular
+from xmcbench.plugins.extras import import_extra
+from xmcbench.trial.predictions import STORED, Predictions
+from xmcbench.trial.record import Record
+from xmcbench.trial.store import Store
+
+MEAN_ENTRIES = 1000  # per query, at most: what is read is bounded by the dataset, whatever a file claims
+ENTRY_BYTES = 48  # of text, at most on average: a label, a colon, a score and a blank
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a dataset lets a file of predictions hold."""
+
+    path: Path
+    num_queries: int
+    num_labels: int
+
+    @property
+    def max_entries(self) -> int:
+        """Entries that a file may hold: `MEAN_ENTRIES` per query, or every pair where there are fewer."""
+        return self.num_queries * min(self.num_labels, MEAN_ENTRIES)
+
+    @property
+    def max_text_bytes(self) -> int:
+        return (self.max_entries + self.num_queries) * ENTRY_BYTES
+
+    def check_entries(self, found: int) -> None:
+        if found > self.max_entries:
+            raise self.error(
+                f"found {found:,} scores, expected at most {self.max_entries:,}: store the best labels of each query"
+            )
+
+    def check_shape(self, found: tuple[int, ...]) -> None:
+        """Raise where a matrix `found` is not [T, L]."""
+        expected = (self.num_queries, self.num_labels)
+        if found == expected[::-1] != expected:
+            raise self.error(f"found the shape {found}, expected {expected} (queries, labels): transposed")
+        if found != expected:
+            raise self.error(f"found the shape {found}, expected {expected} (queries, labels)")
+
+    def check_rows(self, found: int) -> None:
+        if found != self.num_queries:
+            raise self.error(f"found {found:,} rows, expected one for each of {self.num_queries:,} test queries")
+
+    def error(self, message: str) -> XMCBenchError:
+        return XMCBenchError(f"{self.path}: {message}")
+
+
+@dataclass(frozen=True)
+class Entries:
+    """Scored labels per query: those of query i are `labels[indptr[i]:indptr[i + 1]]`, in any order.
+
+    `indptr` int64 [T + 1], `labels` int64 [E], `scores` float [E].
+    """
+
+    indptr: np.ndarray
+    labels: np.ndarray
+    scores: np.ndarray
+
+    @property
+    def queries(self) -> np.ndarray:
+        """The query of each entry, int64 [E]."""
+        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+
+    def check(self, expected: Expected) -> None:
+        """Raise XMCBenchError unless labels are in 0..L-1, once per query, with scores that are numbers."""
+        _refuse(
+            expected,
+            self,
+            (self.labels < 0) | (self.labels >= expected.num_labels),
+            f"label {{label}}, expected 0 to {expected.num_labels - 1}",
+        )
+        _refuse(expected, self, np.isnan(self.scores), "label {label} with a score that is not a number")
+        pairs = self.queries * expected.num_labels + self.labels
+        order = np.argsort(pairs, kind="stable")
+        again = np.zeros(len(pairs), bool)
+        again[order[1:]] = pairs[order[1:]] == pairs[order[:-1]]
+        _refuse(expected, self, again, "label {label} twice")
+
+    def ranked(self, k: int) -> Predictions:
+        """The best `k` labels of each query by float32 score, ties by lower label id; short rows are padded."""
+        scores = self.scores.astype(np.float32) + np.float32(0.0)  # adding 0 turns -0.0 into 0.0: they tie
+        order = np.lexsort((self.labels, -scores, self.queries))
+        places = np.arange(len(order)) - np.repeat(self.indptr[:-1], np.diff(self.indptr))
+        best = places < k
+        num_queries = len(self.indptr) - 1
+        predictions = Predictions(
+            np.full((num_queries, k), -1, np.int32), np.full((num_queries, k), -np.inf, np.float32)
+        )
+        rows, columns, chosen = self.queries[best], places[best], order[best]
+        predictions.indices[rows, columns] = self.labels[chosen]
+        predictions.scores[rows, columns] = scores[chosen]
+        return predictions
+
+
+def from_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) -> Entries:
+    """Entries of rows that are ranked already: `indices` and `scores` [T, k], best first, -1 pads a row.
+
+    Raises XMCBenchError if shapes differ or the scores of a row ascend.
+    """
+    if indices.ndim != 2 or indices.shape != scores.shape:
+        raise expected.error(f"found indices {indices.shape} and scores {scores.shape}, expected both [queries, k]")
+    expected.check_rows(len(indices))
+    expected.check_entries(indices.size)
+    held = indices != -1
+    ascending = (scores[:, 1:] > scores[:, :-1]) & held[:, 1:] & held[:, :-1]
+    if ascending.any():
+        query, place = np.argwhere(ascending)[0]
+        raise expected.error(
+            f"query {query}: found score {scores[query, place]:.7g} before {scores[query, place + 1]:.7g}, "
+            "expected the best label first"
+        )
+    indptr = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
+    return Entries(indptr, indices[held].astype(np.int64), scores[held])
+
+
+def _refuse(expected: Expected, entries: Entries, broken: np.ndarray, problem: str) -> None:
+    if broken.any():
+        first = int(np.argmax(broken))
+        query = int(np.searchsorted(entries.indptr, first, side="right")) - 1
+        raise expected.error(f"query {query}: found {problem.format(label=int(entries.labels[first]))}")
+
+
+def read_entries(path: Path, num_queries: int, num_labels: int) -> Entries:
+    """The scored labels that a file holds for `num_queries` queries, checked but not ranked.
+
+    Raises XMCBenchError that names the file, and query or line, where it does not fit the dataset.
+    """
+    expected = Expected(path, num_queries, num_labels)
+    try:
+        with open_regular(path) as file:
+            magic = file.read(4)
+    except OSError as problem:
+        raise XMCBenchError(f"{path}: cannot read: {problem.strerror or problem}") from problem
+    if magic == b"PK\x03\x04":
+        entries = read_arrays(path, expected)
+    elif magic == b"PAR1":
+        entries = read_parquet(path, expected)
+    else:
+        entries = _text(path, expected)
+    entries.check(expected)
+    return entries
+
+
+def read_predictions(path: Path, num_queries: int, num_labels: int, k: int) -> Predictions:
+    """The best `k` labels of each query that a file holds, ranked; short rows are padded. Raises as `read_entries`."""
+    return read_entries(path, num_queries, num_labels).ranked(k)
+
+
+def _text(path: Path, expected: Expected) -> Entries:
+    """`label:score` pairs, a line per query, after a header `queries labels` or without one."""
+    rows = read_rows(path, expected.num_labels, max_bytes=expected.max_text_bytes)
+    if rows.header:
+        expected.check_shape(rows.header)
+    expected.check_rows(len(rows.counts))
+    return Entries(rows.indptr, rows.labels, rows.values)
+
+
+def read_arrays(path: Path, expected: Expected) -> Entries:
+    """The entries of an `.npz` file. Raises XMCBenchError if it is damaged, too large or of another layout."""
+    with open_npz(path) as archive:
+        names = array_names(archive)
+        if names >= {"indptr", "indices", "data", "shape"}:
+            return _matrix(archive, expected)
+        for labels in ("indices", "labels"):
+            if names >= {labels, "scores"}:
+                indices, scores = _array(archive, labels, "iu", expected), _array(archive, "scores", "f", expected)
+                return from_rows(indices, scores, expected)
+    raise expected.error(
+        f"found the arrays {', '.join(sorted(names)) or 'none'}, "
+        "expected data, indices, indptr, shape (scipy.sparse.save_npz) or indices, scores"
+    )
+
+
+def _matrix(archive: zipfile.ZipFile, expected: Expected) -> Entries:
+    layout = _array(archive, "format", "SU", expected).item()
+    layout = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
+    if layout != "csr":
+        raise expected.error(f"found a sparse matrix of format {layout!r}, expected 'csr': call .tocsr() before saving")
+    expected.check_shape(tuple(int(size) for size in _array(archive, "shape", "iu", expected)))
+    indptr, indices = (_array(archive, name, "iu", expected).astype(np.int64) for name in ("indptr", "indices"))
+    data = _array(archive, "data", "fiub", expected)
+    whole = indptr.shape == (expected.num_queries + 1,) and indices.shape == data.shape == (len(data),)
+    if not (whole and indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all()):
+        raise expected.error("damaged: indptr, indices and data do not belong together")
+    expected.check_entries(len(data))
+    return Entries(indptr, indices, data.astype(np.float64))
+
+
+def _array(archive: zipfile.ZipFile, name: str, kinds: str, expected: Expected) -> np.ndarray:
+    return read_array(archive, name, kinds, max(expected.max_entries, expected.num_queries + 1), str(expected.path))
+
+
+def read_parquet(path: Path, expected: Expected) -> Entries:
+    """The entries of a Parquet file; its numbers of values are checked before any column is read."""
+    pq = import_extra("pyarrow.parquet", "parquet", "reading Parquet")
+    arrow = import_extra("pyarrow", "parquet", "reading Parquet")
+    try:
+        with pq.ParquetFile(path) as file:
+            names = set(file.schema_arrow.names)
+            next(file.iter_batches(batch_size=1), None)  # raises where metadata are damaged, which `column` aborts at
+            _check_size(file.metadata, expected)
+            if names >= {"indices", "scores"}:
+                return _lists(file.read(["indices", "scores"]), expected)
+            if names >= {"query", "label", "score"}:
+                return _flat(file.read(["query", "label", "score"]), expected)
+    except (arrow.ArrowException, OSError, UnicodeDecodeError) as problem:
+        raise expected.error(f"damaged: {problem}".splitlines()[0]) from problem
+    raise expected.error(
+        f"found the columns {', '.join(sorted(names))}, expected indices, scores (lists) or query, label, score"
+    )
+
+
+def _check_size(metadata: Any, expected: Expected) -> None:
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [[group.column(c).num_values for c in range(group.num_columns)] for group in groups]
+    for values in zip(*columns, strict=True):
+        # A row without labels counts as one value.
+        if sum(values) > expected.max_entries + expected.num_queries:
+            expected.check_entries(sum(values))
+
+
+def _lists(table: Any, expected: Expected) -> Entries:
+    expected.check_rows(table.num_rows)
+    indices, scores = (table.column(name).combine_chunks() for name in ("indices", "scores"))
+    counts = [column.value_lengths().fill_null(0).to_numpy(zero_copy_only=False) for column in (indices, scores)]
+    if not np.array_equal(*counts):
+        query = int(np.argmax(counts[0] != counts[1]))
+        raise expected.error(f"query {query}: found {counts[0][query]} indices and {counts[1][query]} scores")
+    indptr = np.concatenate([[0], np.cumsum(counts[0], dtype=np.int64)])
+    return Entries(indptr, _integers(indices.flatten(), "indices", expected), _floats(scores.flatten()))
+
+
+def _flat(table: Any, expected: Expected) -> Entries:
+    queries, labels = (_integers(table.column(name), name, expected) for name in ("query", "label"))
+    if len(wrong := np.flatnonzero((queries < 0) | (queries >= expected.num_queries))):
+        row = int(wrong[0])
+        raise expected.error(f"row {row}: found query {queries[row]}, expected 0 to {expected.num_queries - 1}")
+    order = np.argsort(queries, kind="stable")
+    indptr = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=expected.num_queries))])
+    return Entries(indptr, labels[order], _floats(table.column("score"))[order])
+
+
+def _integers(column: Any, name: str, expected: Expected) -> np.ndarray:
+    values = np.asarray(column)  # missing numbers are NaN
+    if values.dtype.kind not in "iu":
+        raise expected.error(f"column {name}: found the type {column.type}, expected integers and none missing")
+    return values.astype(np.int64)
+
+
+def _floats(column: Any) -> np.ndarray:
+    return np.asarray(column).astype(np.float64)
+
+
+METHOD = "imported"  # no plugin has this name: the predictions came from elsewhere
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Predictions read from a file, with their scores on a dataset and doubts about them."""
+
+    path: Path
+    predictions: Predictions
+    scores: Scores
+    warnings: tuple[str, ...]
+
+    def store(self, store: Store, dataset: Dataset, label: str, command: Sequence[str]) -> Record:
+        """Keep the predictions under `label`, and the record of them; the same predictions have the same key."""
+        origin = Origin(METHOD, file=self.path.name)
+        return write_unbudgeted(store, dataset, label, origin, self.predictions, self.scores, command)
+
+
+def import_predictions(
+    path: Path, dataset: Dataset, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]
+) -> Imported:
+    """Read, check and score the predictions that `path` holds for the test queries of `dataset`, in their order."""
+    num_queries, num_labels = dataset.test.targets.shape
+    entries = read_entries(path, num_queries, num_labels)
+    most_ignored = int(np.diff(dataset.ignore_test.indptr).max(initial=0))
+    ranked = entries.ranked(min(num_labels, STORED + most_ignored))
+    predictions = drop_ignored(ranked, dataset.ignore_test, min(STORED, num_labels))
+    check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
+    scores = score_predictions(predictions, dataset, metrics, evaluators)
+    return Imported(path, predictions, scores, tuple(find_warnings(ranked, predictions, dataset)))
+
+
+DEPTH = 5  # labels per query that are looked at
+
+
+def find_warnings(ranked: Predictions, kept: Predictions, dataset: Dataset) -> Iterator[str]:
+    """Doubts about predictions: `ranked` as they were read, `kept` without the pairs that the dataset filters."""
+    total, num_labels = kept.indices.shape[0], dataset.test.targets.shape[1]
+    if dropped := int((ranked.indices >= 0).sum() - (kept.indices >= 0).sum()):
+        yield (
+            f"{dropped:,} predicted pairs are filtered by the dataset (reciprocal pairs); they were dropped. A program "
+            "that scores with them reports lower metrics"
+        )
+    depth = min(DEPTH, num_labels)
+    if short := int((kept.indices[:, :depth] < 0).any(axis=1).sum()):
+        yield f"{short:,} of {total:,} queries have fewer than {depth} labels; a missing label counts as a wrong one"
+    if kept.k > depth:
+        tied = (kept.scores[:, depth - 1] == kept.scores[:, depth]) & (kept.indices[:, depth] >= 0)
+        if tied.any():
+            yield (
+                f"{int(tied.sum()):,} of {total:,} queries have equal scores at ranks {depth} and {depth + 1}; "
+                "ties rank by ascending label here, other programs may order them otherwise"
+            )
+    hits, shifted = (_hits(rows, dataset) for rows in (kept.indices[:, :1], np.roll(kept.indices[:, :1], 1, axis=0)))
+    if total > 1 and hits <= shifted:
+        yield (
+            f"{hits:,} queries have a true label first, and {shifted:,} if every row is moved by one: the rows may not "
+            "be in the order of the dataset's test queries"
+        )
+
+
+def _hits(indices: np.ndarray, dataset: Dataset) -> int:
+    """True pairs among the labels `indices` [T, k]."""
+    return int(contains(binary(dataset.test.targets), indices).sum())
