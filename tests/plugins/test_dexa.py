@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
-from many_workers import on_workers
+from fitting import assert_saved_predicts_the_same, fit_and_kill
 from pydantic import ValidationError
-from toy import LABELS, make_run, toy_data
+from toy import LABELS, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_dexa import DEXA
 
 
@@ -92,22 +89,6 @@ def test_a_killed_run_ends_as_one_that_was_not_and_is_saved(
     resumed = fitted(small_encoder, data, tmp_path / "killed", 6)
     assert torch.equal(resumed.index_LD, wanted.index_LD)
     assert_saved_predicts_the_same(resumed, dexa(small_encoder), data.texts, tmp_path)
-
-
-def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
-    data = toy_data()
-    return fitted(encoder, data, Path(root)).predict(data.texts, LABELS).scores
-
-
-def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
-    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"))
-    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-3)
-
-
-def test_it_memorises_random_pairs(tmp_path: Path) -> None:
-    common = {"batch_size": 100, "learning_rate": 3e-3, "max_query_length": 8, "max_label_length": 8}
-    assert share_memorised(partial(dexa, auxiliary_vectors=256, **common), tmp_path, {"steps": 150}) > 0.9
 
 
 def test_a_number_of_vectors_that_halves_to_none_is_refused() -> None:

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, share_memorised
 from many_workers import on_workers
-from pydantic import ValidationError
 from toy import LABELS, make_run, toy_data
 
 from xmcbench import XMCBenchError, losses, sampling
@@ -197,54 +195,9 @@ def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) ->
     assert unused <= DEXML.Config.model_fields.keys()
 
 
-@pytest.mark.parametrize("wrong", [{"temperature": 0}, {"negatives": "some"}, {"loss": "hinge"}, {"speed": 1}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        DEXML.Config(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("encoder", "negatives", "loss"),
-    [
-        ("small", "in-batch", "softmax"),
-        ("small", "hard", "decoupled-softmax"),
-        ("small", "embedding-cache", "decoupled-softmax"),
-        ("small", "all", "soft-top-k"),
-        ("tiny", "hard", "decoupled-softmax"),
-    ],
-)
-def test_it_memorises_random_pairs(encoder: str, negatives: str, loss: str, tmp_path: Path) -> None:
-    rate, steps = (1e-3, 15) if encoder == "tiny" else (3e-3, 60)
-    settings = {"refresh_start": 2, "refresh_every": 4} if negatives == "hard" else {}
-    settings |= {"cached_negatives": 10} if negatives == "embedding-cache" else {}
-
-    def make(small: str) -> DEXML:
-        return dexml(
-            **settings,
-            encoder={"name": "tiny" if encoder == "tiny" else small, "hidden_dropout": 0.0},
-            negatives=negatives,
-            loss=loss,
-            batch_size=60,
-            learning_rate=rate,
-            max_query_length=8,
-            max_label_length=8,
-        )
-
-    assert share_memorised(make, tmp_path, {"steps": steps}, pairs=60) > 0.95
-
-
 def test_texts_longer_than_the_encoder_reads_are_refused(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
     for setting in ("max_query_length", "max_label_length"):
         with pytest.raises(XMCBenchError, match="reads at most 32 tokens, found 64"):
             dexml(encoder=small_encoder, **{setting: 64}).fit(data, make_run(tmp_path, {"steps": 1}))
-
-
-def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
-    data = toy_data()
-    method = dexml(encoder=small_encoder, negatives="in-batch")
-    method.fit(data, make_run(tmp_path, {"steps": 3}))
-    again = dexml(encoder=small_encoder, negatives="in-batch")
-    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
-    assert again.num_parameters == method.num_parameters > 0

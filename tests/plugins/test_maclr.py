@@ -11,16 +11,14 @@ import numpy as np
 import pytest
 import torch
 from fitting import Killed, assert_saved_predicts_the_same, fit_and_kill
-from many_workers import on_workers
 from sklearn.feature_extraction.text import TfidfVectorizer
 from toy import LABELS, make_run, toy_data
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling import Batch, Embeddings
 from xmcbench.engine.training import resume
-from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.run import HeldOut, Progress, Run
+from xmcbench.trial.run import HeldOut, Progress
 from xmcbench_maclr import MACLR, Pretraining
 from xmcbench_maclr.parts import FinerClusters
 
@@ -194,19 +192,3 @@ def test_stages_keep_within_the_budget_and_the_last_weights_are_evaluated(small_
 def test_a_budget_without_room_for_self_training_is_one_line(small_encoder: str, tmp_path: Path) -> None:
     with pytest.raises(XMCBenchError, match=r"takes .* encoder tokens, .* are left"):
         maclr(small_encoder, self_training=0.01).fit(DATA, make_run(tmp_path, {"encoder_tokens": 6000}))
-
-
-def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
-    still = {"name": encoder, "hidden_dropout": 0.0}  # workers draw dropout each for its own texts
-    method = MACLR(MACLR.Config.model_validate({"encoder": still, **SETTINGS}))
-    run: Run = make_run(Path(root), {"steps": 6})
-    run.checkpoint.mkdir(parents=True, exist_ok=True)
-    method.fit(DATA, run)
-    found = method.predict(DATA.texts[:5], LABELS)
-    return np.take_along_axis(found.scores, np.argsort(found.indices, axis=1), axis=1)
-
-
-def test_two_workers_end_with_what_one_does(small_encoder: str, tmp_path: Path) -> None:
-    wanted = scores(ALONE, small_encoder, str(tmp_path / "one"))
-    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)

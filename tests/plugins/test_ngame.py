@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from engine.losses import reference
-from fitting import assert_saved_predicts_the_same, share_memorised
-from pydantic import ValidationError
-from toy import LABELS, make_run, toy_data
+from toy import LABELS, make_run
 
 from xmcbench import losses, sampling
 from xmcbench.data.dataset import TrainingData
@@ -163,37 +161,3 @@ def test_there_is_no_warning_of_a_collapse_later_or_below_it(
     truth_BS = torch.from_numpy(data.targets[batch.query_ids][:, batch.label_ids].toarray())
     method.loss(torch.nn.functional.normalize(truth_BS @ labels_SD, dim=1), labels_SD, batch)
     assert not capsys.readouterr().err
-
-
-@pytest.mark.parametrize("wrong", [{"margin": -1}, {"bystanders": "some"}, {"cluster_growth": "all"}, {"speed": 1}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        NGAME.Config(**wrong)
-
-
-@pytest.mark.parametrize("batches", ["clusters", "shuffled"])
-def test_it_memorises_random_pairs(batches: str, tmp_path: Path) -> None:
-    clusters = {"cluster_start": 2, "cluster_every": 4, "cluster_growth": [6]} if batches == "clusters" else {}
-
-    def make(encoder: str) -> NGAME:
-        return ngame(
-            **clusters,
-            encoder={"name": encoder, "hidden_dropout": 0.0},
-            batches=batches,
-            batch_size=100,
-            learning_rate=3e-3,
-            max_query_length=8,
-            max_label_length=8,
-        )
-
-    assert share_memorised(make, tmp_path, {"epochs": 20}) > 0.99
-
-
-def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
-    data = toy_data()
-    method = ngame(encoder=small_encoder, batches="shuffled")
-    method.fit(data, make_run(tmp_path, {"steps": 3}))
-    again = ngame(encoder=small_encoder, batches="shuffled")
-    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
-    assert method.encoder_alone_scores
-    assert again.num_parameters == method.num_parameters > 0

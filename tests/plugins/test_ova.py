@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
+from fitting import assert_saved_predicts_the_same, fit_and_kill
 from many_workers import on_workers
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from toy import LABELS, QUERIES, make_run, toy_data
@@ -147,23 +146,6 @@ def test_the_table_learns_as_its_settings_say(
     exact = fitted(small_encoder, data, tmp_path / "exact", 3, table=SGD)
     torch.testing.assert_close(method.index_LD, exact.index_LD, rtol=0.02, atol=2e-3)
     assert not torch.equal(method.index_LD, fitted(small_encoder, data, tmp_path / "adam", 3).index_LD)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"table": {"learning_rate": 0.3}},
-        {"table": {"optimizer": "sgd", "learning_rate": 0.1, "momentum": 0.9}, "reduction": "sum"},
-        {"table": {"learning_rate": 0.3, "dtype": "bf16"}},
-        {"table": {"optimizer": "sgd", "learning_rate": 0.2, "dtype": "e4m3"}, "reduction": "sum"},
-    ],
-    ids=["adam", "renee", "bf16", "elmo"],
-)
-def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path) -> None:
-    rate = 3e-3 if "reduction" in settings else 3e-4
-    common = {"batch_size": 100, "learning_rate": rate, "max_query_length": 8, "max_label_length": 8}
-    make = partial(ova, **common, **settings)
-    assert share_memorised(make, tmp_path, {"steps": 150}) > 0.99
 
 
 ELMO: dict[str, Any] = {"table": SGD | {"dtype": "e4m3"}, "reduction": "sum"}

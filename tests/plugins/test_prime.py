@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from fitting import assert_saved_predicts_the_same, fit_and_kill, share_memorised
+from fitting import assert_saved_predicts_the_same, fit_and_kill
 from many_workers import on_workers
-from pydantic import ValidationError
 from torch.nn.functional import gelu, layer_norm, normalize
 from toy import LABELS, make_run
 
@@ -154,42 +153,7 @@ def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) ->
     assert unused <= PRIME.Config.model_fields.keys()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"free_vectors": 1000},
-        {"smallest_margin": 0.4},
-        {"query_to_prototype": False, "query_to_label": False, "label_to_query": False},
-        {"centroids": "some"},
-        {"speed": 1},
-    ],
-)
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        PRIME.Config(**wrong)
-
-
 # Training ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("variant", ["prime", "text alone"])
-def test_it_memorises_random_pairs(variant: str, tmp_path: Path) -> None:
-    settings = {"cluster_start": 2, "cluster_every": 4, "cluster_growth": [6], "free_vectors": 64}
-    if variant == "text alone":
-        settings = {"batches": "shuffled", "centroids": "none", "free_vectors": 0}
-
-    def make(encoder: str) -> PRIME:
-        return prime(
-            **settings,
-            encoder={"name": encoder, "hidden_dropout": 0.0},
-            feedforward=64,
-            batch_size=100,
-            learning_rate=3e-3,
-            max_query_length=8,
-            max_label_length=8,
-        )
-
-    assert share_memorised(make, tmp_path, {"epochs": 20}) > 0.99
 
 
 def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 import torch
 from fitting import assert_saved_predicts_the_same
-from many_workers import on_workers
 from toy import LABELS, make_run, toy_data
 
 from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import HeldOut
 from xmcbench_pseudo_labels import ICT, METHODS, RTS, PseudoLabels
@@ -107,22 +105,6 @@ def test_it_learns_without_annotations_and_predicts_the_real_labels(
     assert np.array_equal(found.indices, same.indices)
     assert_saved_predicts_the_same(trained, method_of(kind, encoder=small_encoder), data.texts, tmp_path)
     assert trained.encoder_alone_scores
-
-
-def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
-    """Of every label for some queries, after a few steps."""
-    data = toy_data()
-    still = {"name": encoder, "hidden_dropout": 0.0}  # workers draw dropout each for its own texts
-    method = method_of(RTS, encoder=still, learning_rate=1e-3)
-    method.fit(data.unannotated("rts"), make_run(Path(root), {"steps": 3}))
-    found = method.predict(data.texts[:5], LABELS)
-    return np.take_along_axis(found.scores, np.argsort(found.indices, axis=1), axis=1)
-
-
-def test_two_workers_end_with_what_one_does(small_encoder: str, tmp_path: Path) -> None:
-    wanted = scores(ALONE, small_encoder, str(tmp_path / "one"))
-    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
 
 
 def test_the_best_of_several_evaluations_predicts(small_encoder: str, tmp_path: Path) -> None:

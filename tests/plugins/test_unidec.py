@@ -12,17 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, share_memorised
-from many_workers import on_workers
-from pydantic import ValidationError
 from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
-from toy import LABELS, QUERIES, make_run, toy_data
+from toy import LABELS, QUERIES, make_run
 
 from xmcbench import LabelTable, sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
-from xmcbench.engine.workers import ALONE, Workers
 from xmcbench_unidec import UniDEC
 
 H, D = 32, 16  # of the small encoder, and here
@@ -307,25 +303,7 @@ def test_unused_settings_are_told(settings: dict[str, Any], unused: set[str]) ->
     assert unused <= UniDEC.Config.model_fields.keys()
 
 
-@pytest.mark.parametrize("wrong", [{"de_weight": 1.5}, {"heads": "clf"}, {"loss": "softmax"}, {"lambda": 0.5}])
-def test_wrong_settings_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        UniDEC.Config(**wrong)
-
-
 # Training ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("settings", [{}, {"inference": "clf"}, {"heads": "de"}], ids=str)
-def test_it_memorises_random_pairs(settings: dict[str, Any], tmp_path: Path) -> None:
-    rates = {"learning_rate": 3e-3, "head_learning_rate": 3e-3, "classifier_learning_rate": 3e-2}
-    common = {"max_query_length": 8, "max_label_length": 8, "negatives_per_query": 1}
-
-    def make(name: str) -> UniDEC:
-        encoder = {"name": name, "hidden_dropout": 0.0, "normalize": False}
-        return unidec(encoder=encoder, batch_size=50, **rates, **common, **settings)
-
-    assert share_memorised(make, tmp_path, {"steps": 90}) > 0.99
 
 
 def test_only_the_rows_of_a_pool_learn(prepared: Make, data: TrainingData, tmp_path: Path) -> None:
@@ -342,24 +320,3 @@ def test_only_the_rows_of_a_pool_learn(prepared: Make, data: TrainingData, tmp_p
     touched = np.flatnonzero(method.tables()["classifier"].get_buffer("touches").numpy())
     assert np.array_equal(touched, pools[0])
     assert 0 < len(touched) < LABELS
-
-
-def scores(_workers: Workers, encoder: str, root: str) -> np.ndarray:
-    """After four steps with clusters, hard negatives, extra positives, and dropout."""
-    method = unidec(encoder={"name": encoder, "normalize": False}, extra_positives=1, head_dropout=0.2)
-    data = toy_data()
-    method.fit(data, make_run(Path(root), {"steps": 4}))
-    return method.predict(data.texts, 5).scores
-
-
-def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
-    wanted = scores(ALONE, small_encoder, str(tmp_path / "alone"))
-    for found in on_workers(2, scores, small_encoder, str(tmp_path / "two")):
-        np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-5)
-
-
-def test_what_is_saved_predicts_the_same(small_encoder: str, tmp_path: Path) -> None:
-    data = toy_data()
-    method = unidec(encoder=small_encoder)
-    method.fit(data, make_run(tmp_path, {"steps": 3}))
-    assert_saved_predicts_the_same(method, unidec(encoder=small_encoder), data.texts, tmp_path)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fitting import assert_saved_predicts_the_same
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
@@ -48,9 +47,3 @@ def test_predictions_of_approximate_search_have_a_measured_recall(
     exact = Untrained(Untrained.Config(encoder=small_encoder))
     exact.fit(data, make_run(tmp_path, {"steps": 1}))
     assert Sample.draw(data.texts, exact.predict(data.texts, 20)).recall(exact) is None
-
-
-def test_what_is_saved_predicts_the_same(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
-    method, again = (Untrained(Untrained.Config(encoder=small_encoder)) for _ in range(2))
-    method.fit(data, make_run(tmp_path, {"steps": 1}))
-    assert_saved_predicts_the_same(method, again, data.texts, tmp_path)
