@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -50,6 +51,10 @@ HOSTILE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "NULs as labels": ("Y.txt", nuls, "line 1: found a line of more than 16,777,216 bytes"),
     "infinite propensity": ("card.yaml", text("propensity_a: .inf\n"), "card.yaml:1: propensity_a: found '.inf'"),
     "no propensity": ("card.yaml", text("propensity_a: .nan\n"), "card.yaml:1: propensity_a: found '.nan'"),
+    "folder as card": ("card.yaml", lambda path: path.mkdir(), "card.yaml: not a regular file"),
+    "link to nothing as card": ("card.yaml", lambda path: path.symlink_to("gone"), "card.yaml: cannot read: No such"),
+    "folder of ignored pairs": ("filter_labels_test.txt", lambda path: path.mkdir(), "test.txt: not a regular file"),
+    "pipe of ignored pairs": ("filter_labels_test.txt", os.mkfifo, "filter_labels_test.txt: not a regular file"),
     "negative length": ("card.yaml", text("max_length: -5\n"), "card.yaml:1: max_length: found -5"),
 }  # fmt: skip
 

@@ -124,3 +124,16 @@ def test_the_feed_is_xml_whatever_a_record_says(
     (feed,) = tmp_path.glob("page/feed.xml")
     titles = [entry.text or "" for entry in ElementTree.parse(feed).iter("{http://www.w3.org/2005/Atom}title")]
     assert any("=cmd" in title for title in titles)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("run", "suite.yaml", "--store", "a\udcff"),
+        ("run", "suite.yaml", "--set", "name=\udcff"),
+        ("predict", "ok", "--text", "\udcff"),
+    ],
+)
+def test_an_argument_that_is_no_text_is_a_line(capfd: pytest.CaptureFixture[str], arguments: tuple[str, ...]) -> None:
+    said = output(capfd, *arguments)
+    assert said == f"error: argument {arguments[-1]!r}: found bytes that are not UTF-8, expected text\n"

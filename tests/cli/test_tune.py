@@ -51,3 +51,9 @@ def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
 def test_a_budget_that_is_none_is_an_error_in_a_line(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("tune", "fake-20", "--budget", "much", "--data", bench.root / "data") == 2
     assert "--budget much: expected a limit and a number, as in epochs=10" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", ["", "."])
+def test_a_folder_is_no_place_for_a_suite(bench: Bench, capsys: pytest.CaptureFixture[str], out: str) -> None:
+    assert call("tune", "fake-20", "--out", out, "--data", bench.root / "data") == 2
+    assert "--out .: found a folder, expected the name of a file" in capsys.readouterr().err

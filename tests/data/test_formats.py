@@ -94,7 +94,8 @@ def test_a_gz_that_is_plain_text(json_folder: Path) -> None:
         ({"target_ind": [-1, 2]}, "target_ind -1 to 2"),
         ({"target_ind": [0], "target_rel": [1.0, 1.0]}, "1 target_ind and 2 target_rel"),
         ({"target_ind": ["0", "1"]}, "a target_ind that is not an integer"),
-        ({"target_ind": 3}, "int"),
+        ({"target_ind": 3}, "the target_ind 3, which is no list"),
+        ({"target_ind": None}, "the target_ind None, which is no list"),
         ({"target_rel": [float("nan"), 1.0]}, "NaN, which is not a number"),
         ({"title": None}, "a title or content that is not text"),
         ({"title": "\ud800"}, "surrogates not allowed"),
@@ -111,7 +112,9 @@ def test_a_key_that_is_there_twice(json_folder: Path, name: str) -> None:
     fails(json_folder, f"{name}: line 2: found 'title' twice, expected each column or key once")
 
 
-@pytest.mark.parametrize(("line", "found"), [("{", "Expecting"), ("", "Expecting"), ("[1]", "list"), ("{}", "no key")])
+@pytest.mark.parametrize(
+    ("line", "found"), [("{", "Expecting"), ("", "Expecting"), ("[1]", "[1]"), ("null", "None"), ("{}", "no key")]
+)
 def test_a_line_that_is_no_json_object(json_folder: Path, line: str, found: str) -> None:
     edit_line(json_folder / "trn.json.gz", 3, lambda _: line)
     fails(json_folder, "trn.json.gz: line 3: found", found)

@@ -252,3 +252,32 @@ def test_a_misspelt_encoder_is_named_before_training(name: str) -> None:
             EncoderConfig.model_validate(never)
     for known in ("tiny", "nano", "minilm", "bert-base-uncased", "sentence-transformers/all-MiniLM-L6-v2"):
         assert EncoderConfig.model_validate(known).name == known
+
+
+def test_a_misspelt_encoder_is_named_before_a_dataset_is_tokenised() -> None:
+    with pytest.raises(XMCBenchError, match=r"^unknown encoder 'nanno' .did you mean 'nano'"):
+        run("prepare", "catalog-60", "--encoder", "nanno")
+
+
+def test_a_text_is_not_its_own_label(tmp_path: Path) -> None:
+    with pytest.raises(XMCBenchError, match="--text and --labels: found the column 'labels' twice"):
+        run("import", table(tmp_path / "a.tsv", ["red"] * 9), "--name", "own", "--text", "labels")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("inner", ['"&a;&a;"', "'&a;'", 'SYSTEM "file:///etc/hostname"', '"plain"'])
+def test_a_vocabulary_whose_entities_grow_is_refused(tmp_path: Path, inner: str, encoding: str) -> None:
+    """An entity made of ten, made of ten, and so on, is a text of gigabytes in a file of a kilobyte."""
+    path = tmp_path / "labels.rdf"
+    about, label = "http://a/red", "<s:prefLabel>&b;</s:prefLabel>"
+    names = 'xmlns:r="http://www.w3.org/1999/02/22-rdf-syntax-ns#" xmlns:s="http://www.w3.org/2004/02/skos/core#"'
+    path.write_text(
+        f'<?xml version="1.0" encoding="{encoding}"?><!DOCTYPE r:RDF [<!ENTITY a "x"><!ENTITY b {inner}>]>'
+        f'<r:RDF {names}><r:Description r:about="{about}">{label}</r:Description></r:RDF>',
+        encoding=encoding,
+    )
+    if inner == '"plain"':  # as ontology editors write for their prefixes
+        assert read_label_texts(path) == {about: "plain"}
+        return
+    with pytest.raises(XMCBenchError, match=r"labels\.rdf: found the entity 'b', which is made of others"):
+        read_label_texts(path)

@@ -73,12 +73,22 @@ def _options(
     pass
 
 
+def _check_unicode(arguments: list[str]) -> None:
+    """Raise XMCBenchError for an argument that is no text: neither a record nor a suite could hold it, or its path."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise XMCBenchError(f"argument {argument!r}: found bytes that are not UTF-8, expected text") from None
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line. An error that a user can cause is printed on one line, never as a traceback."""
     arguments = sys.argv[1:] if arguments is None else arguments
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(EscapingFormatter())
     try:
+        _check_unicode(arguments)
         app(args=arguments)
     except XMCBenchError as problem:
         if "--debug" in arguments:

@@ -49,7 +49,11 @@ def tune(
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuned_trials import queries_of_sample
 
-    path = out or Path(f"tuned-{dataset}.yaml")
+    path = Path(f"tuned-{dataset}.yaml") if out is None else out
+    if not path.name or path.is_dir():
+        from xmcbench.errors import XMCBenchError
+
+        raise XMCBenchError(f"--out {path}: found a folder, expected the name of a file")
     searching = path.with_name(f"{path.stem}.search.yaml")
     plain: dict[str, Any] = {
         "name": f"tuned-{dataset}",

@@ -6,6 +6,7 @@ Every reader returns `Parts`. Targets are CSR float32 matrices of ones with sort
 from __future__ import annotations
 
 import json
+import os
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from xmcbench.data.blocks import check_utf8, read_blocks, read_texts
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_targets
 from xmcbench.data.texts import PackedTexts
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.arrays import open_npz, read_array
 from xmcbench.files.regular import with_names_once
 
@@ -112,12 +113,20 @@ def dataset_files(directory: Path) -> list[Path]:
     """The files that `read_directory` reads, with those of ignored pairs, in a fixed order."""
     layout = detect(directory)
     named = [layout.find(directory, stem) for stem in layout.stems]
-    ignored = [directory / name for names in IGNORE_FILES.values() for name in names]
-    return named + [path for path in ignored if path.is_file()]
+    return named + [path for split in IGNORE_FILES for path in _ignore_files(directory, split)]
+
+
+def _ignore_files(directory: Path, split: str) -> list[Path]:
+    """The files of ignored pairs that are there. Raises XMCBenchError for a folder, a pipe or a link to nothing."""
+    paths = [directory / name for name in IGNORE_FILES[split] if os.path.lexists(directory / name)]
+    for path in paths:
+        if not path.is_file():
+            raise XMCBenchError(f"{path}: not a regular file")
+    return paths
 
 
 def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> scipy.sparse.csr_array:
-    paths = [directory / name for name in IGNORE_FILES[split] if (directory / name).is_file()]
+    paths = _ignore_files(directory, split)
     if len(paths) > 1:
         raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in paths)}, expected one of them")
     return read_pairs(paths[0], shape) if paths else no_pairs(shape)
@@ -194,6 +203,8 @@ def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTex
         for i, line in enumerate(block.data.tobytes().split(b"\n")[:-1]):
             try:
                 entry = json.loads(line, parse_constant=_no_number, object_pairs_hook=with_names_once)
+                if not isinstance(entry, dict):
+                    raise ValueError(shown(entry))
                 encoded = _json_text(entry, text).encode()
                 if num_labels is not None:
                     line_labels, line_weights = _json_targets(entry, num_labels)
@@ -223,6 +234,8 @@ def _json_text(entry: dict[str, str], text: str) -> str:
 
 def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[int], list[float]]:
     labels = entry["target_ind"]
+    if not isinstance(labels, list):
+        raise ValueError(f"the target_ind {shown(labels)}, which is no list")
     weights = entry.get("target_rel", [1.0] * len(labels))
     if len(weights) != len(labels):
         raise ValueError(f"{len(labels)} target_ind and {len(weights)} target_rel")

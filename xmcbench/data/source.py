@@ -135,7 +135,7 @@ class FolderSource(Source):
 def own_source(directory: Path) -> FolderSource:
     """The source of a folder that is not in the catalogue. Its card is inferred from the files and `card.yaml`."""
     path = directory / CARD_FILE
-    if not path.is_file():
+    if not os.path.lexists(path):
         return FolderSource(Draft(name=directory.name, source=str(directory.resolve())))
     content = yaml_lines.read(path)
     allowed = sorted(set(Draft.model_fields) - {"name"})

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
 from math import isfinite
 from pathlib import Path
+from xml.parsers import expat
 
 from xmcbench.data.importing.rows import Columns, Row, as_key, as_text, open_text, read_records, read_rows, reading
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench.files.regular import open_regular
 from xmcbench.plugins.extras import import_extra
 
 PREFERRED = "http://www.w3.org/2004/02/skos/core#prefLabel"
@@ -119,6 +122,8 @@ def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
 
 def _read_skos(path: Path, language: str) -> dict[str, str]:
     rdflib = import_extra("rdflib", "skos", "reading SKOS vocabularies")
+    if path.suffix == ".rdf":
+        _check_entities(path)
     graph = rdflib.Graph()
     try:
         graph.parse(path, format="turtle" if path.suffix == ".ttl" else "xml")
@@ -132,6 +137,22 @@ def _read_skos(path: Path, language: str) -> dict[str, str]:
     if not texts:
         raise XMCBenchError(f"{path}: found no skos:prefLabel in {language!r}")
     return texts
+
+
+def _check_entities(path: Path) -> None:
+    """Raise XMCBenchError where an XML file defines an entity by others: a short file could be a text without end."""
+
+    def declared(name: str, is_parameter: bool, value: str | None, *_: object) -> None:
+        if is_parameter or value is None or "&" in value:
+            raise XMCBenchError(f"{path}: found the entity {shown(name)}, which is made of others, expected plain text")
+
+    begun: list[str] = []
+    parser = expat.ParserCreate()
+    parser.EntityDeclHandler = declared
+    parser.StartElementHandler = lambda name, _: begun.append(name)
+    with reading(path), open_regular(path) as file, suppress(expat.ExpatError):  # rdflib says what is wrong
+        while not begun and (chunk := file.read(1 << 12)):
+            parser.Parse(chunk)
 
 
 def _tab_separated(path: Path) -> Iterator[tuple[str, str]]:

@@ -48,6 +48,8 @@ class Columns:
     def __post_init__(self) -> None:
         if not self.separator:
             raise XMCBenchError("--separator: found nothing, expected what stands between labels")
+        if self.text == self.labels:
+            raise XMCBenchError(f"--text and --labels: found the column {shown(self.text)} twice, expected two columns")
 
 
 @dataclass

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.statistics import Spread
 from xmcbench.engine.encoders.encoder import Encoder
@@ -14,6 +16,7 @@ from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.encoders.words import words_tokenizer
+from xmcbench.errors import XMCBenchError
 
 Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all
 
@@ -48,8 +51,12 @@ def prepare_tokens(dataset: Dataset, encoder: str, cache: Path, progress: Progre
     Returns the lengths in tokens by kind of text. Raises XMCBenchError if the encoder's tokenizer is not available.
     """
     queries, labels, card = dataset.train.texts, dataset.label_texts, dataset.card
+    try:
+        config = EncoderConfig(name=encoder)
+    except ValidationError as problem:
+        raise XMCBenchError(problem.errors()[0]["msg"].removeprefix("Value error, ")) from None
     progress("tokenizer", 0, 1)
-    tokenizer = tokenizer_of(EncoderConfig(name=encoder), queries, cache)
+    tokenizer = tokenizer_of(config, queries, cache)
     progress("tokenizer", 1, 1)
     lengths = {}
     for kind, texts, most in (("query", queries, card.max_length), ("label", labels, card.max_label_length)):
