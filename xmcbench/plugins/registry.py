@@ -24,7 +24,7 @@ from typing import Any
 
 import pluggy
 
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, shown, text_of
 from xmcbench.plugins import hookspecs
 from xmcbench.plugins.hookspecs import GROUP, HOMES, HOOKS
 
@@ -188,9 +188,11 @@ class Registry:
         self._waiting = [point for point in self._waiting if point not in points]
         for point in points:
             origin = _origin(point)
-            if origin.distribution != OWN:
-                self._modules[point.module.partition(".")[0]] = origin
             try:
+                if not point.pattern.match(point.value):
+                    raise XMCBenchError(f"found the entry point {shown(point.value)}, expected a module")
+                if origin.distribution != OWN:
+                    self._modules[point.module.partition(".")[0]] = origin
                 before = set(sys.modules)
                 with redirect_stdout(sys.stderr):  # what a plugin prints when it is imported is no output of a command
                     plugin = point.load()
@@ -200,11 +202,11 @@ class Registry:
                 if built_in_first and not _is_built_in(point) and hasattr(plugin, HOOKS["method"]):
                     self._load_plugins(_is_built_in)
                 self._register(point.name, plugin, origin)
-            except (Exception, SystemExit) as problem:
-                if self._strict:
+            except BaseException as problem:  # also an exit, or an exception that no `Exception` is
+                if self._strict or isinstance(problem, KeyboardInterrupt):
                     raise
                 kind = "" if isinstance(problem, XMCBenchError) else f"{type(problem).__name__}: "
-                reason = " ".join(f"{kind}{problem}".split())
+                reason = " ".join(f"{kind}{text_of(problem)}".split())
                 self.broken.append(Broken(point.name, origin.distribution, origin.version, reason))
 
     def _register(self, name: str, plugin: Any, origin: Origin) -> None:
@@ -217,7 +219,7 @@ class Registry:
             registered = {
                 kind: self._collect(kind, plugin, origin) for kind, hook in HOOKS.items() if hasattr(plugin, hook)
             }
-        except Exception:
+        except BaseException:
             if self._manager.is_registered(plugin):
                 self._manager.unregister(plugin)
             raise
@@ -256,7 +258,10 @@ def _check_marked(plugin: Any) -> None:
 
 def _installed() -> list[EntryPoint]:
     """The entry points of the installed distributions, or of those that `ONLY` names."""
-    points = list(entry_points(group=GROUP))
+    try:
+        points = list(entry_points(group=GROUP))
+    except UnicodeDecodeError as problem:
+        raise XMCBenchError(f"installed packages: found an entry_points.txt that is not UTF-8: {problem}") from None
     wanted = os.environ.get(ONLY)
     return points if wanted is None else [point for point in points if _origin(point).distribution in wanted.split(",")]
 
@@ -277,7 +282,10 @@ def _origin(point: EntryPoint) -> Origin:
 @cache
 def _origin_of(distribution: Distribution) -> Origin:
     """Name and version; a distribution parses its metadata each time it is asked."""
-    return Origin(distribution.name, distribution.version)
+    try:
+        return Origin(distribution.name, distribution.version)
+    except UnicodeDecodeError:
+        raise XMCBenchError(f"{distribution.locate_file('')}: found a package with METADATA not in UTF-8") from None
 
 
 def own_version() -> str:
@@ -305,6 +313,6 @@ def plugin_failure(problem: BaseException) -> str | None:
         origin = registry().origin_of(str(frame.f_globals.get("__name__", "")))
         if origin is not None:
             place = f"{Path(frame.f_code.co_filename).name}:{line}"
-            reason = " ".join(f"{type(problem).__name__}: {problem}".split())
+            reason = " ".join(f"{type(problem).__name__}: {text_of(problem)}".split())
             return f"plugin {origin}: {place}: {reason} ({STRICT}=1 shows the traceback)"
     return None
