@@ -127,7 +127,7 @@ def content(store: Store) -> dict[str, Any]:
         assert record.status is Status.OK, record.failure
         folder = store.directory(record.key)
         files = [path for path in sorted((folder / "model").rglob("*")) if path.is_file()]
-        resampled = store.resampled(record, list(record.metrics))  # its file has metadata in any order
+        resampled = store.resampled(record, list(record.metrics))
         assert resampled
         predictions, truth = store.predictions(record)
         found[record.key] = (

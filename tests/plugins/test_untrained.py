@@ -47,3 +47,13 @@ def test_predictions_of_approximate_search_have_a_measured_recall(
     exact = Untrained(Untrained.Config(encoder=small_encoder))
     exact.fit(data, make_run(tmp_path, {"steps": 1}))
     assert Sample.draw(data.texts, exact.predict(data.texts, 20)).recall(exact) is None
+
+
+def test_equal_models_are_equal_files(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    method, files = Untrained(Untrained.Config(encoder=small_encoder)), set()
+    method.fit(data, make_run(tmp_path, {"steps": 1}))
+    for number in range(8):
+        (tmp_path / str(number)).mkdir()
+        method.save(tmp_path / str(number))
+        files.add((tmp_path / str(number) / "vectors.safetensors").read_bytes())
+    assert len(files) == 1

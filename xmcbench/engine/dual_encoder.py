@@ -13,6 +13,7 @@ from xmcbench.engine.contract import VectorMethod
 from xmcbench.engine.device import default_device
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.arrays import sort_header
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import Run
 
@@ -85,6 +86,8 @@ class DualEncoder(VectorMethod):
         tensors["index"] = self.index_LD.contiguous()
         lengths = {"query_length": str(self.query_length), "label_length": str(self.label_length)}
         save_file(tensors, directory / VECTORS, metadata=lengths)
+        with (directory / VECTORS).open("r+b") as file:
+            sort_header(file)
 
     def load(self, directory: Path) -> None:
         from safetensors import safe_open

@@ -1,7 +1,11 @@
-"""Arrays of `.npz` files that may come from anyone: nothing is unpacked before its declared size is checked."""
+"""Arrays of `.npz` files that may come from anyone: nothing is unpacked before its declared size is checked.
+
+And the header of a safetensors file, in one order.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 import zipfile
 from collections.abc import Iterator
@@ -74,3 +78,16 @@ def _header(file: Any, name: str, where: str) -> tuple[tuple[int, ...], np.dtype
             f"{where}: array {name}: found columns first, expected rows first: np.ascontiguousarray turns it"
         )
     return shape, dtype
+
+
+def sort_header(file: BinaryIO) -> None:
+    """Sort the keys in the header of a safetensors file in place: the library writes metadata in any order, so that
+    equal tensors would have other digests."""
+    file.seek(0)
+    size = int.from_bytes(file.read(8), "little")
+    content = json.loads(file.read(size))
+    header = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    if len(header) > size:
+        raise ValueError(f"the sorted header has {len(header)} bytes, expected at most {size}")
+    file.seek(8)
+    file.write(header.ljust(size))

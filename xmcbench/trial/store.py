@@ -29,7 +29,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.arrays import open_npz, read_array
+from xmcbench.files.arrays import open_npz, read_array, sort_header
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import MANIFEST, check_manifest
 from xmcbench.files.regular import open_regular
@@ -296,16 +296,9 @@ def resampled_file(metrics: Mapping[str, np.ndarray], truth_hash: str) -> bytes:
     from safetensors.numpy import save
 
     metadata = {"truth_hash": truth_hash, "resampling_version": str(RESAMPLING_VERSION)}
-    return _in_one_order(save(dict(metrics), metadata))
-
-
-def _in_one_order(content: bytes) -> bytes:
-    """A safetensors file with the keys of its header sorted: the library writes metadata in any order, so that equal
-    values would have other digests."""
-    end = 8 + int.from_bytes(content[:8], "little")
-    header = json.dumps(json.loads(content[8:end]), sort_keys=True, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)
-    return len(header).to_bytes(8, "little") + header + content[end:]
+    content = BytesIO(save(dict(metrics), metadata))
+    sort_header(content)
+    return content.getvalue()
 
 
 def _resampled(content: bytes, truth_hash: str, metrics: Iterable[str]) -> dict[str, np.ndarray]:
