@@ -100,6 +100,10 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
             method().replace("    def fit", CONFIG + "    def fit"),
             "Mine.Config has the setting 'budget'",
         ),
+        (
+            method().replace("    def fit", CONFIG.replace("budget: int", "size: 'Nowhere'") + "    def fit"),
+            "name 'Nowhere' is not defined",
+        ),
     ],
 )
 def test_a_broken_plugin_is_listed_with_its_reason_and_the_tool_goes_on(
