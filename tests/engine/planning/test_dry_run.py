@@ -21,7 +21,7 @@ from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import _table_gradients
+from xmcbench.engine.planning.memory import _table_gradients, _word_gradients
 from xmcbench.engine.planning.probe import Table, observe
 from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.search import shortlists
@@ -108,6 +108,25 @@ def test_a_step_of_a_static_encoder_keeps_what_is_planned(
     kept = planned.kept_bytes(sum(lengths), len(lengths)) + planned.bytes_per_pass
     assert kept == pytest.approx(saved.total, rel=0.02)
     del output_MD
+
+
+def test_the_words_of_a_step_are_counted_once_each(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    work, _ = workload(built("dexml hard", small_encoder, **METHODS["dexml hard"]), data, tmp_path)
+    assert work.token_counts_V is not None
+    assert work.distinct(1) == pytest.approx(1)
+    assert work.distinct(10**9) == pytest.approx((work.token_counts_V > 0).sum())
+    ids = np.repeat(np.arange(len(work.token_counts_V)), work.token_counts_V)
+    drawn = np.random.default_rng(0).choice(ids, 50)
+    assert work.distinct(50) == pytest.approx(len(np.unique(drawn)), rel=0.25)
+    assert replace(work, token_counts_V=None).distinct(50) == 50
+
+
+def test_word_gradients_have_the_rows_of_every_micro_batch(data: TrainingData, tmp_path: Path) -> None:
+    method = built("dexml hard", "static", **METHODS["dexml hard"])
+    work, _ = workload(method, data, tmp_path)
+    one, several = (_word_gradients(method, work, np.full(texts, 64), "cpu") for texts in (10, 10_000))
+    assert one == work.distinct(640)
+    assert several > 10 * work.distinct(640_000)
 
 
 def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the_ledger(

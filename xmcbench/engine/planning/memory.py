@@ -83,6 +83,8 @@ def memory(
     tables = probe.tables.values()
     at_once = max(1, CHUNK_SCORES[device] // max(1, queries))  # rows whose gradients are made in chunks
     gradients = sum(_table_gradients(table, pool, work.train.num_labels, at_once) for table in tables) / workers
+    if encoder.word_parameters:
+        gradients += _word_gradients(method, work, run.lengths_N[::workers], device) * encoder.dimension * FLOAT
     pairs = queries * labels * FLOAT
     chunk = min(CHUNK_SCORES[device] * FLOAT, pairs)
     on_gpu = device == "cuda"
@@ -143,6 +145,13 @@ def _table_gradients(table: Table, pool: int, num_labels: int, at_once: int) -> 
     if copies == 1 and not table.whole_gradient:
         read, copies = min(table.rows, at_once), 3  # the rows in float32, their gradients, and what rounding them takes
     return float(read * copies * table.dimension * FLOAT if table.learns else 0)
+
+
+def _word_gradients(method: EmbeddingMethod, work: Workload, lengths_N: np.ndarray, device: str) -> float:
+    """Rows of a table of words that a step's gradients have: of each micro-batch, with a copy, and of their sum."""
+    at_once, tokens = method.config.micro_batch_on(device), int(lengths_N.sum())
+    parts = [work.distinct(at_once)] * (tokens // at_once) + [work.distinct(tokens % at_once)]
+    return parts[0] if len(parts) == 1 else 2 * sum(parts) + work.distinct(tokens)
 
 
 def _activations(

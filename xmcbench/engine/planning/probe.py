@@ -49,7 +49,7 @@ class Probe:
     asks_queries: int  # how often the embeddings of all queries are requested before the first step
     asks_labels: int
     module_parameters: int  # of the method's own modules, label tables aside
-    module_bytes: float  # kept for the backward pass by these modules, per text of a step
+    module_bytes: float  # that the backward pass through these modules takes, per text of a step
     tables: dict[str, Table]
 
 
@@ -75,7 +75,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         few, counts = _few(method, work, dimension)
-        flops_per_pair, keeps_scores, kept_per_text = _scoring(few, work, dimension)
+        flops_per_pair, keeps_scores, bytes_per_text = _scoring(few, work, dimension)
         tables = _tables(method, work, dimension)
         vectors = torch.randn(2, dimension)
         with evaluating(few.modules), torch.no_grad():
@@ -89,7 +89,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         asks_queries=counts["queries"],
         asks_labels=counts["labels"],
         module_parameters=parameters,
-        module_bytes=kept_per_text if parameters else 0.0,
+        module_bytes=bytes_per_text if parameters else 0.0,
         tables=tables,
     )
 
@@ -119,7 +119,7 @@ def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[Embed
 
 def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[float, bool, float]:
     """One step of the loss: its operations on scores, per pair of a query and a label, whether it keeps scores, and the
-    bytes per text that it keeps for its backward pass."""
+    bytes per text that its backward pass takes: what is kept for it, and two gradients of the largest that is."""
     part = work.part(FEW_QUERIES, FEW_LABELS)
     sampler = few.sampler(part, 0)
     vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
@@ -135,7 +135,7 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[floa
         with saved:
             loss = few.loss(queries_BD, labels_SD, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-    per_text = saved.total / (num_queries + num_labels)
+    per_text = (saved.total + 2 * saved.largest) / (num_queries + num_labels)
     return scored.flops / (num_queries * num_labels), scored.kept_scores > 0, per_text
 
 

@@ -51,11 +51,19 @@ class Workload:
     labels_LD: Tensor = field(repr=False)
     measured: bool
     num_queries: int  # of the dataset; those here may be a sample of them
+    token_counts_V: np.ndarray | None = field(default=None, repr=False)  # in all texts here; None where assumed
 
     @property
     def share(self) -> float:
         """The share of the dataset's training queries that are here; the others are taken to be like them."""
         return len(self.query_lengths_N) / self.num_queries
+
+    def distinct(self, tokens: int) -> float:
+        """About how many different tokens so many have; where they are assumed, each is another."""
+        if self.token_counts_V is None:
+            return float(tokens)
+        shares_V = self.token_counts_V / max(1, self.token_counts_V.sum())
+        return float((1 - (1 - shares_V) ** tokens).sum())
 
     @cached_property
     def all_query_lengths_N(self) -> np.ndarray:
@@ -81,7 +89,8 @@ class Workload:
         queries_ND, labels_LD = (
             normalize(torch.from_numpy(_sums(words_VD, *tokens)), dim=1) for tokens in (query_tokens, label_tokens)
         )
-        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries)
+        every_V = counts_V + np.bincount(label_tokens[0], minlength=vocabulary)
+        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries, every_V)
 
     @classmethod
     def assumed(

@@ -34,14 +34,16 @@ from xmcbench.trial.meter import uncounted
 
 
 class SavedBytes(saved_tensors_hooks):
-    """Counts what graphs made within this context keep alive, in `total` bytes; may be entered again to count on.
+    """Counts the bytes that graphs made within this context keep alive: `total`, and of the `largest` tensor.
+
+    It may be entered again to count on.
 
     Parameters are there anyway and do not count; what several operations keep counts once. The graphs have to outlive
     the count, because storages are told apart by their addresses.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, compiled: bool = False) -> None:
-        self.total = 0
+        self.total = self.largest = 0
         self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
         note: Any = self._note
         if compiled:  # the compiler would trace the count, and recompile whenever it changes
@@ -53,6 +55,7 @@ class SavedBytes(saved_tensors_hooks):
         if storage._cdata not in self._seen:
             self._seen.add(storage._cdata)
             self.total += storage.nbytes()
+            self.largest = max(self.largest, storage.nbytes())
         return tensor.detach()  # an operation that kept its own result would keep itself alive
 
 
