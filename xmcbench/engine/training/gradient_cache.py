@@ -36,10 +36,8 @@ from xmcbench.trial.meter import uncounted
 class SavedBytes(saved_tensors_hooks):
     """Counts the bytes that graphs made within this context keep alive: `total`, and of the `largest` tensor.
 
-    It may be entered again to count on.
-
-    Parameters are there anyway and do not count; what several operations keep counts once. The graphs have to outlive
-    the count, because storages are told apart by their addresses.
+    It may be entered again to count on. Parameters are there anyway and do not count; what several operations keep
+    counts once. The graphs have to outlive the count, because storages are told apart by their addresses.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], *, compiled: bool = False) -> None:
