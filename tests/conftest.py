@@ -16,6 +16,7 @@ from xmcbench.plugins.registry import registry
 SHARED = Path(__file__).parents[2] / "shared"
 
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: a test that needs the network fails
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of the tests' many processes compiles what it imports
 
 # No test depends on the clock. `.ci/run` tries the same examples each time, other runs new ones.
 settings.register_profile(

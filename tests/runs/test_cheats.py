@@ -15,7 +15,7 @@ from xmcbench.trial.record import Record
 from fakes import cheats, install_fakes  # isort: skip
 from fakes.xmcbench_fakes import Ok  # isort: skip
 
-pytestmark = pytest.mark.long  # forty trials in processes of their own
+pytestmark = pytest.mark.long  # a trial of each method
 
 # By method: the start of the reason why its trial is invalid.
 ENDINGS = {
