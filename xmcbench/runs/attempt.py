@@ -49,7 +49,8 @@ from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.program import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
-from xmcbench.trial.record_fields import LARGEST, why_not_recordable
+from xmcbench.trial.record_fields import LARGEST
+from xmcbench.trial.recordable import why_not_recordable
 from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 

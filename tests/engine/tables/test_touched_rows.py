@@ -62,7 +62,6 @@ def learnt(workers: Workers, parts: int) -> list[list[float]]:
     return table.weight.tolist()
 
 
-@pytest.mark.long
 def test_gradients_of_several_parts_and_workers_are_summed() -> None:
     whole = torch.tensor(learnt(ALONE, 1))
     torch.testing.assert_close(torch.tensor(learnt(ALONE, 2)), whole)

@@ -30,7 +30,7 @@ from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.provenance import code_files
-from xmcbench.trial.record_fields import why_not_recordable
+from xmcbench.trial.recordable import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 K = 5
