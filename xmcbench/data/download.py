@@ -149,10 +149,7 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 
 def _place(name: str) -> str | None:
     """The path of an archived file in a dataset folder; None for files of no layout."""
-    known = {stem for layout in formats.LAYOUTS for stem in layout.stems}
-    known |= {file for files in formats.IGNORE_FILES.values() for file in files}
-    known |= {f"{stem}.gz" for stem in known}
-    parts = PurePosixPath(name).parts
+    known, parts = formats.file_names(), PurePosixPath(name).parts
     for place in ("/".join(parts[-2:]), parts[-1] if parts else ""):
         if place in known:
             return place

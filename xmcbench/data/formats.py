@@ -21,7 +21,7 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.sparse_text import binary_csr, no_pairs, read_pairs, read_targets
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError, shown
-from xmcbench.files.arrays import open_npz, read_array
+from xmcbench.files.arrays import open_npz, read_csr
 from xmcbench.files.regular import with_names_once
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
@@ -109,6 +109,13 @@ def expected_files() -> str:
     return "; or ".join(f"{', '.join(layout.stems)} ({layout.name})" for layout in LAYOUTS) + "; texts plain or .gz"
 
 
+def file_names() -> set[str]:
+    """The names that files of a dataset may have, in any layout."""
+    names = {stem for layout in LAYOUTS for stem in layout.stems}
+    names |= {name for ignored in IGNORE_FILES.values() for name in ignored}
+    return names | {f"{name}.gz" for name in names}
+
+
 def dataset_files(directory: Path) -> list[Path]:
     """The files that `read_directory` reads, with those of ignored pairs, in a fixed order."""
     layout = detect(directory)
@@ -161,23 +168,11 @@ def read_npz(path: Path, max_entries: int) -> scipy.sparse.csr_array:
 
     Arrays of more than `max_entries` are an error before they are unpacked.
     """
-    kinds = {"format": "SU", "shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
     try:
         with open_npz(path) as archive:
-            parts = {name: read_array(archive, name, kind, max_entries, str(path)) for name, kind in kinds.items()}
+            indptr, indices, data, (_, columns) = read_csr(archive, max_entries, str(path))
     except OSError as error:
         raise XMCBenchError(f"{path}: cannot be read ({error.strerror or error})") from error
-    if [parts[name].ndim for name in kinds] != [0, 1, 1, 1, 1] or len(parts["shape"]) != 2:
-        raise XMCBenchError(f"{path}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
-    kind = parts["format"].item()
-    kind = kind.decode(errors="replace") if isinstance(kind, bytes) else kind
-    if kind != "csr":
-        raise XMCBenchError(f"{path}: found a matrix in {kind!r} format, expected 'csr'")
-    data, indices, indptr = parts["data"], parts["indices"], parts["indptr"]
-    rows, columns = (int(size) for size in parts["shape"])
-    valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
-    if not valid or (np.diff(indptr) < 0).any():
-        raise XMCBenchError(f"{path}: found row pointers that do not fit {rows} rows, expected a valid CSR matrix")
     if len(indices) and (indices.min() < 0 or indices.max() >= columns):
         raise XMCBenchError(f"{path}: found labels {indices.min()} to {indices.max()}, expected 0 to {columns - 1}")
     return binary_csr(indptr, indices, data, columns)

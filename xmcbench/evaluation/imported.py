@@ -9,7 +9,6 @@ T test queries, L labels, E entries.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
 from xmcbench.evaluation.evaluator import Evaluator
 from xmcbench.evaluation.scoring import Scores, score_predictions
 from xmcbench.evaluation.unbudgeted import Origin, write_unbudgeted
-from xmcbench.files.arrays import array_names, open_npz, read_array
+from xmcbench.files.arrays import array_names, open_npz, read_array, read_csr
 from xmcbench.files.regular import open_regular
 from xmcbench.plugins.extras import import_extra
 from xmcbench.trial.predictions import STORED, Predictions
@@ -48,6 +47,10 @@ class Expected:
     def max_entries(self) -> int:
         """Entries that a file may hold: `MEAN_ENTRIES` per query, or every pair where there are fewer."""
         return self.num_queries * min(self.num_labels, MEAN_ENTRIES)
+
+    @property
+    def max_array(self) -> int:
+        return max(self.max_entries, self.num_queries + 1)
 
     @property
     def max_text_bytes(self) -> int:
@@ -190,34 +193,19 @@ def read_arrays(path: Path, expected: Expected) -> Entries:
     with open_npz(path) as archive:
         names = array_names(archive)
         if names >= {"indptr", "indices", "data", "shape"}:
-            return _matrix(archive, expected)
+            indptr, indices, data, shape = read_csr(archive, expected.max_array, str(path))
+            expected.check_shape(shape)
+            expected.check_entries(len(data))
+            return Entries(indptr.astype(np.int64), indices.astype(np.int64), data.astype(np.float64))
         for labels in ("indices", "labels"):
             if names >= {labels, "scores"}:
-                indices, scores = _array(archive, labels, "iu", expected), _array(archive, "scores", "f", expected)
-                return from_rows(indices, scores, expected)
+                kinds = {labels: "iu", "scores": "f"}
+                arrays = (read_array(archive, name, kinds[name], expected.max_array, str(path)) for name in kinds)
+                return from_rows(*arrays, expected)
     raise expected.error(
         f"found the arrays {', '.join(sorted(names)) or 'none'}, "
         "expected data, indices, indptr, shape (scipy.sparse.save_npz) or indices, scores"
     )
-
-
-def _matrix(archive: zipfile.ZipFile, expected: Expected) -> Entries:
-    layout = _array(archive, "format", "SU", expected).item()
-    layout = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
-    if layout != "csr":
-        raise expected.error(f"found a sparse matrix of format {layout!r}, expected 'csr': call .tocsr() before saving")
-    expected.check_shape(tuple(int(size) for size in _array(archive, "shape", "iu", expected)))
-    indptr, indices = (_array(archive, name, "iu", expected).astype(np.int64) for name in ("indptr", "indices"))
-    data = _array(archive, "data", "fiub", expected)
-    whole = indptr.shape == (expected.num_queries + 1,) and indices.shape == data.shape == (len(data),)
-    if not (whole and indptr[0] == 0 and indptr[-1] == len(data) and (np.diff(indptr) >= 0).all()):
-        raise expected.error("damaged: indptr, indices and data do not belong together")
-    expected.check_entries(len(data))
-    return Entries(indptr, indices, data.astype(np.float64))
-
-
-def _array(archive: zipfile.ZipFile, name: str, kinds: str, expected: Expected) -> np.ndarray:
-    return read_array(archive, name, kinds, max(expected.max_entries, expected.num_queries + 1), str(expected.path))
 
 
 def read_parquet(path: Path, expected: Expected) -> Entries:

@@ -91,3 +91,23 @@ def sort_header(file: BinaryIO) -> None:
         raise ValueError(f"the sorted header has {len(header)} bytes, expected at most {size}")
     file.seek(8)
     file.write(header.ljust(size))
+
+
+def read_csr(
+    archive: zipfile.ZipFile, most: int, where: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+    """`indptr`, `indices`, `data` (at most `most` entries each) and shape of what `scipy.sparse.save_npz` wrote."""
+    kinds = {"format": "SU", "shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
+    parts = {name: read_array(archive, name, kind, most, where) for name, kind in kinds.items()}
+    if [parts[name].ndim for name in kinds] != [0, 1, 1, 1, 1] or len(parts["shape"]) != 2:
+        raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
+    layout = parts["format"].item()
+    layout = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
+    if layout != "csr":
+        raise XMCBenchError(f"{where}: found a matrix in {layout!r} format, expected 'csr', as .tocsr() makes it")
+    indptr, indices, data = parts["indptr"], parts["indices"], parts["data"]
+    rows, columns = (int(size) for size in parts["shape"])
+    valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
+    if not valid or (np.diff(indptr) < 0).any():
+        raise XMCBenchError(f"{where}: found row pointers that do not fit {rows} rows, expected a valid CSR matrix")
+    return indptr, indices, data, (rows, columns)

@@ -75,7 +75,15 @@ def write_dataset(
         raise XMCBenchError(f"{source}: found {sizes}, expected some of each")
     texts = [label_texts[key] if label_texts else key for key in ids]
     with new_folder(folder, replace) as made:
-        _write(made, source, {"trn": splits[0], "tst": splits[1]}, texts)
+        try:
+            write_json_layout(
+                made,
+                *([{"title": row.text, "target_ind": ids} for row, ids in rows] for rows in splits),
+                ({"title": text} for text in texts),
+                {CARD_FILE: f"source: {json.dumps(source)}\n"},
+            )
+        except UnicodeEncodeError as error:
+            raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
     return report
 
 
@@ -108,20 +116,6 @@ def _unique(
         first.setdefault(row.text, len(unique))
         unique.append((row, labels))
     return unique
-
-
-def _write(made: Path, source: str, splits: dict[str, list[tuple[Row, list[int]]]], labels: list[str]) -> None:
-    try:
-        for name, rows in splits.items():
-            with (made / f"{name}.json").open("w", encoding="utf-8") as file:
-                file.writelines(
-                    json.dumps({"title": row.text, "target_ind": ids}, ensure_ascii=False) + "\n" for row, ids in rows
-                )
-        with (made / "lbl.json").open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps({"title": text}, ensure_ascii=False) + "\n" for text in labels)
-        (made / "card.yaml").write_text(f"source: {json.dumps(source)}\n", encoding="utf-8")
-    except UnicodeEncodeError as error:
-        raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
 
 
 Lines = Iterable[Mapping[str, Any]]
@@ -157,9 +151,7 @@ def check_removable(folder: Path) -> None:
     """Raise XMCBenchError unless `folder` is a dataset and holds nothing else."""
     if folder.is_symlink() or not folder.is_dir():
         raise XMCBenchError(f"{folder}: found no folder of a dataset")
-    known = {stem for layout in formats.LAYOUTS for stem in layout.stems}
-    known |= {name for names in formats.IGNORE_FILES.values() for name in names}
-    known |= {CARD_FILE, *(f"{name}.gz" for name in known)}
+    known = formats.file_names() | {CARD_FILE}
     for path in sorted(folder.rglob("*")):
         if path.relative_to(folder).as_posix() not in known and not (path.is_dir() and path.name == "raw"):
             raise XMCBenchError(f"{path}: is no file of a dataset; nothing is deleted, remove the folder by hand")
