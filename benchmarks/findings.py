@@ -24,7 +24,7 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting import curated
 from xmcbench.reporting.costs import mean_curve
 from xmcbench.reporting.numbers import format_value
-from xmcbench.reporting.plots.canvas import (
+from xmcbench.reporting.plots import (
     COLOURS,
     LEADER,
     PAGE,

@@ -175,7 +175,7 @@ def _measured(stage: str, name: str, cache: Path) -> dict[str, float]:
 
 def draw(rows: Rows, path: Path) -> None:
     """CPU seconds and peak memory of each stage over the number of labels."""
-    from xmcbench.reporting.plots.canvas import COLOURS, MARKERS, PAGE, drawing, legend_below
+    from xmcbench.reporting.plots import COLOURS, MARKERS, PAGE, drawing, legend_below
 
     with drawing(path, PAGE, 3.6, panels=2) as panels:
         for axes, column in zip(panels, ("cpu seconds", "peak GiB"), strict=True):

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from xmcbench.evaluation import Hits, find_hits, rank
 from xmcbench.evaluation import curves as module
-from xmcbench.evaluation.curves import precision_recall, score_distributions
+from xmcbench.evaluation.analysis import precision_recall, score_distributions
 from xmcbench.trial.predictions import Predictions
 
 from .cases import Case, cases, pairs

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import View, leaderboard
-from xmcbench.reporting.plots import canvas, of_tables, write_analysis_figures, write_figures
-from xmcbench.reporting.plots.canvas import UNDATED, drawing
+from xmcbench.reporting import View, leaderboard, plots
+from xmcbench.reporting.plots import UNDATED, drawing, write_analysis_figures, write_figures
 
 from .leaderboards import HOSTILE, analysed, board, measured, published
 from .made import record
@@ -34,7 +33,7 @@ def test_figures_are_files_of_their_format_and_the_same_bytes_again(tmp_path: Pa
 def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     for name in ("_cost", "_curves", "deciles"):
-        monkeypatch.setattr(of_tables, name, lambda *facts: drawn.append(facts[-1].name))
+        monkeypatch.setattr(plots, name, lambda *facts: drawn.append(facts[-1].name))
     records, table = board()
     paths = write_figures(table, records, tmp_path, "pdf", analysed(records))
     assert drawn == [path.name for path in paths]
@@ -44,7 +43,7 @@ def test_every_dataset_and_budget_has_figures_of_its_own(tmp_path: Path, monkeyp
 
 
 def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(canvas.STYLE, "svg.fonttype", "none")  # text stays text
+    monkeypatch.setitem(plots.STYLE, "svg.fonttype", "none")  # text stays text
     records = measured(3)
     table = leaderboard(records.values(), published(), View())
     paths = {path.stem: path.read_text() for path in write_figures(table, records, tmp_path, "svg")}
@@ -57,13 +56,13 @@ def test_a_figure_says_what_it_draws(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_colours_are_those_of_the_page() -> None:
     style = files("xmcbench.reporting.page").joinpath("page.css").read_text(encoding="utf-8").split("@media")[0]
-    assert re.findall(r"--c\d: (#\w+);", style) == list(canvas.COLOURS)
+    assert re.findall(r"--c\d: (#\w+);", style) == list(plots.COLOURS)
 
 
 def test_the_front_is_of_what_nothing_beats() -> None:
     places = [(1.0, 10.0), (2.0, 9.0), (2.0, 30.0), (3.0, 30.0), (4.0, 40.0)]
-    points = [of_tables.Point("measured", "", 0, x, y, (0.0, 0.0)) for x, y in places]
-    front = of_tables._front(points)
+    points = [plots.Point("measured", "", 0, x, y, (0.0, 0.0)) for x, y in places]
+    front = plots._front(points)
     assert [(point.x, point.y) for point in front] == [(1.0, 10.0), (2.0, 30.0), (4.0, 40.0)]
     for point in points:
         beaten = any(

@@ -1,21 +1,26 @@
-"""`xmcbench datasets`: list, prepare and show datasets."""
+"""`xmcbench datasets`: list, import, fetch, prepare, show, export and remove datasets."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace as changed
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from xmcbench.cli.datasets_import import export, fetch, import_dataset, remove_dataset
-from xmcbench.cli.options import DatasetName
+from xmcbench.cli.options import DatasetName, dataset_names
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.extent import Extent
+    from xmcbench.data.importing.rows import Columns, Row
+    from xmcbench.data.importing.write import Imported
     from xmcbench.data.source import Source
     from xmcbench.data.statistics import Spread, Statistics
 
@@ -26,10 +31,204 @@ app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command
 DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets. [default: $XMCBENCH_DATA or data]")]
 
 
-app.command("import")(patience("import")(import_dataset))
-app.command("remove")(remove_dataset)
-app.command()(fetch)
-app.command()(patience("export")(export))
+def _data_dir(context: typer.Context, data: Path | None) -> Path:
+    from xmcbench.data.prepared import default_data_dir
+
+    return data or context.obj or default_data_dir()
+
+
+class Format(StrEnum):
+    """Formats that `datasets import` reads."""
+
+    TABLE = "table"  # CSV, TSV, JSON lines, Parquet
+    BEIR = "beir"
+    HUGGING_FACE = "hf"
+    ANNIF = "annif"
+    PECOS = "pecos"
+    LLMS4SUBJECTS = "llms4subjects"  # clones of public repositories
+    SPACK = "spack"
+
+
+@app.command("import")
+@patience("import")
+def import_dataset(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows; for some formats a folder.")],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
+    ] = None,
+    format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = Format.TABLE,
+    text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
+    labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
+    separator: Annotated[str | None, typer.Option(help="Separates labels within a field. [default: ;]")] = None,
+    label_texts: Annotated[
+        Path | None, typer.Option(help="Texts of the labels: .ttl, .rdf, .txt, .tsv, .csv, .jsonl or .parquet.")
+    ] = None,
+    language: Annotated[str, typer.Option(help="Language of the labels in a SKOS vocabulary.")] = "en",
+    test: Annotated[Path | None, typer.Option(help="File of the test rows.")] = None,
+    test_share: Annotated[
+        float,
+        typer.Option(
+            help="Without --test: share of rows that a hash of the text puts into the test split.", min=0, max=1
+        ),
+    ] = 0.2,
+    deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the dataset of that name.")] = False,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
+    data: DataDir = None,
+) -> None:
+    """Convert a table, or files of another tool, into a dataset folder."""
+    from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
+    from xmcbench.data.importing.rows import SEPARATOR, Columns, check_separator, suspicion
+    from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
+
+    name = path.name.partition(".")[0] if name is None else name
+    check_name(name)
+    folder = (_data_dir(context, data)) / name
+    if format in (Format.LLMS4SUBJECTS, Format.SPACK):
+        return _report(_import_clone(path, format, folder, replace))
+    columns = Columns(text, labels, SEPARATOR if separator is None else separator)
+    texts = read_label_texts(label_texts, language) if label_texts else None
+    if format == Format.BEIR:
+        splits, texts = read_beir(path)
+    elif format == Format.HUGGING_FACE:
+        splits = read_hugging_face(path, columns)
+    elif test is not None:
+        splits = {"train": _rows(path, format, columns, encoding), "test": _rows(test, format, columns, encoding)}
+    else:
+        train_rows, test_rows = split_by_hash(_rows(path, format, columns, encoding), test_share)
+        splits = {"train": iter(train_rows), "test": iter(test_rows)}
+    rows = {split: list(read) for split, read in splits.items()}
+    if format in (Format.TABLE, Format.HUGGING_FACE):
+        every = [*rows["train"], *rows["test"]]
+        if separator is None:
+            check_separator(every, str(path))
+        elif found := suspicion(every):
+            echo(f"note: {found[1]}")
+    _report(write_dataset(rows["train"], rows["test"], folder, str(path), texts, deduplicate, replace))
+
+
+def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> Imported:
+    from xmcbench.data.importing.llms4subjects import import_llms4subjects
+    from xmcbench.data.importing.spack import import_spack
+    from xmcbench.data.importing.write import new_folder
+
+    read = import_spack if format == Format.SPACK else import_llms4subjects
+    with new_folder(folder, replace) as made:  # refused before thousands of files are read
+        return changed(read(clone, made), folder=folder)
+
+
+def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
+    from xmcbench.data.importing.corpora import read_annif, read_pecos
+    from xmcbench.data.importing.rows import read_rows
+
+    if format == Format.ANNIF:
+        return read_annif(path)
+    return read_pecos(path) if format == Format.PECOS else read_rows(path, columns, encoding)
+
+
+def _report(imported: Imported) -> None:
+    echo(
+        f"{imported.folder}: {imported.train:,} training rows, {imported.test:,} test rows, {imported.labels:,} labels"
+    )
+    what = "left out" if imported.removed else "kept, --deduplicate leaves them out"
+    if imported.repeated:
+        echo(f"{imported.repeated:,} rows repeat a text of their split: {what}")
+    if imported.shared:
+        echo(f"{imported.shared:,} test rows have a text of the training split: {what}")
+    if imported.unlabelled_train or imported.unlabelled_test:
+        rows = f"{imported.unlabelled_train:,} training rows and {imported.unlabelled_test:,} test rows"
+        echo(f"{rows} have no label: the former train nothing, the latter count as misses")
+
+
+@app.command("remove")
+def remove_dataset(
+    context: typer.Context,
+    name: Annotated[
+        str, typer.Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
+    ],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    data: DataDir = None,
+) -> None:
+    """Delete the folder of a dataset, and its prepared copies."""
+    import shutil
+
+    from xmcbench.data.importing.write import check_name, check_removable, remove
+    from xmcbench.data.prepared import prepared_copies
+
+    check_name(name)
+    folder = (_data_dir(context, data)) / name
+    check_removable(folder)
+    copies = prepared_copies(name)
+    if not yes:
+        typer.confirm(f"Delete {folder} and {len(copies)} files and folders of prepared copies?", abort=True)
+    remove(folder)
+    for copy in copies:
+        shutil.rmtree(copy) if copy.is_dir() else copy.unlink()
+    echo(f"deleted {folder}")
+
+
+@app.command()
+def fetch(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.", autocompletion=dataset_names)],
+    archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
+    sha256: Annotated[str, typer.Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
+    data: DataDir = None,
+) -> None:
+    """Download and unpack a dataset, or say where to get it.
+
+    A download that was interrupted goes on where it stopped.
+    """
+    from xmcbench.data.download import check_digest, unpack
+    from xmcbench.data.prepared import find_source
+    from xmcbench.errors import XMCBenchError
+
+    data_dir = _data_dir(context, data)
+    source = find_source(name, data_dir)
+    message = source.missing(data_dir)
+    if message is None:
+        echo(f"{name} is already on disk")
+        return
+    if archive is None and not source.download:
+        raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
+    if archive and not archive.is_file():
+        raise XMCBenchError(f"{archive}: found no such file")
+    packed = archive or _downloaded(source.download, data_dir)
+    check_digest(packed, sha256)
+    files = unpack(packed, data_dir / source.name)
+    if archive is None:
+        packed.unlink()
+    echo(f"{data_dir / source.name}: {', '.join(files)}")
+
+
+def _downloaded(url: str, data_dir: Path) -> Path:
+    """The archive at `url`, downloaded into the data directory if it is not there already."""
+    from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
+
+    from xmcbench.data.download import download
+
+    path = data_dir / url.rpartition("/")[2]
+    if not path.exists():
+        with Progress("{task.description}", DownloadColumn(), TimeRemainingColumn()) as bars:
+            task = bars.add_task(path.name, total=None)
+            download(url, path, lambda here, total: bars.update(task, completed=here, total=total or None))
+    return path
+
+
+@app.command()
+@patience("export")
+def export(
+    context: typer.Context,
+    name: DatasetName,
+    folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet.")],
+    data: DataDir = None,
+) -> None:
+    """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
+    from xmcbench.data import exporting, load
+
+    exporting.export(load(name, _data_dir(context, data)), folder)
+    echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 
 @app.callback()
@@ -43,11 +242,10 @@ def main(context: typer.Context, data: DataDir = None) -> None:
 @app.command("list")
 def list_datasets(context: typer.Context, data: DataDir = None) -> None:
     """List every dataset: whether its files are on disk, sizes, A and B, licence and source."""
-    from xmcbench.data.prepared import default_data_dir
     from xmcbench.data.source import Family, own_names, own_source
     from xmcbench.plugins.registry import registry
 
-    data_dir = data or context.obj or default_data_dir()
+    data_dir = _data_dir(context, data)
     things = [registered.thing for registered in registry().all("dataset")]
     families = [thing for thing in things if isinstance(thing, Family)]
     sources = [thing for thing in things if not isinstance(thing, Family)]
@@ -76,9 +274,9 @@ def prepare(
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from xmcbench.data.prepared import default_cache_dir, default_data_dir, find_source, load, prepared_directory
+    from xmcbench.data.prepared import default_cache_dir, find_source, load, prepared_directory
 
-    data_dir, cache = data or context.obj or default_data_dir(), default_cache_dir()
+    data_dir, cache = _data_dir(context, data), default_cache_dir()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bars:
         tasks = {"copy": bars.add_task("prepared copy", total=1)}
@@ -117,14 +315,13 @@ def show(
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import (
         default_cache_dir,
-        default_data_dir,
         find_source,
         load,
         prepared_directory,
         read_statistics,
     )
 
-    data_dir = data or context.obj or default_data_dir()
+    data_dir = _data_dir(context, data)
     dataset, source = load(name, data_dir), find_source(name, data_dir)
     directory = prepared_directory(source, data_dir, default_cache_dir())
     limits = extent(name, data_dir)
@@ -141,7 +338,7 @@ def show(
         if len(labels) > SHOWN_LABELS:
             echo(f"  and {len(labels) - SHOWN_LABELS:,} more labels")
     if figures is not None:
-        from xmcbench.reporting.plots.of_analyses import label_distribution
+        from xmcbench.reporting.plots import label_distribution
 
         path = figures / f"{name}-labels.svg"
         label_distribution(dataset, path)

@@ -199,9 +199,9 @@ def read_arrays(path: Path, expected: Expected) -> Entries:
             return Entries(indptr.astype(np.int64), indices.astype(np.int64), data.astype(np.float64))
         for labels in ("indices", "labels"):
             if names >= {labels, "scores"}:
-                kinds = {labels: "iu", "scores": "f"}
-                arrays = (read_array(archive, name, kinds[name], expected.max_array, str(path)) for name in kinds)
-                return from_rows(*arrays, expected)
+                indices = read_array(archive, labels, "iu", expected.max_array, str(path))
+                scores = read_array(archive, "scores", "f", expected.max_array, str(path))
+                return from_rows(indices, scores, expected)
     raise expected.error(
         f"found the arrays {', '.join(sorted(names)) or 'none'}, "
         "expected data, indices, indptr, shape (scipy.sparse.save_npz) or indices, scores"

@@ -78,7 +78,8 @@ def write_dataset(
         try:
             write_json_layout(
                 made,
-                *([{"title": row.text, "target_ind": ids} for row, ids in rows] for rows in splits),
+                _lines(splits[0]),
+                _lines(splits[1]),
                 ({"title": text} for text in texts),
                 {CARD_FILE: f"source: {json.dumps(source)}\n"},
             )
@@ -95,6 +96,10 @@ def _label_ids(row: Row, ids: dict[str, int], label_texts: dict[str, str] | None
             near = suggest(key, list(ids)[:10_000])
             raise XMCBenchError(f"{row.where}: found the label {key!r}, which has no text{near}")
     return sorted({ids[key] for key in row.labels})
+
+
+def _lines(rows: list[tuple[Row, list[int]]]) -> Iterator[dict[str, Any]]:
+    return ({"title": row.text, "target_ind": ids} for row, ids in rows)
 
 
 def _unique(

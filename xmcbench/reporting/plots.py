@@ -1,0 +1,459 @@
+"""Figures for papers, drawn with matplotlib (the extra `plots`). Files are reproducible byte for byte.
+
+Of a leaderboard: quality against cost, quality over the budget, contributions of deciles. Of predictions: DEXML's
+Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries per label. Of claims:
+a forest plot, a row for each claim, an interval for each regime."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from xmcbench.data.dataset import Dataset
+from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.extras import import_extra
+from xmcbench.reporting.analyses import relative_gain
+from xmcbench.reporting.claims import Claim
+from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
+from xmcbench.reporting.curated import dataset_facts, methods
+from xmcbench.reporting.numbers import short_number
+from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.trial.record import Record
+
+COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates
+# Those of the page, where each is of a family of methods: after Okabe and Ito, darker, to stand out on white.
+COLOURS = ("#0068a8", "#c04c00", "#00795a", "#7d3fa6", "#8f6a00", "#b02a62", "#1f7185", "#565b62")
+DASHES = ("-", "--", ":", "-.")  # of lines of one family
+LEADER = {"arrowstyle": "-", "color": "#888888", "linewidth": 0.4, "shrinkA": 0, "shrinkB": 0, "relpos": (0, 0.5)}
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+STYLE = {
+    "font.size": 8.0,
+    "axes.titlesize": 8.0,
+    "axes.labelsize": 8.0,
+    "legend.fontsize": 7.0,
+    "xtick.labelsize": 7.0,
+    "ytick.labelsize": 7.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.5,
+    "lines.linewidth": 1.3,
+    "legend.frameon": False,
+    "figure.dpi": 200,
+    "savefig.bbox": "tight",
+    "savefig.pad_inches": 0.03,
+    "pdf.fonttype": 42,  # embed TrueType fonts, as journals require
+    "svg.hashsalt": "xmcbench",
+    "mathtext.default": "regular",
+}
+UNDATED = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+
+
+@contextmanager
+def drawing(path: Path, width: float = COLUMN, height: float = 2.4, panels: int = 1) -> Iterator[Any]:
+    """Yield axes, or a list of `panels` axes side by side. Writes the figure to `path`, whose suffix is the format."""
+    matplotlib = import_extra("matplotlib", "plots", "drawing figures")
+    figures = import_extra("matplotlib.figure", "plots", "drawing figures")
+    with matplotlib.rc_context(STYLE):
+        figure = figures.Figure(figsize=(width, height), layout="constrained")
+        axes = figure.subplots(1, panels, squeeze=False)[0]
+        yield axes[0] if panels == 1 else list(axes)
+        content, format = BytesIO(), path.suffix[1:]
+        figure.savefig(content, format=format, metadata=UNDATED[format])
+    with atomic_write(path) as file:
+        file.write(content.getvalue())
+
+
+def plain(text: str) -> str:
+    """`text` with dollar signs escaped, which would start a formula in matplotlib."""
+    return text.replace("$", r"\$")
+
+
+def _series(at: int) -> dict[str, Any]:
+    """Colour and marker of the series with this number."""
+    return {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
+
+
+def legend_below(axes: Any, columns: int = 3) -> None:
+    """Draw the legend of the axes below the whole figure, where it covers nothing."""
+    handles, names = axes.get_legend_handles_labels()
+    axes.figure.legend(handles, names, loc="outside lower center", ncols=columns, columnspacing=1.4, handlelength=1.6)
+
+
+def family_legend(axes: Any, families: Sequence[int], key: Sequence[str] = ()) -> None:
+    """Draw below the figure the colours of the families of methods, then the key of the numbers."""
+    for family in sorted(set(families)):
+        axes.plot([], [], "s", color=COLOURS[family], markersize=4, label=methods().families[family])
+    for text in key:
+        axes.plot([], [], linestyle="none", label=plain(shorten(text, 60)))
+    legend_below(axes, 3)
+
+
+def line_styles(families: Sequence[int]) -> list[dict[str, Any]]:
+    """The colour of each line's family, and other dashes for each line of a family."""
+    drawn: Counter[int] = Counter()
+    styles = []
+    for family in families:
+        styles.append({"color": COLOURS[family], "linestyle": DASHES[drawn[family] % len(DASHES)]})
+        drawn[family] += 1
+    return styles
+
+
+def label_points(axes: Any, labels: Sequence[tuple[float, float, str]], points: Sequence[tuple[float, float]]) -> None:
+    """Write each text of `labels` beside its point, so that none hides another or one of the `points`."""
+    adjust = import_extra("adjustText", "plots", "labelling points")
+    texts = [axes.text(x, y, plain(text), fontsize=6, zorder=4) for x, y, text in labels]
+    lines = {name: LEADER[name] for name in ("arrowstyle", "color", "linewidth")}
+    x, y = [x for x, _ in points], [y for _, y in points]
+    adjust.adjust_text(texts, x, y, ax=axes, arrowprops=lines, iter_lim=400, expand=(1.3, 1.9), force_static=(0.3, 0.5))
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Places near the wanted ones, from the highest down, at least `gap` apart.
+
+    >>> apart([5.0, 4.9, 1.0], 1.0)
+    [5.0, 4.0, 1.0]
+    """
+    placed: list[float] = []
+    for place in wanted:
+        placed.append(min(place, placed[-1] - gap) if placed else place)
+    return placed
+
+
+def write_analysis_figures(analyses: Mapping[str, Analysis], out: Path, format: str) -> list[Path]:
+    """Draw the analyses of trials on one dataset, by name, to the folder `out`. Returns the paths of the figures."""
+    figures = {"deciles": deciles, "precision-recall": precision_recall, "scores": scores, "trade-off": trade_off}
+    if SIMILARITY in next(iter(analyses.values())).breakdowns:
+        figures["similarity"] = similarity
+    paths = [out / f"{name}.{format}" for name in figures]
+    for path, draw in zip(paths, figures.values(), strict=True):
+        draw(analyses, path)
+    return paths
+
+
+def deciles(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """The contribution of the labels of each decile to P@k (DEXML, Figure 7)."""
+    with drawing(path, PAGE) as axes:
+        for at, (name, analysis) in enumerate(analyses.items()):
+            shares = 100 * np.asarray(analysis.breakdowns[DECILES].contribution)
+            axes.plot(range(1, 11), shares, label=plain(name), markersize=3, **_series(at))
+        axes.set_xticks(range(1, 11))
+        axes.set_xlabel("decile of the labels (1: most frequent in training)")
+        axes.set_ylabel(_contribution(analyses))
+        legend_below(axes)
+
+
+def similarity(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """Contributions to P@k of bins of labels by similarity to other labels (DEXML, Figure 8).
+
+    The left panel shows tail labels, the right panel all labels. With several trials, bars are gains over the first.
+    """
+    with drawing(path, PAGE, panels=2) as panels:
+        for axes, partition, title in zip(
+            panels, (SIMILARITY_OF_TAIL, SIMILARITY), ("tail labels", "all labels"), strict=True
+        ):
+            shares = {name: analysis.breakdowns[partition].contribution[:3] for name, analysis in analyses.items()}
+            axes.set_ylabel(_contribution(analyses))
+            if len(shares) > 1:
+                reference, first = next(iter(shares.items()))
+                shares = {name: relative_gain(first, values) for name, values in shares.items() if name != reference}
+                axes.set_ylabel(f"gain over {plain(reference)} (%)")
+                axes.axhline(0, color="#444444", linewidth=0.6)
+            bins = next(iter(analyses.values())).breakdowns[partition].bins[:3]
+            _bars(axes, list(bins), shares, first_colour=1 if len(analyses) > 1 else 0)
+            axes.set_title(title)
+        legend_below(panels[0])
+
+
+def precision_recall(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """Precision against recall (DEXML, Figure 5). Dotted where the curve lacks labels that are not stored."""
+    with drawing(path) as axes:
+        for at, (name, analysis) in enumerate(analyses.items()):
+            curve, colour = analysis.precision_recall, COLOURS[at % len(COLOURS)]
+            exact = int(np.count_nonzero(curve.thresholds > curve.exact_from))
+            recall, precision = 100 * curve.recall, 100 * curve.precision
+            axes.plot(recall[:exact], precision[:exact], color=colour, label=plain(name))
+            axes.plot(recall[max(0, exact - 1) :], precision[max(0, exact - 1) :], color=colour, linestyle=":")
+        axes.set(xlabel="recall (%)", ylabel="precision (%)", xlim=(0, 100), ylim=(0, None))
+        axes.legend()
+
+
+def scores(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """The score densities of true and false pairs, one panel per trial (DEXML, Figure 6)."""
+    count = len(analyses)
+    with drawing(path, min(PAGE, 2.4 * count + 1.0), 2.1, panels=count) as panels:
+        for axes, (name, analysis) in zip(panels if count > 1 else [panels], analyses.items(), strict=True):
+            pairs = analysis.scores
+            for density, label, colour in ((pairs.true, "true", COLOURS[0]), (pairs.false, "false", COLOURS[1])):
+                axes.stairs(density, pairs.edges, fill=True, alpha=0.35, color=colour, label=label)
+                axes.stairs(density, pairs.edges, color=colour, linewidth=0.9)
+            axes.set(title=plain(name), xlabel="score", yticks=[])
+            axes.grid(visible=False)
+            axes.legend()
+        (panels[0] if count > 1 else panels).set_ylabel("density")
+
+
+def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:
+    """P@k against PSP@k at each k. Higher is better on all labels, further right is better on rare labels."""
+    with drawing(path) as axes:
+        for at, (name, analysis) in enumerate(analyses.items()):
+            precision, propensity = zip(*analysis.trade_off.values(), strict=True)
+            x, y = 100 * np.array(propensity), 100 * np.array(precision)
+            axes.plot(x, y, linewidth=0.8, label=plain(name), markersize=4, **_series(at))
+            for k, left, up in zip(analysis.trade_off, x, y, strict=True):
+                axes.annotate(f"@{k}", (left, up), xytext=(3, 3), textcoords="offset points", fontsize=6)
+        axes.set(xlabel="PSP@k (%)", ylabel="P@k (%)")
+        axes.margins(0.12)
+        legend_below(axes, 2)
+
+
+def _bars(axes: Any, bins: list[str], shares: Mapping[str, np.ndarray], first_colour: int = 0) -> None:
+    """Grouped bars in per cent: one group per bin, one bar per trial."""
+    width, places = 0.82 / max(1, len(shares)), np.arange(len(bins))
+    for at, (name, values) in enumerate(shares.items()):
+        left = places - 0.41 + (at + 0.5) * width
+        colour = COLOURS[(at + first_colour) % len(COLOURS)]
+        axes.bar(left, 100 * np.asarray(values), width * 0.92, label=plain(name), color=colour)
+    axes.set_xticks(places, bins)
+    axes.grid(visible=False, axis="x")
+
+
+def _contribution(analyses: Mapping[str, Analysis]) -> str:
+    return f"contribution to P@{next(iter(analyses.values())).k} (%)"
+
+
+MAX_POINTS = 2000  # of the curve
+
+
+def label_distribution(dataset: Dataset, path: Path) -> None:
+    """Draw the training queries per label, from frequent to rare, with the card's bounds of head and tail."""
+    card = dataset.card
+    counts = np.sort(np.bincount(dataset.train.targets.indices, minlength=card.num_labels))[::-1]
+    seen = counts[counts > 0]
+    ranks = np.unique(np.geomspace(1, max(1, len(seen)), MAX_POINTS).astype(int))
+    with drawing(path) as axes:
+        axes.loglog(ranks[ranks <= len(seen)], seen[ranks[ranks <= len(seen)] - 1], color=COLOURS[0])
+        for count, name in ((card.head_at_least, "head"), (card.tail_at_most, "tail")):
+            axes.axhline(max(count, 0.5), color=COLOURS[7], linewidth=0.6, linestyle=":")
+            axes.annotate(name, (1, max(count, 0.5)), xytext=(0, 2), textcoords="offset points", fontsize=7)
+        axes.set_xlabel("labels, most frequent first")
+        axes.set_ylabel("training queries per label")
+        axes.set_title(plain(f"{card.name}: {card.num_labels - len(seen):,} labels without a training query"))
+
+
+ROW = 0.3  # inches per claim
+MADE = "made data"
+LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
+TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
+
+
+def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
+    """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
+    datasets = sorted(dict.fromkeys(scale for claim in claims for scale in _scales(claim)), key=MADE.__eq__)
+    with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
+        for row, claim in enumerate(claims):
+            printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
+            axes.plot(printed, [row] * len(printed), "|", color="#999999", markersize=7, zorder=1)
+            for regime in claim.regimes:
+                column = regime.column(claim.shown)
+                if column is None or regime.scale is None:
+                    continue
+                place = datasets.index(_of_claims(regime.scale.dataset))
+                y = row + 0.22 * (place - (len(datasets) - 1) / 2)
+                style = {"markersize": 4, "zorder": 3, **_series(place)}
+                fill = "white" if column.sign == "?" else style["color"]
+                low, high = map(float, column.interval)
+                axes.plot([low, high], [y, y], color=style["color"], linewidth=1.1, zorder=2)
+                axes.plot(float(column.difference), y, linestyle="none", markerfacecolor=fill, **style)
+        for place, dataset in enumerate(datasets):
+            axes.plot([], [], "-", markersize=4, label=plain(dataset), **_series(place))
+        axes.plot([], [], "|", color="#999999", label="the paper's figures, at its own scale")
+        axes.axvline(0, color="#555555", linewidth=0.8)
+        axes.set_xscale("symlog", linthresh=LINEAR)
+        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(claims)), [plain(f"{claim.claim} [{claim.shown}]") for claim in claims])
+        axes.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference in points, 95 % interval (hollow: not significant)")
+        legend_below(axes, columns=3)
+
+
+def _scales(claim: Claim) -> list[str]:
+    return [_of_claims(regime.scale.dataset) for regime in claim.regimes if regime.scale and regime.columns]
+
+
+def _of_claims(dataset: str) -> str:
+    """All data that are made count as one regime."""
+    return MADE if dataset_facts(dataset).made else dataset
+
+
+DIRECT = 8  # names beside points and lines; where there are more, numbers, and a key below
+MAX_CURVES = 24  # the best methods only: readers cannot distinguish more
+DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
+SPAN = 1e4  # of a logarithmic axis of costs: what costs less is drawn at its end
+LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this times the smallest
+
+
+class Point(NamedTuple):
+    """A row in a chart of costs."""
+
+    source: str
+    name: str
+    family: int
+    x: float
+    y: float
+    error: tuple[float, float]  # from the value down and up to the ends of its interval
+
+
+def write_figures(
+    table: Leaderboard,
+    records: Mapping[str, Record],
+    out: Path,
+    format: str,
+    analyses: Mapping[str, Analysis] | None = None,
+) -> list[Path]:
+    """Draw all figures for which the datasets of the table have data, to the folder `out`. Returns their paths."""
+    paths = []
+    for name, groups in _by_dataset(table).items():
+        rows = [row for group in groups for row in group.rows]
+        sort = groups[0].sort
+        for cost in DRAWN_COSTS:
+            shown = [row for row in rows if cost in costs(row) and sort in row.metrics]
+            if len(shown) > 1:
+                paths.append(out / f"{name}-{sort}-{cost}.{format}".replace("@", ""))
+                _cost(shown, cost, sort, paths[-1])
+        for group in groups:
+            paths += _of_group(group, name, records, analyses or {}, out, format)
+    return paths
+
+
+def _of_group(
+    group: Group, name: str, records: Mapping[str, Record], analyses: Mapping[str, Analysis], out: Path, format: str
+) -> list[Path]:
+    """Draw the figures of trials with the same budget."""
+    stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
+    paths = []
+    curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
+    drawn = [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]
+    if drawn:
+        paths.append(out / f"{stem}-curve.{format}")
+        _curves(drawn, group.sort, paths[-1])
+    known = {row.called: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
+    if known:
+        paths.append(out / f"{stem}-deciles.{format}")
+        deciles(dict(list(known.items())[:DIRECT]), paths[-1])
+    return paths
+
+
+def _by_dataset(table: Leaderboard) -> dict[str, list[Group]]:
+    """The groups of each dataset and track, by the prefix of their file names."""
+    groups: dict[str, list[Group]] = defaultdict(list)
+    for group in table.groups:
+        track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
+        groups[f"{_stem(group.dataset)}{track}"].append(group)
+    return groups
+
+
+def _stem(text: str) -> str:
+    return re.sub(r"[^\w.]+", "-", text.replace(",", "")).strip("-.") or "unnamed"
+
+
+def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
+    """Quality against cost (PRIME, Figure 1), with the Pareto front as steps; published rows are hollow."""
+    least = max(costs(row)[cost] for row in rows) / SPAN
+    found = {_point(row, max(least, costs(row)[cost]), metric) for row in rows}  # papers repeat rows
+    points = sorted(found, key=lambda point: (-point.y, point.name, point.x))
+    front = _front(points)
+    named = list({point.name: point for point in reversed(points)}.values())[::-1][:MAX_CURVES]
+    with drawing(path, PAGE, 3.3 + _height(named)) as axes:
+        for point in points:
+            colour, filled = COLOURS[point.family], point.source != "published"
+            axes.errorbar(point.x, point.y, [[end] for end in point.error], color=colour, linewidth=0.7, zorder=2)
+            style = {"facecolors": colour if filled else "white", "edgecolors": colour, "linewidths": 0.9, "zorder": 3}
+            axes.scatter(point.x, point.y, 22, **style)
+        if max(point.x for point in points) > LOG_RATIO * min(point.x for point in points):
+            axes.set_xscale("log")
+        axes.margins(0.1)
+        right = axes.get_xlim()[1]
+        x, y = [*(point.x for point in front), right], [*(point.y for point in front), front[-1].y]
+        axes.step(x, y, where="post", color="#888888", linewidth=0.8, linestyle="--", zorder=1, label="Pareto front")
+        axes.set(xlabel=CHART_COSTS[cost], ylabel=f"{metric} (%)", xlim=(None, right))
+        axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+        for source, fill in (("measured", "#565b62"), ("published", "none")):
+            if any(point.source == source for point in points):
+                axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
+        key = _label(axes, named, points)
+        family_legend(axes, [point.family for point in points], key)
+
+
+def _point(row: Row, cost: float, metric: str) -> Point:
+    value, ends = row.metrics[metric], row.intervals.get(metric)
+    error = (100 * (value - ends[0]), 100 * (ends[1] - value)) if ends else (0.0, 0.0)
+    return Point(
+        row.source,
+        row.called,
+        row.family,
+        cost,
+        100 * value,
+        (min(max(0.0, error[0]), 100 * value), max(0.0, error[1])),
+    )
+
+
+def _front(points: Sequence[Point]) -> list[Point]:
+    """The points that no other point beats in both cost and metric, cheapest first."""
+    front: list[Point] = []
+    for point in sorted(points, key=lambda point: (point.x, -point.y)):
+        if not front or point.y > front[-1].y:
+            front.append(point)
+    return front
+
+
+def _label(axes: Any, named: Sequence[Point], points: Sequence[Point]) -> list[str]:
+    """Write names beside at most `DIRECT` points, else numbers, without overlap. Returns the key of the numbers."""
+    direct = len(named) <= DIRECT
+    words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
+    labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
+    label_points(axes, labels, [(point.x, point.y) for point in points])
+    return [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
+
+
+def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, path: Path) -> None:
+    """Quality on held-out queries against the amount spent, means over seeds with 95 % intervals, a line a row."""
+    shown = sorted(rows, key=lambda pair: -pair[1][metric][-1])[:MAX_CURVES]
+    spent = next(name for name in (*CURVE_COSTS, "fraction") if all(name in curve for _, curve in shown))
+    styles = line_styles([row.family for row, _ in shown])
+    with drawing(path, PAGE, 3.0 + _height(shown)) as axes:
+        ends = []
+        for (_, curve), style in zip(shown, styles, strict=True):
+            marks = {"marker": "o", "markersize": 2.5, "elinewidth": 0.6, "linewidth": 1.1}
+            axes.errorbar(curve[spent], curve[metric], curve.get(f"{metric} ±"), **marks, **style)
+            ends.append((curve[spent][-1], curve[metric][-1]))
+        axes.margins(0.03, 0.06)
+        axes.xaxis.set_major_formatter(lambda value, _: short_number(value))
+        axes.set(xlabel=CURVE_COSTS.get(spent, "share of the budget"), ylabel=f"{metric} on held-out queries (%)")
+        direct = len(shown) <= DIRECT
+        low, high = axes.get_ylim()
+        places = apart([y for _, y in ends], (high - low) / 23)
+        for at, ((x, y), (row, _), place) in enumerate(zip(ends, shown, places, strict=True), start=1):
+            word = plain(shorten(row.called, 40)) if direct else str(at)
+            edge = axes.get_yaxis_transform()
+            axes.annotate(word, (x, y), (1.02, place), textcoords=edge, fontsize=6, va="center", arrowprops=LEADER)
+        key = [] if direct else [f"{at}  {row.called}" for at, (row, _) in enumerate(shown, start=1)]
+        family_legend(axes, [row.family for row, _ in shown], key)
+
+
+def _height(named: Sequence[Any]) -> float:
+    """Inches that the key of the numbers takes below a figure."""
+    return 0 if len(named) <= DIRECT else 0.15 * (1 + len(named) / 3)
