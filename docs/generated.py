@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cache
@@ -318,10 +319,23 @@ def methods_page() -> str:
         "# Settings of the methods\n",
         "Defaults are those of the code; [built-in methods](../methods.md) says what they do.\n",
     ]
+    tables = {each.name: method(each.name) for each in built_in}
+    counts = Counter(line for text in tables.values() for line in text.splitlines() if line.startswith("| `"))
+    several = {line.split("|")[1]: line for line, count in reversed(counts.most_common()) if count > 1}
     for each in built_in:
         info = each.thing.info
         needs = f" It needs {', '.join(info.needs)}." if info.needs else ""
-        parts += [f"## {each.name}\n", f"{info.summary[:1].upper()}{info.summary[1:]}.{needs}\n", method(each.name)]
+        own = [line for line in tables[each.name].splitlines() if line not in several.values()]
+        others = [name.strip() for name, line in several.items() if line in tables[each.name].splitlines()]
+        parts += [f"## {each.name}\n", f"{info.summary[:1].upper()}{info.summary[1:]}.{needs}\n"]
+        if any(line.startswith("| `") for line in own) or not others:
+            parts.append("\n".join(own) + "\n")
+        if others:
+            parts.append(f"As [several methods](#settings-of-several-methods): {', '.join(others)}.\n")
+    parts += [
+        "## Settings of several methods\n",
+        settings({}) + "\n".join(several[name] for name in sorted(several)) + "\n",
+    ]
     for kind, title in shared_parts.items():
         parts += [f"## {title}\n", shared(kind)]
     return "\n".join(parts)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from xmcbench.evaluation import Hits, find_hits, rank
-from xmcbench.evaluation import curves as module
+from xmcbench.evaluation import analysis as module
 from xmcbench.evaluation.analysis import precision_recall, score_distributions
 from xmcbench.trial.predictions import Predictions
 
