@@ -363,7 +363,8 @@ def api_page() -> str:
         "# Python API\n",
         "Everything that a plugin may import: `from xmcbench import NAME`, or `import xmcbench as xb`. Arrays are\n"
         "numpy arrays unless the signature says `Tensor` (torch). Letters in brackets are shapes: N texts or pairs,\n"
-        "L labels, K or k ranked labels, B queries of a batch, S labels of its pool, P true pairs, D dimensions.\n",
+        "L labels, K or k ranked labels, B queries of a batch, S labels of its pool, P true pairs, D dimensions.\n"
+        "`EmbeddingMethod` has also what `DualEncoder` has, and that what `Method` has.\n",
     ]
     for title, names in API.items():
         rows = [row for name in names.split() for row in _entries(name)]
@@ -373,7 +374,7 @@ def api_page() -> str:
 
 
 def _entries(name: str) -> Iterator[tuple[str, str]]:
-    """The rows of a name: a module's members, or the name and a class's own methods."""
+    """The rows of a name: a module's members, or the name and a class's methods, but for those of a listed base."""
     import xmcbench
 
     thing = attrgetter(name)(xmcbench)
@@ -383,9 +384,11 @@ def _entries(name: str) -> Iterator[tuple[str, str]]:
         return
     yield _entry(name, thing)
     if isinstance(thing, type):
+        listed = {each for names in API.values() for each in names.split()} - {name}
         classes = (
             [each for each in thing.__mro__ if each.__module__.startswith("xmcbench")] if name in BASES else [thing]
         )
+        classes = [each for each in classes if each.__name__ not in listed]
         for member in dict.fromkeys(member for each in reversed(classes) for member in vars(each)):
             own = inspect.getattr_static(thing, member)
             if not member.startswith("_") and isinstance(own, types.FunctionType | property | classmethod):
