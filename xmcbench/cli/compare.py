@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, trial_names
+from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
             f"{described(records[0])} and {described(records[1])} have different test labels: nothing to compare"
         )
     known = [name for name in records[0].metrics if name in records[1].metrics]
-    names = [name.strip() for name in metrics.split(",")] if metrics else known
+    names = names_in(metrics) or known
     for name in names:
         if name not in known:
             raise UnknownNameError("metric", name, known, "in both records")

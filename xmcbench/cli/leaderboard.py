@@ -20,6 +20,7 @@ from xmcbench.cli.options import (
     TableFormat,
     dataset_names,
     method_names,
+    names_in,
 )
 from xmcbench.runs.terminal import echo, escaped, width
 
@@ -72,8 +73,8 @@ def leaderboard(
         track=track,
         budget=budget,
         method=method,
-        metrics=_names(metrics),
-        columns=_names(columns),
+        metrics=names_in(metrics),
+        columns=names_in(columns),
         sort=sort,
         group_by=group_by,
         top=top,
@@ -90,10 +91,6 @@ def leaderboard(
         _write_text(str(board) if format == "table" else reporting.render(board.table, format, width()), output)
     else:
         _write_folder(board, format, output, data)
-
-
-def _names(text: str | None) -> list[str]:
-    return [name.strip() for name in text.split(",")] if text else []
 
 
 def _write_text(text: str, output: Path | None) -> None:

@@ -11,6 +11,15 @@ from typing import Annotated, Literal
 import typer
 
 
+def names_in(text: str | None) -> list[str]:
+    """The names in an option, with commas between them.
+
+    >>> names_in("P@1, nDCG@5"), names_in(None)
+    (['P@1', 'nDCG@5'], [])
+    """
+    return [name.strip() for name in text.split(",")] if text else []
+
+
 def suite_names() -> list[str]:
     """The bundled suites."""
     from xmcbench.suite.suite import bundled_names

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, trial_names
+from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, names_in, trial_names
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def score(
     from xmcbench.reporting import scores_table
     from xmcbench.trial.store import Store
 
-    names = [metric.strip() for metric in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
+    names = names_in(metrics) or list(DEFAULT_METRICS)
     if check:
         names += _repeated(names)
     evaluators = find_evaluators(names, "--metrics")
@@ -108,7 +108,7 @@ def fuse(
     from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
 
-    names = [each.strip() for each in metrics.split(",")] if metrics else list(DEFAULT_METRICS)
+    names = names_in(metrics) or list(DEFAULT_METRICS)
     evaluators = find_evaluators(names, "--metrics")
     find_evaluators([metric], "--metric")
     place = Store(store)
@@ -146,7 +146,7 @@ def rescore(
 
     place = Store(store)
     chosen = _chosen(place, trials or ["*"])
-    added = [name.strip() for name in metrics.split(",")] if metrics else []
+    added = names_in(metrics)
     find_evaluators(added, "--metrics")  # a misspelt metric is an error before any record changes
     dataset = cache(lambda name: load(name, data_dir=data))
     refused = []

@@ -89,9 +89,9 @@ def outdated(record: Record) -> Iterator[str]:
         yield "its provenance does not say which checks of the method were made: run it again"
     if missing := [name for name in MEASURED if name not in record.spent]:
         yield f"it does not say what the harness measured: {', '.join(missing)}"
-    plugin = _plugin_of(record)
-    if plugin is not None:
-        trial = record.trial
+    trial = record.trial
+    plugin = _registered(trial.method)
+    if plugin is not None and plugin.origin.distribution == trial.distribution:
         try:
             config = plugin.thing.Config.model_validate(trial.config)
         except ValidationError as problem:
@@ -118,13 +118,12 @@ def _parts(versions: Mapping[str, int]) -> str:
     return ", ".join(f"{part} {version}" for part, version in sorted(versions.items())) or "no versions"
 
 
-def _plugin_of(record: Record) -> Any:
-    """The registered method of a trial; None where its plugin is not installed."""
+def _registered(method: str) -> Any:
+    """The registered method of this name; None where it is not installed."""
     try:
-        plugin = registry().method(record.trial.method)
+        return registry().method(method)
     except UnknownNameError:
         return None
-    return plugin if plugin.origin.distribution == record.trial.distribution else None
 
 
 def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> dict[str, list[str]]:
@@ -182,10 +181,7 @@ def _identity(record: Record) -> Iterator[str]:
     if not re.fullmatch(DIGEST, trial.dataset_hash):
         yield f"it names the content of its dataset {shown(trial.dataset_hash)}, expected 64 hexadecimal digits"
     newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION}
-    try:
-        plugin = registry().method(trial.method)
-    except UnknownNameError:
-        plugin = None
+    plugin = _registered(trial.method)
     if not isinstance(trial.budget, UnknownBudget) and not trial.versions.get("method"):
         yield "it names no version of its method"
     if min(trial.versions.values(), default=1) < 1:
@@ -386,11 +382,7 @@ def _owner(first: str, trial: Trial) -> str:
         named = _read(first) in names and own != trial.method
         if (named or (names & beginnings and own not in used)) and not _foreign(method, trial):
             return method.name
-    try:
-        registry().method(first)
-    except UnknownNameError:
-        return ""
-    return first if first != trial.method else ""
+    return first if first != trial.method and _registered(first) else ""
 
 
 def _foreign(method: NamedMethod, trial: Trial) -> bool:

@@ -61,21 +61,27 @@ def describe(record: Record, store: Path | None = None) -> tuple[Section, ...]:
     """
     trial, provenance = record.trial, dict(record.provenance)
     command = provenance.pop("command", None)
+    return _sections(
+        {
+            "Trial": _trial(record),
+            "Outcome": _outcome(record),
+            "Metrics (per cent)": _metrics(record),
+            "Settings": _flat(trial.config),
+            "Spent": _flat(record.spent),
+            "Curve": _curve(record),
+            "How the settings were chosen": _flat(record.chosen),
+            "Provenance": _flat(provenance),
+            "Reproduce": _reproduce(record, command, store),
+        }
+    )
+
+
+def _sections(rows: Mapping[str, Iterable[tuple[str, str]]]) -> tuple[Section, ...]:
+    """The non-empty sections by title, their texts printable."""
     sections = (
-        Section("Trial", tuple(_trial(record))),
-        Section("Outcome", tuple(_outcome(record))),
-        Section("Metrics (per cent)", tuple(_metrics(record))),
-        Section("Settings", tuple(_flat(trial.config))),
-        Section("Spent", tuple(_flat(record.spent))),
-        Section("Curve", tuple(_curve(record))),
-        Section("How the settings were chosen", tuple(_flat(record.chosen))),
-        Section("Provenance", tuple(_flat(provenance))),
-        Section("Reproduce", tuple(_reproduce(record, command, store))),
+        Section(title, tuple((printable(name), printable(text)) for name, text in own)) for title, own in rows.items()
     )
-    clean = (
-        Section(section.title, tuple((name, printable(text)) for name, text in section.rows)) for section in sections
-    )
-    return tuple(section for section in clean if section.rows)
+    return tuple(section for section in sections if section.rows)
 
 
 def summary(record: Record) -> str:
@@ -104,16 +110,13 @@ def for_people(record: Record) -> tuple[Section, ...]:
         "checkpoint chosen on": record.selection_split,
         "settings chosen by": "tuning" if record.chosen else "the suite",
     }
-    sections = (
-        Section("Problem", ((record.failure.type, record.failure.message),) if record.failure else ()),
-        Section("Settings", tuple((name, text) for name, text in _flat(record.trial.config) if text not in NOTHING)),
-        Section("Cost", (*_flat(shown), *((name, f"{seconds:,.1f}") for name, seconds in stages.items()))),
-        Section("Provenance", tuple((name, str(value)) for name, value in origin.items() if value)),
-    )
-    return tuple(
-        Section(section.title, tuple((printable(name), printable(text)) for name, text in section.rows))
-        for section in sections
-        if section.rows
+    return _sections(
+        {
+            "Problem": ((record.failure.type, record.failure.message),) if record.failure else (),
+            "Settings": ((name, text) for name, text in _flat(record.trial.config) if text not in NOTHING),
+            "Cost": (*_flat(shown), *((name, f"{seconds:,.1f}") for name, seconds in stages.items())),
+            "Provenance": ((name, str(value)) for name, value in origin.items() if value),
+        }
     )
 
 

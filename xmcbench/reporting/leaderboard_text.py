@@ -123,7 +123,7 @@ def _columns(group: Group) -> list[Column]:
     rows = group.rows
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
-        (Heading("method", left=True, shortest=22), _name_cells(rows)),
+        (Heading("method", left=True, shortest=22), [Cell(_name(row), symbols=of_name(row)) for row in rows]),
     ]
     if "kind" in group.columns:
         columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))
@@ -160,10 +160,6 @@ def _fact_column(group: Group, name: str, importance: int) -> Column:
 def _name(row: Row) -> str:
     name = printable(row.label)
     return f"{name} ({row.status})" if row.status == Status.OVER_BUDGET else name
-
-
-def _name_cells(rows: Sequence[Row]) -> list[Cell]:
-    return [Cell(_name(row), symbols=of_name(row)) for row in rows]
 
 
 def _metric_cells(group: Group, metric: str) -> list[Cell]:
@@ -228,9 +224,9 @@ def _csv(board: Leaderboard) -> str:
         ("variant", lambda _, row: row.variant),
         ("kind", lambda _, row: row.kind),
         ("status", lambda _, row: row.status),
-        *((name, partial(_metric, name)) for name in metrics),
+        *((name, lambda _, row, name=name: row.metrics.get(name)) for name in metrics),
         *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
-        *((name, partial(_fact, name)) for name in facts),
+        *((name, lambda _, row, name=name: row.facts.get(name)) for name in facts),
         ("against_source", lambda _, row: row.against_source),
         ("claims", lambda _, row: "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes)),
         ("older", lambda _, row: row.older),
@@ -248,14 +244,6 @@ def _csv(board: Leaderboard) -> str:
     values = {name: [value(group, row) for group, row in pairs] for name, value in columns}
     used = [name for name, column in values.items() if any(value not in (None, "") for value in column)]
     return csv_text([used, *zip(*(values[name] for name in used), strict=True)]).rstrip("\n")
-
-
-def _metric(name: str, _: Group, row: Row) -> float | None:
-    return row.metrics.get(name)
-
-
-def _fact(name: str, _: Group, row: Row) -> Any:
-    return row.facts.get(name)
 
 
 def _spread(name: str, part: str, _: Group, row: Row) -> float | None:
