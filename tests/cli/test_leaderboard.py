@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import csv
 import json
 import re
-from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,7 @@ from typer.testing import CliRunner
 
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import published, published_rows
+from xmcbench.reporting import published
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
@@ -76,15 +74,6 @@ def test_options_choose_dataset_columns_and_order(store: Path) -> None:
     assert [row["method"] for row in group["rows"]] == ["good", "bad"]
 
 
-def test_csv_holds_every_recorded_figure_to_the_last_digit(store: Path) -> None:
-    rows = list(csv.DictReader(StringIO(run("--store", store, "--format", "csv"))))
-    assert {row["method"]: float(row["R@50"]) for row in rows if row["source"] == "measured"} == {
-        "good": 0.25,
-        "bad": 0.25 / 3,
-        "other": 0.5 / 3,
-    }
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -126,20 +115,6 @@ def test_what_was_handed_in_stands_beside_ones_own_of_the_same_dataset(store: Pa
     assert "theirs" in text
     assert "elsewhere" in text
     assert "lf-amazontitles-1.3m" in text
-
-
-def test_all_shows_every_printed_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    rows = [row for row in published_rows() if row.dataset == "lf-amazontitles-1.3m"]
-    text = run("--dataset", "LF-AmazonTitles-1.3M", "--store", tmp_path, "--all")
-    lines = [line for line in text.splitlines() if re.match(r" *(\d+|-)  (?!--)", line)]
-    assert len(lines) == len(rows)
-    for row in rows:
-        found = [
-            line for line in lines if re.search(rf"  {re.escape(row.label)}○? ", line) and f"  {row.source} " in line
-        ]
-        value = rf" {re.escape(row.printed['P@1'])}†* " if "P@1" in row.printed else " - "
-        assert any(re.search(value, line) for line in found), row
 
 
 def test_a_bibliography_has_an_entry_for_each_paper_shown(tmp_path: Path) -> None:

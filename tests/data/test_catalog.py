@@ -15,26 +15,6 @@ CARDS = (*PUBLISHED, *SMALL)
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_propensity_constants_follow_the_rule(card: Draft) -> None:
-    """0.5/0.4 for Wikipedia categories, 0.6/2.6 for Amazon products, 0.55/1.5 otherwise."""
-    if card.name.startswith(("lf-wikipedia", "lf-wikititles")):
-        expected = (0.5, 0.4)
-    elif card.name.startswith("lf-amazon"):
-        expected = (0.6, 2.6)
-    else:
-        expected = (0.55, 1.5)
-    assert (card.propensity_a, card.propensity_b) == expected
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
-def test_short_texts_are_titles(card: Draft) -> None:
-    """Titles are cut at 32 tokens, long texts at 128; of JSON entries the former take the title alone."""
-    assert card.max_length == (32 if "titles" in card.name else 128)
-    if card in PUBLISHED:
-        assert (card.text == "title") == ("titles" in card.name)
-
-
-@pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
 def test_every_card_is_registered_and_complete(card: Draft) -> None:
     assert find_source(card.name).draft == card
     assert card.num_train

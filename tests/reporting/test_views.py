@@ -187,10 +187,6 @@ def test_columns_are_as_asked_or_those_that_are_known() -> None:
         leaderboard([], rows, View(group_by="P@1"))
 
 
-def test_published_figures_keep_the_papers_digits() -> None:
-    assert " 50.0  " in render(leaderboard([], [cited("A", 0.5)]))
-
-
 def test_rows_of_every_dataset_make_tables_in_every_format() -> None:
     board = leaderboard([], published_rows())
     for format in FORMATS:

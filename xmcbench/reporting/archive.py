@@ -90,7 +90,7 @@ def archive(store: Path) -> Archive:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Without garbage collection, which would walk a million live objects several times."""
+    """Run the block without garbage collection, which would walk a million live objects several times."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""What people wrote down for the page and the figures: names of methods, facts about datasets, what was found.
+"""Files that people write for the page and the figures: names of methods, facts about datasets, findings.
 
 Three files of `leaderboard/` hold it: `methods.yaml`, `datasets.yaml`, `findings.yaml`.
 """
@@ -21,7 +21,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class Written(BaseModel):
-    """What a file holds that people wrote, or a part of it: no unknown keys."""
+    """A file that people write, or a part of it; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
@@ -78,7 +78,7 @@ class Methods(Written):
 
 
 class DatasetFacts(Written):
-    """What a card says of a dataset besides its sizes, licence and source."""
+    """The facts on a dataset's card besides its sizes, licence and source."""
 
     texts: str = ""
     num_train: int | None = None  # of accepted results, where the size of the data follows the machine
@@ -90,7 +90,7 @@ class DatasetFacts(Written):
 
 
 class Findings(Written):
-    """What was found: sentences, and the suite whose quality over the budget is drawn."""
+    """The findings: sentences, and the suite whose quality over the budget is drawn."""
 
     dataset: str
     suite: str
@@ -141,12 +141,12 @@ def _datasets() -> dict[str, DatasetFacts]:
 
 @cache
 def findings() -> Findings:
-    """What was found."""
+    """The findings that the page shows."""
     return read_model(Findings, CURATED / "findings.yaml")
 
 
 def read_model(model: type[M], path: Path, exact: bool = False) -> M:
-    """What a YAML file holds; `exact` keeps decimal numbers as they are written.
+    """The content of a YAML file as a `model`; `exact` keeps decimal numbers as they are written.
 
     Raises `XMCBenchError` with file, line and key of each mistake.
     """

@@ -161,7 +161,7 @@ def _measured_groups(
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
-        rows = [(first, _told(row, stated, accepted)) for first, row in rows]
+        rows = [(first, _with_standing(row, stated, accepted)) for first, row in rows]
         shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
@@ -171,8 +171,8 @@ def _measured_groups(
     return groups
 
 
-def _told(row: Row, stated: Container[str], accepted: Container[str]) -> Row:
-    """The row with what the keys of its trials say."""
+def _with_standing(row: Row, stated: Container[str], accepted: Container[str]) -> Row:
+    """The row, marked where its trials are accepted, and where their metrics cannot be recomputed."""
     return replace(
         row, stated=any(key in stated for key in row.keys), accepted=all(key in accepted for key in row.keys)
     )
