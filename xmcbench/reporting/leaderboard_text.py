@@ -31,6 +31,8 @@ from xmcbench.trial.record import SCORED, Status
 
 FORMATS = (*TABLE_FORMATS, "json")
 WITHOUT_BUDGET = {"published": "published", "imported": "imported, budget unknown"}  # of groups without a budget
+OF_GROUP = ("source", "dataset", "dataset_hash", "track", "protocol")  # columns of CSV
+OF_ROW = ("rank", "method", "variant", "kind", "status")
 SPREAD = ("low", "high", "std", "against")  # columns of CSV for each metric: interval, deviation, difference
 IMPORTANT = {"kind": 80, "paper": 53, "variants": 52}  # of columns that a narrow terminal shows longest
 SHORTEST = {"paper": 14, "kind": 10, "variants": 4}  # characters of cells in a narrow terminal
@@ -213,17 +215,9 @@ def _csv(board: Leaderboard) -> str:
     metrics = list(dict.fromkeys(name for group in board.groups for name in group.every_metric))
     facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column if name != "kind"))
     columns: list[tuple[str, Callable[[Group, Row], Any]]] = [
-        ("source", lambda group, _: group.source),
-        ("dataset", lambda group, _: group.dataset),
-        ("dataset_hash", lambda group, _: group.dataset_hash),
-        ("track", lambda group, _: group.track),
-        ("protocol", lambda group, _: group.protocol),
+        *((name, lambda group, _, name=name: getattr(group, name)) for name in OF_GROUP),
         ("budget", lambda group, _: " ".join(f"{name}={limit!r}" for name, limit in group.budget.items())),
-        ("rank", lambda _, row: row.rank),
-        ("method", lambda _, row: row.method),
-        ("variant", lambda _, row: row.variant),
-        ("kind", lambda _, row: row.kind),
-        ("status", lambda _, row: row.status),
+        *((name, lambda _, row, name=name: getattr(row, name)) for name in OF_ROW),
         *((name, lambda _, row, name=name: row.metrics.get(name)) for name in metrics),
         *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
         *((name, lambda _, row, name=name: row.facts.get(name)) for name in facts),

@@ -233,7 +233,8 @@ def escape_latex(text: str) -> str:
 def _latex(table: TextTable) -> str:
     """A table of booktabs with notes of threeparttable; above `LONGEST` rows a longtable that breaks over pages."""
     columns = "".join("l" if heading.left else "r" for heading in table.columns)
-    head = " & ".join(escape_latex(heading.text) for heading in table.columns) + r" \\"
+    headings = " & ".join(escape_latex(heading.text) for heading in table.columns) + r" \\"
+    head = [r"\toprule", headings, r"\midrule"]
     body = [" & ".join(map(_latex_cell, row)) + r" \\" for row in table.cells]
     label = re.sub(r"[^a-z0-9.]+", "-", table.title.lower()).strip("-.")
     caption = rf"\caption{{{escape_latex(table.title)}}}\label{{tab:{label}}}"
@@ -246,9 +247,7 @@ def _latex(table: TextTable) -> str:
         r"\begin{threeparttable}",
         caption,
         rf"\begin{{tabular}}{{@{{}}{columns}@{{}}}}",
-        r"\toprule",
-        head,
-        r"\midrule",
+        *head,
         *body,
         r"\bottomrule",
         r"\end{tabular}",
@@ -259,19 +258,15 @@ def _latex(table: TextTable) -> str:
     return "\n".join([*lines, r"\end{threeparttable}", r"\end{table}"])
 
 
-def _long_latex(columns: str, caption: str, head: str, body: list[str], notes: list[str]) -> str:
+def _long_latex(columns: str, caption: str, head: list[str], body: list[str], notes: list[str]) -> str:
     columns = columns.replace("l", r">{\raggedright}p{0.3\textwidth}", 1)  # long names break over lines
     lines = [
         r"{\footnotesize\setlength{\tabcolsep}{3pt}",
         rf"\begin{{longtable}}{{@{{}}{columns}@{{}}}}  % \usepackage{{amssymb,array,booktabs,longtable,natbib}}",
         caption + r"\\",
-        r"\toprule",
-        head,
-        r"\midrule",
+        *head,
         r"\endfirsthead",
-        r"\toprule",
-        head,
-        r"\midrule",
+        *head,
         r"\endhead",
         r"\bottomrule",
         r"\endfoot",
