@@ -203,7 +203,7 @@ def of_suite(
     grids += [reporting.time_to_quality_table([(cell.label, cell.records) for cell in cells], to) for to in targets]
     text = reporting.render_tables(grids, format)
     records = [record for _, record in outcomes if record]
-    checks = [str(check) for check in check_equal_budgets(records, suite.equal)] if suite.equal else []
+    checks = check_equal_budgets(records, suite.equal) if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])
 
 

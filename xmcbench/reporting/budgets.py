@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from statistics import fmean
 
 from xmcbench.reporting.cells import SweepCell
@@ -14,41 +13,11 @@ from xmcbench.trial.budget import CAPS
 from xmcbench.trial.record import SCORED, Record
 
 
-@dataclass(frozen=True)
-class BudgetCheck:
-    """The amounts that the trials of one budget spent of the limit at which all of them must stop."""
-
-    limit: str
-    allowed: float
-    spent: tuple[float, ...]  # per trial that trained
-    largest_step: float  # of all trials
-    untrained: tuple[str, ...]  # labels of the trials that spent none of it
-    ended_early: tuple[str, ...]  # labels of the trials that ended before a pass over the data that did not fit
-    ended_flat: tuple[str, ...]  # labels of the trials that ended because their quality no longer rose
-    violations: tuple[str, ...]  # one message per trial that spent too little or too much
-
-    def __str__(self) -> str:
-        name = self.limit.replace("_", " ")
-        if self.violations:
-            return f"UNEQUAL {name}: " + "; ".join(self.violations)
-        if not self.spent:
-            return f"equal {name}: no trial has spent any"
-        text = (
-            f"equal {name}: {len(self.spent)} trials with {self.allowed:,.10g} spent {min(self.spent):,.10g} to "
-            f"{max(self.spent):,.10g}, none more than one step past it (the largest: {self.largest_step:,.10g})"
-        )
-        if self.ended_early:
-            text += f"; a pass over the data no longer fitted: {', '.join(self.ended_early)}"
-        if self.ended_flat:
-            text += f"; ended when their curves were flat: {', '.join(self.ended_flat)}"
-        return text + (f"; spent none: {', '.join(self.untrained)}" if self.untrained else "")
-
-
-def check_equal_budgets(records: Sequence[Record], limit: str) -> list[BudgetCheck]:
-    """One check per budget, of the records with metrics.
+def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
+    """A line for each budget, of the records with metrics: what its trials spent of the limit at which all must stop.
 
     A trial must have spent at least the limit, or have ended before a pass over the data that did not fit, or because
-    its curve was flat, and at most one of its own steps more.
+    its curve was flat, and at most one of its own steps more. A line that begins with UNEQUAL names those that did not.
     """
     groups: dict[float, list[Record]] = {}
     for record in records:
@@ -57,7 +26,8 @@ def check_equal_budgets(records: Sequence[Record], limit: str) -> list[BudgetChe
     return [_check(group, limit, allowed) for allowed, group in groups.items()]
 
 
-def _check(records: Sequence[Record], limit: str, allowed: float) -> BudgetCheck:
+def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
+    name = limit.replace("_", " ")
     trained = [record for record in records if record.spent[limit]]
     steps = {record.key: float(record.spent["largest_step"].get(limit, 0.0)) for record in trained}
     violations = [
@@ -67,21 +37,24 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> BudgetCheck
         if not (allowed <= record.spent[limit] or record.spent.get("refused_pass") or record.spent.get("ended"))
         or record.spent[limit] > allowed + steps[record.key]
     ]
+    if violations:
+        return f"UNEQUAL {name}: " + "; ".join(violations)
+    if not trained:
+        return f"equal {name}: no trial has spent any"
+    spent = [float(record.spent[limit]) for record in trained]
     early = [record for record in trained if record.spent[limit] < allowed]
-    return BudgetCheck(
-        limit=limit,
-        allowed=allowed,
-        spent=tuple(float(record.spent[limit]) for record in trained),
-        largest_step=max(steps.values(), default=0.0),
-        untrained=_labels(record for record in records if not record.spent[limit]),
-        ended_early=_labels(record for record in early if not record.spent.get("ended")),
-        ended_flat=_labels(record for record in early if record.spent.get("ended")),
-        violations=tuple(violations),
-    )
-
-
-def _labels(records: Iterable[Record]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(record.trial.label for record in records))
+    parts = [
+        f"equal {name}: {len(spent)} trials with {allowed:,.10g} spent {min(spent):,.10g} to {max(spent):,.10g}, "
+        f"none more than one step past it (the largest: {max(steps.values()):,.10g})"
+    ]
+    for what, some in {
+        "a pass over the data no longer fitted": [record for record in early if not record.spent.get("ended")],
+        "ended when their curves were flat": [record for record in early if record.spent.get("ended")],
+        "spent none": [record for record in records if not record.spent[limit]],
+    }.items():
+        if some:
+            parts.append(f"{what}: {', '.join(dict.fromkeys(record.trial.label for record in some))}")
+    return "; ".join(parts)
 
 
 TOLERANCE = 1e-9
