@@ -78,7 +78,9 @@ def check_subclass(thing: Any, base: type[Any]) -> None:
 
 def check_config(thing: Any, base: Any) -> None:
     """Raise TypeError unless the settings of `thing`, its `Config`, extend those of `base`."""
-    if not (isinstance(thing.Config, type) and issubclass(thing.Config, base.Config)):
+    settings: Any = thing.Config
+    extends = isinstance(settings, type) and issubclass(settings, base.Config)
+    if not extends:
         raise TypeError(f"{thing.__name__}.Config does not extend {base.__name__}.Config")
-    if not thing.Config.__pydantic_fields_complete__:
-        thing.Config.model_rebuild()  # of types that are defined below it; raises where nothing defines one
+    if not settings.__pydantic_fields_complete__:
+        settings.model_rebuild()  # of types that are defined below it; raises where nothing defines one
