@@ -134,14 +134,14 @@ def _metrics_table(
 
 def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
     from xmcbench.reporting import TextTable
+    from xmcbench.reporting.numbers import percent_interval
 
     rows = []
     for result in compared:
         difference = result.difference
-        low, high = difference.interval
         star = "*" if difference.significant else ""
         values = (f"{100 * result.first:.2f}", f"{100 * result.second:.2f}", f"{100 * difference.value:+.2f}{star}")
-        interval = f"{100 * low:+.2f} to {100 * high:+.2f}"
+        interval = percent_interval(difference.interval, "+")
         rows.append((result.name, *values, interval, f"{difference.p:.3f}", f"{100 * difference.detectable():.2f}"))
     return TextTable(title, (kind or "metric", "1", "2", "difference", "95 %", "p", "sees"), tuple(rows), notes)
 

@@ -14,7 +14,7 @@ import yaml
 
 from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.notes import few_steps, idle_parts
-from xmcbench.reporting.numbers import format_value, printable
+from xmcbench.reporting.numbers import format_value, percent_interval, printable
 from xmcbench.reporting.rows import budget_text
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
@@ -128,7 +128,7 @@ def _rounded(value: object) -> object:
 def metric_rows(record: Record) -> list[tuple[str, str, str]]:
     """Name, value and interval of each metric, in per cent."""
     return [
-        (name, f"{100 * value:.2f}", " to ".join(f"{100 * end:.2f}" for end in record.intervals.get(name, ())))
+        (name, f"{100 * value:.2f}", percent_interval(record.intervals.get(name, ())))
         for name, value in record.metrics.items()
     ]
 
@@ -197,9 +197,8 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
 
 def _metrics(record: Record) -> Iterable[tuple[str, str]]:
     for name, value in record.metrics.items():
-        low, high = record.intervals.get(name, (None, None))
-        interval = "" if low is None or high is None else f"  95 %: {100 * low:.2f} to {100 * high:.2f}"
-        yield name, f"{100 * value:.4f}{interval}"
+        interval = percent_interval(record.intervals.get(name, ()))
+        yield name, f"{100 * value:.4f}" + (f"  95 %: {interval}" if interval else "")
     if record.metrics and record.metric_version != METRIC_VERSION:
         yield (
             "definitions",
@@ -329,11 +328,10 @@ def scores_table(scores: Scores) -> str:
     """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
     from tabulate import tabulate
 
-    rows = []
-    for metric, value in scores.metrics.items():
-        low, high = scores.intervals.get(metric, (None, None))
-        interval = "" if low is None or high is None else f"{100 * low:.2f} to {100 * high:.2f}"
-        rows.append((metric, f"{100 * value:.4f}", interval))
+    rows = [
+        (metric, f"{100 * value:.4f}", percent_interval(scores.intervals.get(metric, ())))
+        for metric, value in scores.metrics.items()
+    ]
     return tabulate(
         rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Literal
 from unicodedata import normalize
 
 from xmcbench.suite.tables import Kind
@@ -29,6 +31,15 @@ def format_value(value: Value, kind: Kind) -> str:
     if kind in ("count", "bytes"):
         return short_number(float(value), "{:.1f}") + ("B" if kind == "bytes" else "")
     return f"{value:,.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.4g}"
+
+
+def percent_interval(ends: Sequence[float], sign: Literal["", "+"] = "") -> str:
+    """The ends of an interval in per cent, with `sign` also where they are positive; empty without ends.
+
+    >>> percent_interval((0.1234, 0.2)), percent_interval((-0.01, 0.02), "+"), percent_interval(())
+    ('12.34 to 20.00', '-1.00 to +2.00', '')
+    """
+    return " to ".join(f"{100 * end:{sign}.2f}" for end in ends)
 
 
 def short_number(value: float, digits: str = "{:.6g}") -> str:

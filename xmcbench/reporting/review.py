@@ -28,6 +28,7 @@ from xmcbench.evaluation.comparison import compare_stored, stored_samples
 from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.curated import Written, read_model
+from xmcbench.reporting.numbers import percent_interval
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
 from xmcbench.trial.budget import UnknownBudget
@@ -114,8 +115,8 @@ def _differences(store: Store, record: Record, other: Record, metrics: Sequence[
     """The differences of two trials as cells, by metric."""
     cells = {}
     for compared in compare_stored(store, [record], [other], metrics):
-        low, high = compared.difference.interval
-        text = f"{100 * compared.difference.value:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})"
+        interval = percent_interval(compared.difference.interval, "+")
+        text = f"{100 * compared.difference.value:+.2f} ({interval})"
         cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")
     return cells
 
