@@ -81,16 +81,6 @@ def test_similarity_bins_are_equal_thirds_the_most_alike_last() -> None:
     ]  # fmt: skip
 
 
-@given(case=cases(), k=st.integers(1, 10))
-def test_the_contributions_of_all_bins_add_up_to_precision(case: Case, k: int) -> None:
-    card = DatasetCard(name="made", num_train=1, num_test=1, num_labels=1, tail_at_most=1, head_at_least=3)
-    hits = find_hits(case.predictions, case.truth, np.array(case.weights))
-    for bins in (label_bins(card, case.truth), decile_bins(case.truth)):
-        assert bins.contribution(hits, k).sum() == pytest.approx(precision(hits, k).value)
-        assert bins.num_labels().sum() == case.num_labels
-        assert bins.num_pairs(case.truth).sum() == case.truth.nnz
-
-
 def test_bins_follow_the_edges_of_the_card() -> None:
     case = Case([{}] * 6, [{0, 1, 2}, {0, 1, 2}, {0, 1}, {0, 1}, {0, 1}, {0}], [1.0] * 4)
     card = DatasetCard(name="made", num_train=6, num_test=1, num_labels=4, tail_at_most=2, head_at_least=6)

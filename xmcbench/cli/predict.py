@@ -56,7 +56,12 @@ def predict(
     predictions = method.predict(texts, min(k, len(known) + len(added)))
     rankings = zip(texts, labels_of(predictions, [*known, *added] if added else known), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
-    echo(_json(answers) if format == "json" else "\n\n".join(map(_table, answers)))
+    as_json = format == "json"
+    echo(
+        json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False)
+        if as_json
+        else "\n\n".join(map(_table, answers))
+    )
 
 
 LARGEST = 1_000_000_000  # bytes of a file of texts
@@ -99,12 +104,6 @@ def labels_of(predictions: Predictions, labels: Texts) -> list[list[dict[str, An
         ]
         for row, scores in zip(predictions.indices, predictions.scores, strict=True)
     ]
-
-
-def _json(answers: Sequence[dict[str, Any]]) -> str:
-    import json
-
-    return json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def _table(answer: dict[str, Any]) -> str:

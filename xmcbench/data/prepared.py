@@ -25,8 +25,6 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.manifest import DamagedFolder, check_cached_folder, open_or_make
 from xmcbench.plugins.registry import registry
 
-__all__ = ["content_hash", "dataset_name", "find_source", "load", "prepared_directory"]
-
 
 def default_data_dir() -> Path:
     """$XMCBENCH_DATA, or `data` in the working directory."""

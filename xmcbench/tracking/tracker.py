@@ -5,16 +5,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial, flatten
-
-if TYPE_CHECKING:
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
-    from xmcbench.trial.trial import Trial
 
 SPENT = ("encoder_tokens", "device_seconds")
 
