@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from xmcbench import reporting
 from xmcbench.files import network
-from xmcbench.reporting.acceptance import CHECKS, contradictions, problems
+from xmcbench.reporting.acceptance import CHECKS, contradictions, label_problems, problems
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.page import write_page
 from xmcbench.runs import file_guard, landlock
@@ -418,3 +418,9 @@ def test_a_record_needs_the_metric_that_tables_rank_by() -> None:
 def test_the_checks_of_a_record_are_those_that_the_harness_makes() -> None:
     assert CHECKS["network"] == {network.NAME}
     assert CHECKS["test files"] == {file_guard.NAME, f"{landlock.NAME}, {file_guard.NAME}"}
+
+
+@pytest.mark.parametrize(("distribution", "said"), [("xmcbench", 0), ("another", 1)])
+def test_a_method_of_ours_may_have_a_name_that_begins_with_that_of_another(distribution: str, said: int) -> None:
+    changes = {"method": "maclr-pretraining", "label": "maclr-pretraining", "distribution": distribution}
+    assert len(list(label_problems(honest()[0].trial.model_copy(update=changes)))) == said

@@ -373,6 +373,8 @@ def label_problems(trial: Trial) -> Iterator[str]:
 
 def _owner(first: str, trial: Trial) -> str:
     """The other method that a label names or begins with, unless the settings name it too; empty if there is none."""
+    if first == trial.method and trial.distribution == OWN:
+        return ""  # the name of a method of ours may begin with that of another
     words = re.findall(r"[^\W_]+", first)
     beginnings = {_read("".join(words[:count])) for count in range(1, len(words) + 1)}
     used = {text for text, _ in walk(trial.config) if isinstance(text, str)} | {trial.method}
