@@ -17,6 +17,8 @@ from xmcbench.reporting.page import write_page
 
 from .browser import Visit, browser
 
+pytestmark = pytest.mark.long  # the page of all accepted records is made
+
 SCREEN = 844  # pixels
 WIDTHS = (390, 800, 1400)
 LARGEST = 600_000  # bytes

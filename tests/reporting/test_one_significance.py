@@ -29,6 +29,7 @@ def ranked(group: Group) -> list[Row]:
     return [row for row in group.rows if row.rank is not None]
 
 
+@pytest.mark.long
 def test_every_tie_is_what_compare_says_of_the_pair() -> None:
     pairs = ties = 0
     for group in tables():

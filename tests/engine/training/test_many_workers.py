@@ -79,6 +79,7 @@ def assert_alike(found: list[Outcome], wanted: Outcome) -> None:
         np.testing.assert_allclose(parts[np.argsort(ids)], weights, rtol=2e-3, atol=2e-5)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES)
 def test_any_number_of_workers_ends_with_the_same(case: str, small_encoder: str, tmp_path: Path) -> None:
     settings = CASES[case]
