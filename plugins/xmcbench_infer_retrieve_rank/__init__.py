@@ -92,12 +92,10 @@ class InferRetrieveRank(EmbeddingMethod):
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
         assert isinstance(config, InferRetrieveRank.Config)
-        name = config.teacher.name
-        return {**super().versions(config), f"teacher {name}": registry().version("teacher", name)}
+        return {**super().versions(config), **config.teacher.versions()}
 
     def fit(self, train: TrainingData, run: Run) -> None:
-        order = run.rng("documents").permutation(len(train.texts))[: self.config.documents]
-        ids = np.sort(order)
+        ids = np.sort(run.rng("documents").permutation(len(train.texts))[: self.config.documents])
         data = train.rows(ids)
         ranked_NL = _restored(run)
         if ranked_NL is None:

@@ -32,7 +32,6 @@ from xmcbench import (
     checked_folder,
     hookimpl,
     losses,
-    registry,
     sampling,
     search,
 )
@@ -132,8 +131,7 @@ class LMTX(EmbeddingMethod):
     @classmethod
     def versions(cls, config: Method.Config) -> dict[str, int]:
         assert isinstance(config, LMTX.Config)
-        name = config.teacher.name
-        return {**super().versions(config), f"teacher {name}": registry().version("teacher", name)}
+        return {**super().versions(config), **config.teacher.versions()}
 
     def fit(self, train: TrainingData, run: Run) -> None:
         documents, cycles = self._documents(train, run), Cycles(run)
