@@ -19,6 +19,7 @@ import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -43,7 +44,7 @@ from xmcbench.reporting.claims import (
     Scale,
     finding,
     write_claims,
-)  # fmt: skip
+)
 from xmcbench.reporting.curated import Written, read_model
 from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import ACCEPTED, PublishedRow
@@ -52,7 +53,6 @@ from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
-from xmcbench.trial.versions import SELECTION_VERSION, Versions
 
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
@@ -105,9 +105,17 @@ class Attempt:
     queries: str = ""  # identifies the test targets
 
     def estimate(self, metric: str) -> Estimate | None:
-        if metric not in self.better:
-            return None
-        return difference(self.better[metric], self.than[metric])
+        return difference(self.better[metric], self.than[metric]) if metric in self.better else None
+
+    def judged(self, papers: Mapping[str, dict[str, float]], p_values: Mapping[Any, float], *key: Any) -> Regime:
+        """The regime with its columns and what they say; `p_values` has those of the key and the metric."""
+        found = ((metric, self.estimate(metric)) for metric in papers)
+        columns = tuple(
+            column(metric, self.better[metric].mean, self.than[metric].mean, own, p_values[*key, metric])
+            for metric, own in found
+            if own is not None
+        )
+        return self.regime.model_copy(update={"columns": columns, "finding": finding(columns, dict(papers))})
 
 
 class Trials:
@@ -120,27 +128,26 @@ class Trials:
     def attempt(self, pair: Pair, metrics: Sequence[str], rows: Sequence[PublishedRow] = ()) -> Attempt:
         """The trials of both settings; `rows` are those of the paper's better row, which has the paper's scale."""
         sides = [self._side(pair, label) for label in (pair.better, pair.than)]
+        scale = self._scale(sides[0][0][0], rows)
+        regime = Regime(suite=pair.suite, better=pair.better, than=pair.than, scale=scale)
         records = [[record for _, record in side if record] for side in sides]
-        trial = sides[0][0][0]
-        regime = Regime(suite=pair.suite, better=pair.better, than=pair.than, scale=self._scale(trial, rows))
         if any(len(found) < len(self.seeds) for found in records):
             return Attempt(regime, {}, {})
         samples = [stored_samples(self.store, found, metrics) for found in records]
         for found, of_side in zip(records, samples, strict=True):
             if missing := [metric for metric in metrics if metric not in of_side]:
                 raise XMCBenchError(f"{pair.suite}: {found[0].trial.label} has no {', '.join(missing)} on resamples")
-        keys = {"better_keys": tuple(r.key for r in records[0]), "than_keys": tuple(r.key for r in records[1])}
-        regime = regime.model_copy(update={**keys, "older": _older([*records[0], *records[1]])})
-        return Attempt(regime, samples[0], samples[1], records[0][0].truth_hash)
+        better, than = (tuple(record.key for record in found) for found in records)
+        older = {record.older_than(trial.versions) for side in sides for trial, record in side if record} - {""}
+        keys = {"better_keys": better, "than_keys": than, "older": "; ".join(sorted(older))}
+        return Attempt(regime.model_copy(update=keys), *samples, records[0][0].truth_hash)
 
     def _side(self, pair: Pair, label: str) -> list[tuple[Trial, Record | None]]:
         planned = self._planned(pair.suite)
-        datasets = list(dict.fromkeys(name for name, _ in planned))
-        dataset = pair.dataset or datasets[0]
+        dataset = pair.dataset or next(iter(planned))[0]
         if (dataset, label) not in planned:
-            raise UnknownNameError(
-                "trial", f"{dataset}/{label}", ["/".join(own) for own in planned], f"in {pair.suite}"
-            )
+            known = ["/".join(own) for own in planned]
+            raise UnknownNameError("trial", f"{dataset}/{label}", known, f"in {pair.suite}")
         side = [(trial, record) for trial, record in planned[dataset, label] if trial.seed in self.seeds]
         if len(side) < len(self.seeds):
             raise XMCBenchError(f"{pair.suite}: {label} has the seeds {[t.seed for t, _ in side]} of {self.seeds}")
@@ -173,27 +180,10 @@ class Trials:
         """The newest record of each trial by its key without versions; settings added since are at their defaults."""
         found: dict[str, Record] = {}
         for record in sorted(self.store.records(), key=lambda record: record.ended):
-            try:
-                config = _config(record)
-            except (ValidationError, XMCBenchError):  # a setting is gone
-                continue
-            found[record.trial.changed(config=config.model_dump(mode="json")).key_of_any_version] = record
+            with suppress(ValidationError, XMCBenchError):  # a setting is gone
+                settings = registry().method(record.trial.method).thing.Config.model_validate(record.trial.config)
+                found[record.trial.changed(config=settings.model_dump(mode="json")).key_of_any_version] = record
         return found
-
-
-def _older(records: Sequence[Record]) -> str:
-    """The versions of older code that the records ran with; empty where they ran with what is installed."""
-    return "; ".join(sorted({record.older_than(_installed(record)) for record in records} - {""}))
-
-
-def _installed(record: Record) -> Versions:
-    """The versions of the installed code that a new trial with these settings would depend on."""
-    selection = {"selection": SELECTION_VERSION} if record.trial.selection else {}
-    return {**registry().method(record.trial.method).thing.versions(_config(record)), **selection}
-
-
-def _config(record: Record) -> Any:
-    return registry().method(record.trial.method).thing.Config.model_validate(record.trial.config)
 
 
 def read_plan(path: Path) -> Plan:
@@ -204,36 +194,24 @@ def read_plan(path: Path) -> Plan:
     return plan
 
 
-def corrected(families: Mapping[Any, Estimate | None], metric_of: Any) -> dict[Any, float]:
-    """The p-values by the same keys, corrected within each metric. What is missing counts with p = 1."""
+def corrected(families: Mapping[Any, Estimate | None]) -> dict[Any, float]:
+    """The p-values by the same keys, corrected within each metric, which ends a key. What is missing has p = 1."""
     by_metric: dict[str, list[Any]] = defaultdict(list)
     for key in families:
-        by_metric[metric_of(key)].append(key)
-    found = {}
+        by_metric[key[-1]].append(key)
+    found: dict[Any, float] = {}
     for keys in by_metric.values():
         estimates = [families[key] for key in keys]
-        p_values = holm([1.0 if estimate is None else estimate.p for estimate in estimates])
-        found |= dict(zip(keys, p_values, strict=True))
+        found |= zip(keys, holm([1.0 if own is None else own.p for own in estimates]), strict=True)
     return found
 
 
-def column(metric: str, values: tuple[float, float], estimate: Estimate, p: float) -> Column:
+def column(metric: str, better: float, than: float, estimate: Estimate, p: float) -> Column:
     """A column in per cent; `p` is corrected."""
     sign = "?" if p >= 0.05 else "+" if estimate.value > 0 else "-"
-    low, high = (f"{100 * end:+.2f}" for end in estimate.interval)
-    better, than = (f"{100 * value:.2f}" for value in values)
-    difference = f"{100 * estimate.value:+.2f}"
-    return Column(metric=metric, better=better, than=than, difference=difference, interval=(low, high), sign=sign)
-
-
-def columns(attempt: Attempt, metrics: Sequence[str], p_values: Mapping[str, float]) -> list[Column]:
-    """The columns of an attempt whose trials are there."""
-    found = ((metric, attempt.estimate(metric)) for metric in metrics)
-    return [
-        column(metric, (attempt.better[metric].mean, attempt.than[metric].mean), estimate, p_values[metric])
-        for metric, estimate in found
-        if estimate is not None
-    ]
+    low, high, difference = (f"{100 * value:+.2f}" for value in (*estimate.interval, estimate.value))
+    values = {"better": f"{100 * better:.2f}", "than": f"{100 * than:.2f}", "difference": difference}
+    return Column(metric=metric, **values, interval=(low, high), sign=sign)
 
 
 def change(here: Attempt, base: Attempt, metric: str) -> Estimate | None:
@@ -250,24 +228,22 @@ class Comparison:
     """All claims and questions against the trials at hand."""
 
     def __init__(self, plan: Plan, trials: Trials, published: Sequence[PublishedRow]) -> None:
-        self.plan, self.trials, self.published = plan, trials, published
+        self.plan, self.trials = plan, trials
         self.problems: list[str] = []
         self.papers = {claim.id: claim.paper.printed(published) for claim in plan.claims}
+        self.attempts: dict[tuple[str, int], Attempt] = {}
         for claim in plan.claims:
             if not self.papers[claim.id]:
                 raise XMCBenchError(f"{claim.id}: no dataset of {claim.paper.table} prints both rows")
-        self.attempts = {
-            (claim.id, place): self._attempt(claim.id, pair, list(self.papers[claim.id]), self._rows(claim))
-            for claim in plan.claims
-            for place, pair in enumerate(claim.here)
-        }
-        self.asked = {own.id: self._attempt(own.id, own.here, self._metrics(own), ()) for own in plan.questions}
+            rows = [row for row in published if claim.paper.is_about(row)]
+            for place, pair in enumerate(claim.here):
+                self.attempts[claim.id, place] = self._attempt(claim.id, pair, list(self.papers[claim.id]), rows)
+        self.asked = {own.id: self._attempt(own.id, own.here, list(self._papers(own)), ()) for own in plan.questions}
 
-    def _metrics(self, question: PlannedQuestion) -> list[str]:
-        return list(question.metrics) or list(self.papers[question.of])
-
-    def _rows(self, claim: PlannedClaim) -> list[PublishedRow]:
-        return [row for row in self.published if claim.paper.is_about(row)]
+    def _papers(self, question: PlannedQuestion) -> dict[str, dict[str, float]]:
+        """What the paper prints of the metrics of a question: for one of our own, that the first setting is better."""
+        papers = self.papers[question.of] if question.of else {}
+        return {metric: papers.get(metric, {"": 1.0}) for metric in question.metrics or papers}
 
     def _attempt(self, id: str, pair: Pair, metrics: Sequence[str], rows: Sequence[PublishedRow]) -> Attempt:
         try:
@@ -278,49 +254,34 @@ class Comparison:
 
     def claims(self) -> Iterator[Claim]:
         """The claims with what every regime says of them."""
-        keys = [(*at, metric) for at in self.attempts for metric in self.papers[at[0]]]
-        p_values = corrected({key: self.attempts[key[:2]].estimate(key[2]) for key in keys}, lambda key: key[2])
+        p_values = corrected(
+            {(*at, metric): own.estimate(metric) for at, own in self.attempts.items() for metric in self.papers[at[0]]}
+        )
         for claim in self.plan.claims:
-            papers, regimes = self.papers[claim.id], []
-            for place in range(len(claim.here)):
-                attempt = self.attempts[claim.id, place]
-                own = tuple(columns(attempt, list(papers), {m: p_values[claim.id, place, m] for m in papers}))
-                regimes.append(attempt.regime.model_copy(update={"columns": own, "finding": finding(own, papers)}))
-            shown = claim.shown or next(iter(papers))
-            yield Claim(
-                id=claim.id,
-                claim=claim.claim,
-                paper=claim.paper,
-                shown=shown,
-                remark=claim.remark,
-                needs=claim.needs,
-                regimes=tuple(regimes),
-            )
+            papers = self.papers[claim.id]
+            places = ((claim.id, place) for place in range(len(claim.here)))
+            regimes = tuple(self.attempts[at].judged(papers, p_values, *at) for at in places)
+            written = claim.model_dump(include={"id", "claim", "remark", "needs"})
+            yield Claim(**written, paper=claim.paper, shown=claim.shown or next(iter(papers)), regimes=regimes)
 
     def questions(self) -> Iterator[Question]:
         """The questions with their answers."""
-        keys = [(own.id, metric) for own in self.plan.questions for metric in self._metrics(own)]
-        planned = {own.id: own for own in self.plan.questions}
-        p_values = corrected({key: self.asked[key[0]].estimate(key[1]) for key in keys}, lambda key: key[1])
+        asked = [(own, metric) for own in self.plan.questions for metric in self._papers(own)]
+        p_values = corrected({(own.id, metric): self.asked[own.id].estimate(metric) for own, metric in asked})
         changes = {
-            (id, metric): change(self.asked[id], self.attempts[planned[id].of, planned[id].at], metric)
-            for id, metric in keys
-            if planned[id].of
+            (own.id, metric): change(self.asked[own.id], self.attempts[own.of, own.at], metric)
+            for own, metric in asked
+            if own.of
         }
-        p_of_changes = corrected(changes, lambda key: key[1])
+        p_of_changes = corrected(changes)
         for own in self.plan.questions:
-            metrics, attempt = self._metrics(own), self.asked[own.id]
-            found = tuple(columns(attempt, metrics, {metric: p_values[own.id, metric] for metric in metrics}))
-            papers = self.papers[own.of] if own.of else {metric: {"": 1.0} for metric in metrics}
-            regime = attempt.regime.model_copy(update={"columns": found, "finding": finding(found, papers)})
-            changed = []
-            for metric in metrics if own.of else ():
+            here, papers, changed = self.asked[own.id], self._papers(own), []
+            for metric in papers if own.of else ():
                 if (estimate := changes[own.id, metric]) is not None:
-                    base = self.attempts[own.of, own.at].estimate(metric)
-                    here = attempt.estimate(metric)
-                    assert base is not None
-                    assert here is not None
-                    changed.append(column(metric, (here.value, base.value), estimate, p_of_changes[own.id, metric]))
+                    sides = [each.estimate(metric) for each in (here, self.attempts[own.of, own.at])]
+                    values = [side.value for side in sides if side]
+                    changed.append(column(metric, *values, estimate, p_of_changes[own.id, metric]))
+            regime = here.judged(papers, p_values, own.id)
             yield Question(id=own.id, question=own.question, of=own.of, regime=regime, changes=tuple(changed))
 
 
