@@ -126,6 +126,7 @@ def plan(asked: Any, root: Path) -> Rows:
         rows.append(
             {"dataset": record.trial.dataset, "encoder": asked.encoder, "trial": record.trial.label,
              "steps": spent["steps"], "steps ratio": planned.steps / spent["steps"],
+             "s/step": spent["stage_seconds"]["train"] / spent["steps"],
              "pool": spent["pool_labels"] / spent["steps"], "flops": flops, "flops ratio": planned.flops / flops,
              "memory": peak, "memory ratio": planned.memory.total / peak}
         )  # fmt: skip
