@@ -10,17 +10,17 @@ along the budget is that on held-out training queries, which also chose settings
 from __future__ import annotations
 
 import argparse
-import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from report import put
+
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
-from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting import curated
 from xmcbench.reporting.costs import mean_curve
 from xmcbench.reporting.numbers import format_value
@@ -48,7 +48,6 @@ CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
 BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # a name over curves
-BLOCK = re.compile(r"(<!-- ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,8 @@ class Method:
     samples: Mapping[str, Sample]
 
     @property
-    def family(self) -> int:
-        """The number of its family, which is that of its colour."""
-        return curated.methods().colour(self.named)
+    def named(self) -> curated.NamedMethod:
+        return curated.methods().of(self.label, self.records[0].trial.method)
 
     @property
     def name(self) -> str:
@@ -91,8 +89,9 @@ class Method:
         return plain(self.named.call(self.label))
 
     @property
-    def named(self) -> curated.NamedMethod:
-        return curated.methods().of(self.label, self.records[0].trial.method)
+    def family(self) -> int:
+        """The number of its family, which is that of its colour."""
+        return curated.methods().colour(self.named)
 
     @property
     def colour(self) -> str:
@@ -144,12 +143,15 @@ def read(root: Path, study: Study) -> list[Method]:
     return sorted(methods, key=lambda method: -method.samples[RANKED].mean)
 
 
-def table(methods: Sequence[Method]) -> Iterator[str]:
+def written(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, ["---"] * len(heads), *rows))
+
+
+def table(methods: Sequence[Method]) -> str:
     """A row for each method; a rank interval holds together with all others at 95 %."""
     ranks = rank_intervals([method.samples[RANKED] for method in methods])
-    costs = ("operations", "memory", "ms a query", "converged")
-    yield "| " + " | ".join((f"rank by {RANKED}", "method", *METRICS, *costs)) + " |"
-    yield "| " + " | ".join(["---"] * (2 + len(METRICS) + len(costs))) + " |"
+    rows = []
     for (low, high), method in zip(ranks, methods, strict=True):
         cells = [f"{low}" if low == high else f"{low} to {high}", method.label]
         for metric in METRICS:
@@ -163,46 +165,44 @@ def table(methods: Sequence[Method]) -> Iterator[str]:
             f"{1000 * method.spent('predict_cpu_seconds') / queries:.2f}" if queries else "-",
             "-" if not method.evaluated_along else "yes" if method.converged else "no",
         ]
-        yield f"| {' | '.join(cells)} |"
+        rows.append(cells)
+    heads = (f"rank by {RANKED}", "method", *METRICS, "operations", "memory", "ms a query", "converged")
+    return written(heads, rows)
 
 
-def against(methods: Sequence[Method], rivals: Sequence[str], metrics: Sequence[str]) -> Iterator[str]:
+def against(methods: Sequence[Method], rivals: Sequence[str], metrics: Sequence[str]) -> str:
     """The differences of every trained method from each rival; bold: significant, corrected for all of them."""
     by_label = {method.label: method for method in methods}
     known = [name for name in rivals if name in by_label]
     rows = [method for method in methods if method.trained]
     pairs = [(method, by_label[name], metric) for method in rows for name in known for metric in metrics]
     found = [difference(first.samples[metric], second.samples[metric]) for first, second, metric in pairs]
-    texts = iter(
-        f"{'**' if clear else ''}{100 * own.value:+.1f}{'**' if clear else ''}"
+    texts = [
+        f"**{100 * own.value:+.1f}**" if clear else f"{100 * own.value:+.1f}"
         for own, clear in zip(found, significant_together(found), strict=True)
-    )
-    yield "| method | " + " | ".join(f"{metric} over {name}" for name in known for metric in metrics) + " |"
-    yield "| --- |" + " --- |" * (len(known) * len(metrics))
-    for method in rows:
-        yield f"| {method.label} | " + " | ".join(next(texts) for _ in known for _ in metrics) + " |"
+    ]
+    columns = [f"{metric} over {name}" for name in known for metric in metrics]
+    width = len(columns)
+    cells = ([method.label, *texts[width * at : width * (at + 1)]] for at, method in enumerate(rows))
+    return written(["method", *columns], cells)
 
 
-def along(methods: Sequence[Method]) -> Iterator[str]:
+def along(methods: Sequence[Method]) -> str:
     """Quality on held-out queries at shares of the budget, and the rank among trained methods."""
     rows = [method for method in methods if method.trained]
     orders = {share: sorted(rows, key=lambda one: -one.at(share)) for share in (*SHARES, CHANGE)}
-    yield "| method | " + " | ".join(f"{100 * share:g} %" for share in SHARES) + " |"
-    yield "| --- |" + " --- |" * len(SHARES)
+    cells = []
     for method in orders[1.0]:
         places = [(method.at(share), orders[share].index(method) + 1) for share in SHARES]
-        yield (
-            f"| {method.label} | "
-            + " | ".join(f"{100 * own:.1f} ({rank})" if own else "-" for own, rank in places)
-            + " |"
-        )
+        cells.append([method.label, *(f"{100 * own:.1f} ({rank})" if own else "-" for own, rank in places)])
     before, after = ([one for one in orders[share] if one.evaluated_along] for share in (CHANGE, 1.0))
     moved = sum(first is not second for first, second in zip(before, after, strict=True))
-    yield f"\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
+    ranked = written(["method", *(f"{100 * share:g} %" for share in SHARES)], cells)
+    return f"{ranked}\n\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
 
 
-def blocks(study: Study, methods: Sequence[Method]) -> dict[str, Iterator[str]]:
-    """The lines of the tables of the document, by name."""
+def blocks(study: Study, methods: Sequence[Method]) -> dict[str, str]:
+    """The tables of the document, by name."""
     return {
         f"{study.name}-table": table(methods),
         f"{study.name}-rivals": against(methods, ("plt", "parabel", "tfidf-neighbours"), ("P@1", "P@5")),
@@ -314,16 +314,12 @@ def main() -> None:
     texts: dict[str, str] = {}
     for study in [STUDIES[options.study]] if options.study else STUDIES.values():
         methods = read(options.store, study)
-        texts |= {name: "\n".join(lines) for name, lines in blocks(study, methods).items()}
+        texts |= blocks(study, methods)
         for figure in study.figures:
             DRAWN[figure](methods, study, PICTURES / f"findings-{study.name}-{figure}.svg")
-    if options.store == ACCEPTED and DOCUMENT.exists():
-
-        def written(found: re.Match[str]) -> str:
-            return f"{found[1]}{texts[found[2]]}\n{found[3]}" if found[2] in texts else found[0]
-
-        with atomic_write(DOCUMENT) as file:
-            file.write(BLOCK.sub(written, DOCUMENT.read_text()).encode())
+    if options.store == ACCEPTED:
+        for name, text in texts.items():
+            put(text, DOCUMENT, f"<!-- {name} -->", "<!-- end -->")
     for name, text in texts.items():
         print(f"\n{name}\n\n{text}")
 

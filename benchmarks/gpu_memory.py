@@ -195,9 +195,7 @@ def pretend(name: str, work: Workload) -> Settings:
 
 
 def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
-    asked = parser.parse_args()
+    asked = options(__doc__, only=CASES).parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     work = Workload.assumed(CARD, TOKENS, TOKENS)

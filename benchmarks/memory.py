@@ -183,8 +183,7 @@ SUBJECTS = {"adapters": adapters, "tables": tables, "rounding": loss_curves}
 
 
 def main() -> None:
-    parser = options(__doc__)
-    parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=list(SUBJECTS))
+    parser = options(__doc__, only=SUBJECTS)
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
     asked = parser.parse_args()
     for subject in asked.only:

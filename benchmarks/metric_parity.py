@@ -112,12 +112,9 @@ def theirs(python: Path, program: str, data: dict[str, sp.csr_matrix]) -> dict[s
 
 
 def main() -> None:
-    parser = options(__doc__, queries=500, labels=200)
-    for name in PROGRAMS:
-        parser.add_argument(f"--{name}", type=Path, help="Python of an environment that has it")
-    parser.add_argument("--ties", action="store_true", help="scores with ties")
-    parser.add_argument("--empty", action="store_true", help="queries without true labels")
-    args = parser.parse_args()
+    pythons = dict.fromkeys(PROGRAMS, (Path, "Python of an environment that has it"))
+    known = {"ties": (False, "scores with ties"), "empty": (False, "queries without true labels"), **pythons}
+    args = options(__doc__, queries=500, labels=200, **known).parse_args()
     data = make(args.queries, args.labels, args.ties, args.empty)
     columns = {"xmcbench": own(data)}
     for name, program in PROGRAMS.items():

@@ -275,13 +275,9 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    parser = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"))
-    names = ("dexml", "ngame", "prime", "deepxml")
-    for name in names:
-        parser.add_argument(f"--{name}", type=Path, metavar="DIR", help="a clone of that code")
-    parser.add_argument("--only", nargs="+", default=list(CASES), choices=list(CASES))
-    asked = parser.parse_args()
-    clones = {name: vars(asked)[name].absolute() for name in names if vars(asked)[name]}
+    clones = dict.fromkeys(("dexml", "ngame", "prime", "deepxml"), (Path, "a clone of that code"))
+    asked = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"), only=CASES, **clones).parse_args()
+    clones = {name: vars(asked)[name].absolute() for name in clones if vars(asked)[name]}
     asked.only = [case for case in asked.only if CASES[case].code in clones]
     out = asked.out.absolute()
     data = out / "data" if "dexml" not in clones else clones["dexml"] / "Datasets"

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from tabulate import tabulate
 
 from xmcbench.errors import XMCBenchError
+from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.provenance import provenance
 
 END = "<!-- end of the table -->"
@@ -25,17 +26,24 @@ Rows = list[dict[str, Any]]
 def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
     """A parser with `--out`, `--markdown` and an option for each of `known`: its default, and perhaps what it means.
 
-    Values have the type of the default; several are expected where it is a list.
+    Values have the type of the default; several are expected where it is a list, and some of the keys of a mapping, by
+    default all. False is that of a flag; a type stands for None, or a value of that type.
     """
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name, value in ({"out": Path("benchmarks/results")} | known).items():
+    table = {"markdown": (Path, "a file: also put the table into this Markdown")}
+    for name, value in ({"out": Path("benchmarks/results")} | known | table).items():
         default, meaning = value if isinstance(value, tuple) else (value, None)
-        several = isinstance(default, list)
-        kind = type(default[0] if several else default)
-        kind = Path if issubclass(kind, Path) else kind
-        more: dict[str, Any] = {"nargs": "+"} if several else {}
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=meaning, **more)
-    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also put the table into a Markdown file")
+        more: dict[str, Any] = {"default": default, "type": type(default)}
+        if default is False:
+            more = {"action": "store_true"}
+        elif isinstance(default, type):
+            more = {"type": default}
+        elif isinstance(default, Path):
+            more["type"] = Path
+        elif isinstance(default, list | dict):
+            choices = {"choices": list(default)} if isinstance(default, dict) else {}
+            more = {"default": list(default), "type": type(next(iter(default))), "nargs": "+", **choices}
+        parser.add_argument(f"--{name.replace('_', '-')}", help=meaning, **more)
     return parser
 
 
@@ -99,13 +107,19 @@ def report(
 def _write_table(name: str, rows: Rows, path: Path, by: Sequence[str]) -> None:
     """Replace the table in a Markdown file between the mark of `<name>.py` and the next end of a table."""
     mark = f"<!-- table of {name}.py -->"
-    before, _, rest = path.read_text(encoding="utf-8").partition(mark)
-    table, end, after = rest.partition(END)
-    if not end:
-        raise XMCBenchError(f"{path}: expected a table between {mark} and {END}")
     if by:
+        table = path.read_text(encoding="utf-8").partition(mark)[2].partition(END)[0]
         cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
         known = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
         rows = list({tuple(row[column] for column in by): row for row in (*known, *rows)}.values())
-    text = tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True)
-    path.write_text(f"{before}{mark}\n{text}\n{end}{after}", encoding="utf-8")
+    put(tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True), path, mark)
+
+
+def put(text: str, path: Path, mark: str, end: str = END) -> None:
+    """Replace what stands between `mark` and the next `end` in a file. Raises `XMCBenchError` where one is missing."""
+    before, _, rest = path.read_text(encoding="utf-8").partition(mark)
+    _, found, after = rest.partition(end)
+    if not found:
+        raise XMCBenchError(f"{path}: expected a table between {mark} and {end}")
+    with atomic_write(path) as file:
+        file.write(f"{before}{mark}\n{text}\n{end}{after}".encode())

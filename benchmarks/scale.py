@@ -188,11 +188,11 @@ def draw(rows: Rows, path: Path) -> None:
 
 
 def main() -> None:
-    parser = options(__doc__, labels=["13k", "130k"])
-    parser.add_argument("--stages", nargs="+", default=list(STAGES), choices=list(STAGES))
-    parser.add_argument("--cache", type=Path, help="keep prepared data here [default: a folder that is removed]")
-    parser.add_argument("--figure", type=Path, help="draw <out>/scale.json into this file, and measure nothing")
-    asked = parser.parse_args()
+    places = {
+        "cache": (Path, "keep prepared data here [default: a folder that is removed]"),
+        "figure": (Path, "draw <out>/scale.json into this file, and measure nothing"),
+    }
+    asked = options(__doc__, labels=["13k", "130k"], stages=STAGES, **places).parse_args()
     path = asked.out / "scale.json"
     rows: Rows = json.loads(path.read_text())["rows"] if path.exists() else []
     if asked.figure:

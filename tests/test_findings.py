@@ -23,8 +23,8 @@ def test_the_tables_are_those_of_the_accepted_records(monkeypatch: pytest.Monkey
     script = benchmark("findings", monkeypatch)
     assert findings().dataset in {study.dataset for study in script.STUDIES.values()}
     for study in script.STUDIES.values():
-        for name, lines in script.blocks(study, script.read(ACCEPTED, study)).items():
-            assert f"<!-- {name} -->\n" + "\n".join(lines) + "\n<!-- end -->" in DOCUMENT
+        for name, text in script.blocks(study, script.read(ACCEPTED, study)).items():
+            assert f"<!-- {name} -->\n{text}\n<!-- end -->" in DOCUMENT
 
 
 def test_the_readme_says_what_the_page_says() -> None:
