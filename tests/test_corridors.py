@@ -1,21 +1,16 @@
-"""One short training of each built-in method ends in its convergence corridor (see `benchmarks/corridors.py`)."""
+"""One short training of each built-in method ends in its convergence corridor (`corridors.py`)."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import corridors
 import pytest
 import torch
 
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench_external import OutsideMethod
-
-BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
-
-import corridors  # noqa: E402
 
 METHODS = list(corridors.METHODS)
 

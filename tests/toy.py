@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from xmcbench.data.dataset import DatasetCard, TrainingData
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
@@ -45,14 +45,18 @@ def toy_data(*, ignored: int = 0, seed: int = 0) -> TrainingData:
 
 def save_small_encoder(directory: Path, data: TrainingData) -> str:
     """Write a BERT of two layers of 32 units that knows the words of `data`; return its path, an encoder's name."""
-    tokenizer = train_tokenizer([*data.texts, *data.label_texts])
+    return save_bert(directory, train_tokenizer([*data.texts, *data.label_texts]), 32)
+
+
+def save_bert(directory: Path, tokenizer: PreTrainedTokenizerBase, width: int) -> str:
+    """Write a BERT of two layers with random weights and its tokenizer; return its path."""
     torch.manual_seed(0)
     settings = BertConfig(
         vocab_size=len(tokenizer),
-        hidden_size=32,
+        hidden_size=width,
         num_hidden_layers=2,
         num_attention_heads=2,
-        intermediate_size=64,
+        intermediate_size=2 * width,
         max_position_embeddings=32,
         pad_token_id=0,
     )

@@ -4,22 +4,18 @@ As MLPerf's reference convergence points: a method with fixed settings is traine
 encoder on the CPU. `corridors.yaml` holds the mean and the standard deviation over `SEEDS` seeds of the training loss
 (its mean over the last quarter of the steps), of P@1 and of R@100, with the versions of the code they belong to. One
 seed trained anew has to lie within `WIDTH` standard deviations of the mean. Machines differ by rounding, which moves a
-training by less than another seed does; a mistake in the code moves it by more (`--mistakes`).
+training by less than another seed does; a mistake in the code moves it by more.
 
-    python benchmarks/corridors.py                     # train one seed of each method; exit code 1 if one is outside
-    python benchmarks/corridors.py dexml prime         # of some
-    python benchmarks/corridors.py --mistakes          # train each with a deliberate mistake: which metric notices
-    python benchmarks/corridors.py --update            # measure those whose versions were raised
+    pytest -m long tests/test_corridors.py             # train one seed of each method
+    pytest -m slow tests/test_corridors.py             # train each with a deliberate mistake, which has to show
+    python tests/corridors.py                          # measure the corridors of methods whose versions were raised
 
-A method whose versions are the same keeps its corridor: `--update` refuses where none was raised.
+A method whose versions are the same keeps its corridor: the last one refuses where none was raised.
 """
 
 from __future__ import annotations
 
-import argparse
-import sys
 import tempfile
-import time
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -30,8 +26,7 @@ import numpy as np
 import torch
 import yaml
 from corridor_methods import METHODS, Mistake
-from tabulate import tabulate
-from transformers import BertConfig, BertModel
+from toy import save_bert
 from transformers.utils.logging import disable_progress_bar
 
 from xmcbench.data import Dataset, load
@@ -113,22 +108,8 @@ def data(cache_dir: Path) -> Dataset:
 @cache
 def small_encoder(cache_dir: Path) -> str:
     """The folder of a BERT of two layers of 64 units with random weights."""
-    directory = cache_dir / "corridor-encoder"
     disable_progress_bar()
-    tokenizer = trained_tokenizer(data(cache_dir).train.texts, cache_dir)
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=128,
-        max_position_embeddings=32,
-        pad_token_id=0,
-    )
-    BertModel(config, add_pooling_layer=False).save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return str(directory)
+    return save_bert(cache_dir / "corridor-encoder", trained_tokenizer(data(cache_dir).train.texts, cache_dir), 64)
 
 
 def with_encoder(settings: Any, encoder: str) -> Any:
@@ -196,39 +177,10 @@ def update(names: Iterable[str], cache_dir: Path) -> None:
         }
         corridors[name] = {"versions": versions(name), **measured}
         text = yaml.safe_dump(dict(sorted(corridors.items())), sort_keys=False, default_flow_style=None, width=120)
-        CORRIDORS.write_text(f"# Written by corridors.py --update: mean and sd over {SEEDS} seeds.\n{text}")
+        CORRIDORS.write_text(f"# Written by corridors.py: mean and sd over {SEEDS} seeds.\n{text}")
         print(name, corridors[name], flush=True)
 
 
-def check(names: Iterable[str], cache_dir: Path, mistakes: bool) -> bool:
-    """Train each method once and print a table; whether all ended as expected: inside, or with a mistake outside."""
-    rows, corridors, good = [], stored(), True
-    for name in names:
-        mistake, start = METHODS[name].mistake if mistakes else None, time.perf_counter()
-        problems = outside(train(name, 0, cache_dir, mistake), corridors.get(name, {}))
-        good &= bool(problems) == mistakes
-        rows.append([name, *([mistake.text] if mistake else []), "; ".join(problems) or "inside"])
-        rows[-1].append(f"{time.perf_counter() - start:.1f}")
-    print(tabulate(rows, headers=["method", *(["mistake"] if mistakes else []), "outside the corridor", "s"]))
-    return good
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("methods", nargs="*", metavar="METHOD", help=f"of {', '.join(METHODS)}; default: all")
-    parser.add_argument("--update", action="store_true", help="measure the corridors of methods with raised versions")
-    parser.add_argument("--mistakes", action="store_true", help="train with a deliberate mistake, which has to show")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "xmcbench-bench-cache")
-    asked = parser.parse_args()
-    if unknown := set(asked.methods) - METHODS.keys():
-        parser.error(f"unknown method {', '.join(sorted(unknown))}, expected some of {', '.join(METHODS)}")
-    torch.set_num_threads(1)
-    names = asked.methods or list(METHODS)
-    if asked.update:
-        update(names, asked.cache)
-    elif not check(names, asked.cache, asked.mistakes):
-        sys.exit(1)
-
-
 if __name__ == "__main__":
-    main()
+    torch.set_num_threads(1)
+    update(METHODS, Path(tempfile.gettempdir()) / "xmcbench-bench-cache")
