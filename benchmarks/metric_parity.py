@@ -62,14 +62,14 @@ print(json.dumps({f"{name}@{k}": float(column[k - 1]) for name, column in found.
 PROGRAMS = {"pecos": PECOS, "napkinxc": NAPKINXC, "pyxclib": PYXCLIB}
 
 
-def make(num_queries: int, num_labels: int, ties: bool, empty: bool) -> dict[str, sp.csr_matrix]:
-    """Scores of 20 labels per query, true labels of test and training queries; with `empty` some queries have none."""
+def make(num_queries: int, num_labels: int, ties: bool) -> dict[str, sp.csr_matrix]:
+    """Scores of 20 labels per query, true labels of test and training queries."""
     rng = np.random.default_rng(0)
     predicted, true = np.zeros((2, num_queries, num_labels), np.float32)
     for row in range(num_queries):
         labels = rng.choice(num_labels, 20, replace=False)
         predicted[row, labels] = rng.permutation(20) // (4 if ties else 1) + 1
-        count = rng.integers(0 if empty else 1, 8)
+        count = rng.integers(1, 8)
         true[row, rng.choice(labels if row % 2 else num_labels, count, replace=False)] = 1
     popular = 1 / np.arange(1, num_labels + 1)
     train = (rng.random((5 * num_queries, num_labels)) < popular).astype(np.float32)
@@ -113,9 +113,8 @@ def theirs(python: Path, program: str, data: dict[str, sp.csr_matrix]) -> dict[s
 
 def main() -> None:
     pythons = dict.fromkeys(PROGRAMS, (Path, "Python of an environment that has it"))
-    known = {"ties": (False, "scores with ties"), "empty": (False, "queries without true labels"), **pythons}
-    args = options(__doc__, queries=500, labels=200, **known).parse_args()
-    data = make(args.queries, args.labels, args.ties, args.empty)
+    args = options(__doc__, queries=500, labels=200, ties=(False, "scores with ties"), **pythons).parse_args()
+    data = make(args.queries, args.labels, args.ties)
     columns = {"xmcbench": own(data)}
     for name, program in PROGRAMS.items():
         if python := getattr(args, name):

@@ -75,11 +75,6 @@ CASES = {
         {"method": "dexml", "positives": "one", "negatives": "hard", **SHORTLISTS},
         {"net": "dist-de-hnm", "neg_type": "shorty", "hard_neg_start": 2, "hard_neg_topk": 100, "eval_interval": 2},
     ),
-    "all": Case(
-        "dexml",
-        {"method": "dexml", "positives": "one", "negatives": "all"},
-        {"net": "dist-de-all", "neg_type": "none", "eval_interval": EPOCHS},
-    ),
     "ngame": Case(
         "ngame",
         {"method": "ngame", "first_hardest": None, "cluster_size": 1, **CLUSTERED},

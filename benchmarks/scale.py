@@ -102,22 +102,12 @@ def batch(name: str, cache: Path) -> Stage:
 
 def trial(method: str, name: str, cache: Path) -> Stage:
     """A trial of three steps: fit, predict, score and store."""
-    from trials import Watch
+    from trials import run
 
-    from xmcbench.runs.runner import Runner, Settings
-
-    small, folder = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache))
+    small, store = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache)) / "store"
     read(small, cache)
     suite = {"name": "scale", "datasets": [small], "budget": {"steps": 3}, "methods": {method: METHODS[method]}}
-    (folder / "suite.yaml").write_text(json.dumps(suite))
-    runner = Runner(Settings(folder / "suite.yaml", folder, folder / "store", cache=cache, debug=True))
-
-    def run() -> None:
-        (record,) = runner.run(runner.plan(), Watch())
-        if record.failure:
-            raise SystemExit(f"{record.status}: {record.failure.message}")
-
-    return run
+    return partial(run, suite, store, cache=cache, debug=True)
 
 
 def score(name: str, cache: Path) -> Stage:
