@@ -26,8 +26,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-import yaml
 from report import options, report
+from trials import run
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
@@ -39,9 +39,6 @@ from xmcbench.evaluation.evaluator import find_evaluators
 from xmcbench.evaluation.imported import import_predictions
 from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
-from xmcbench.runs.plan import Display
-from xmcbench.runs.progress import display
-from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.store import Store
 
 NAME, MADE = "parity", "catalog-1k-test-4k"
@@ -222,9 +219,8 @@ def of_scores(scores: Sequence[Scores], metric: str) -> Sample:
     )
 
 
-def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) -> dict[str, dict[str, Sample]]:
+def ours(cases: list[str], seeds: int, data: Path, out: Path) -> dict[str, dict[str, Sample]]:
     """Our trials, by case and metric."""
-    suite = out / "suite.yaml"
     # PRIME's code does not scale the vectors of texts; a score is a cosine in either case.
     encoder = {"name": str(out / "encoder"), "pooling": "mean"}
     methods = {
@@ -232,13 +228,11 @@ def ours(cases: list[str], seeds: int, data: Path, out: Path, display: Display) 
         for case in cases
     }
     settings = {"batch_size": BATCH, "learning_rate": RATE, "max_query_length": LENGTH, "max_label_length": LENGTH}
-    content = {
+    suite = {
         "name": "parity", "datasets": [NAME], "seeds": list(range(seeds)), "budget": {"epochs": EPOCHS},
         "methods": methods, "settings": settings, "metrics": METRICS,
     }  # fmt: skip
-    suite.write_text(yaml.safe_dump(content))
-    runner = Runner(Settings(suite=suite, data=data, store=out / "store"))
-    records = list(runner.run(runner.plan(), display))
+    records, _ = run(suite, out / "store", data)
     store = Store(out / "store")
     return {
         case: stored_samples(store, [record for record in records if record.trial.label == case], METRICS)
@@ -281,8 +275,7 @@ def main() -> None:
     make_encoder(dataset.train.texts, out / "encoder")
     export_tokens(dataset, out / "encoder", out / "tokens")
     public = PublicCode(clones, out, dataset)
-    with display() as shown:
-        mine = ours(asked.only, asked.seeds, data, out, shown)
+    mine = ours(asked.only, asked.seeds, data, out)
     rows = []
     for case in asked.only:
         its = []

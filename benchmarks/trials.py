@@ -62,11 +62,13 @@ class Watch(Display):
         self.server_bytes.append(max((child.memory_info().rss for child in psutil.Process().children()), default=0))
 
 
-def run(suite: dict[str, Any], store: Path, **settings: Any) -> tuple[Sequence[Record], Watch]:
+def run(
+    suite: dict[str, Any], store: Path, data: Path = Path("data"), **settings: Any
+) -> tuple[Sequence[Record], Watch]:
     """The records of a suite. Raises SystemExit if a trial fails."""
     path = store.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(suite, sort_keys=False))
-    runner = Runner(Settings(path, Path("data"), store, **settings))
+    runner = Runner(Settings(path, data, store, **settings))
     plan, watch = runner.plan(), Watch()
     records = runner.run(plan, watch)
     if failed := [record.failure.message for record in records if record.failure]:
