@@ -181,12 +181,18 @@ def test_the_notebook_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -
             assert capsys.readouterr().out == "".join(output["text"] for output in cell["outputs"])
 
 
-@pytest.mark.parametrize("page", [path.relative_to(ROOT).as_posix() for path in PAGES])
-def test_every_suite_in_the_documentation_is_valid(page: str, tmp_path: Path) -> None:
-    suites = [block for block in blocks(page, "yaml") if block.startswith("name:")]
-    for block in suites:
-        (tmp_path / "suite.yaml").write_text(block)
-        assert load_suite(tmp_path / "suite.yaml", tmp_path).variants
+SUITES = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in (path.relative_to(ROOT).as_posix() for path in PAGES)
+    for number, block in enumerate(blocks(page, "yaml"))
+    if block.startswith("name:")
+]
+
+
+@pytest.mark.parametrize("block", SUITES)
+def test_every_suite_in_the_documentation_is_valid(block: str, tmp_path: Path) -> None:
+    (tmp_path / "suite.yaml").write_text(block)
+    assert load_suite(tmp_path / "suite.yaml", tmp_path).variants
 
 
 # Tables -----------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting import published_rows
-from xmcbench.reporting.claims import Claim, ClaimFile, Regime, finding, papers_sign, read_claims
+from xmcbench.reporting.claims import ClaimFile, Regime, finding, papers_sign, read_claims
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.store import Store
 
@@ -235,30 +235,3 @@ def test_the_document_is_generated_and_short(monkeypatch: pytest.MonkeyPatch) ->
     made = benchmark("claims_document", monkeypatch).document(read_claims(), published_rows())
     assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
     assert len(made.split()) <= 1800
-
-
-def test_the_document_stays_short_when_everything_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    file, published = read_claims(), published_rows()
-    column = {"better": "51.78", "than": "47.75", "difference": "+4.03", "interval": ("+3.71", "+4.36"), "sign": "+"}
-    scale = {"dataset": "lf-tate-titles-16k", "labels": 15936, "encoder": "static minilm", "length": "2 epochs"}
-
-    def ran(regime: Regime, metrics: list[str]) -> Regime:
-        columns = [{"metric": metric, **column} for metric in metrics]
-        return Regime.model_validate(regime.model_dump() | {"columns": columns, "finding": "not seen", "scale": scale})
-
-    papers = {claim.id: list(claim.paper.printed(published)) for claim in file.claims}
-    claims = [
-        Claim.model_validate(claim.model_dump() | {"regimes": [ran(own, papers[claim.id]) for own in claim.regimes]})
-        for claim in file.claims
-    ]
-    questions = [
-        type(own).model_validate(
-            own.model_dump()
-            | {"regime": ran(own.regime, papers.get(own.of, ["P@1"]))}
-            | {"changes": [{"metric": metric, **column} for metric in papers.get(own.of, [])]}
-        )
-        for own in file.questions
-    ]
-    made = benchmark("claims_document", monkeypatch)
-    full = made.document(ClaimFile(claims=tuple(claims), questions=tuple(questions)), published)
-    assert len(full.split()) <= 1800
