@@ -20,18 +20,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fakes.bench import Bench
+from reporting.test_submission import CLEAN
 
 from xmcbench.cli import main
 from xmcbench.trial.packed import LINES, PACK, add_packed, packed_path
 from xmcbench.trial.record import Record, encode
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
-
-COMMITTED = {"commit": "a" * 40, "dirty": False}
-CLEAN = {
-    "git": COMMITTED,
-    "plugin": {"digest": "b" * 64, "git": COMMITTED},
-    "command": ["xmcbench", "run", "s.yaml"],
-}
 
 
 @pytest.fixture
@@ -181,7 +175,7 @@ def test_a_bomb_is_not_unpacked(bench: Bench, accepted: Store, arguments: list[s
         bomb(bench.root / "bomb.npz")
     code, output, errors = command(bench, *arguments)
     assert code == 2
-    assert errors.count("\n") == 1
+    assert len([line for line in errors.splitlines() if not line.endswith("s so far")]) == 1  # a busy machine says that
     assert "found 250,000,000 entries, expected at most" in errors
     assert "score" in arguments or other.key in output
 

@@ -6,34 +6,22 @@ from pathlib import Path
 
 import pytest
 import typer
+from reporting.made import record as made
 from typer.testing import CliRunner
 
 from xmcbench.cli.leaderboard import leaderboard
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import published
-from xmcbench.trial.budget import Budget
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
-from xmcbench.trial.trial import Trial
 
 app = typer.Typer()
 app.command()(leaderboard)
 
 
 def record(label: str, dataset: str, p1: float) -> Record:
-    trial = Trial(
-        label=label,
-        method=label,
-        distribution="tests",
-        version="1",
-        config={},
-        dataset=dataset,
-        dataset_hash=dataset,
-        seed=0,
-        budget=Budget(steps=1),
-    )
     metrics = {"P@1": p1, "R@50": p1 / 3}
-    return Record(key=trial.key, suite="tests", trial=trial, status=Status.OK, metrics=metrics, metric_version=1)
+    return made(label, method=label, dataset=dataset, metrics=metrics, spent={}, num_parameters=0)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +34,8 @@ def accepted(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    for made in (record("good", "one", 0.75), record("bad", "one", 0.25), record("other", "two", 0.5)):
-        Store(tmp_path).write_record(made)
+    for one in (record("good", "one", 0.75), record("bad", "one", 0.25), record("other", "two", 0.5)):
+        Store(tmp_path).write_record(one)
     return tmp_path
 
 
@@ -61,7 +49,7 @@ def run(*arguments: object, **environment: str) -> str:
 def test_the_records_of_the_store_are_ranked(store: Path) -> None:
     text = run("--store", store)
     assert text.index("good") < text.index("bad")
-    assert "two, budget: 1 steps" in text
+    assert "two, budget: 1,000 steps" in text
     assert text == run(XMCBENCH_STORE=str(store))
 
 
@@ -127,7 +115,7 @@ def test_a_bibliography_has_an_entry_for_each_paper_shown(tmp_path: Path) -> Non
 def test_measured_rows_stand_beside_published_ones_of_their_dataset(tmp_path: Path) -> None:
     Store(tmp_path).write_record(record("mine", "eurlex-4k", 0.5))
     text = run("--store", tmp_path)
-    assert "eurlex-4k, budget: 1 steps" in text
+    assert "eurlex-4k, budget: 1,000 steps" in text
     assert "eurlex-4k, published" in text
     assert "lf-amazontitles-1.3m" not in text
     assert "published" not in run("--store", tmp_path, "--source", "measured").split("\n\n")[0]

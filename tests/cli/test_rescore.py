@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 import typer
+from reporting.made import record as made
 from typer.testing import CliRunner
 
 import xmcbench.data
@@ -15,11 +16,9 @@ from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import rank, truth_hash
 from xmcbench.files.manifest import write_manifest
-from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import PREDICTIONS, Store
-from xmcbench.trial.trial import Trial
 
 app = typer.Typer()
 app.command()(rescore)
@@ -40,20 +39,10 @@ class World:
     dataset: Dataset
 
     def add(self, label: str, metrics: dict[str, float], status: Status = Status.OK) -> Record:
-        trial = Trial(
-            label=label,
-            method=label,
-            distribution="tests",
-            version="1",
-            config={},
-            dataset="made",
-            dataset_hash=self.dataset.card.content_hash,
-            seed=0,
-            budget=Budget(steps=1),
-        )
         scores = np.array([[4, 3, 2, 1]] * 2 + [[1, 2, 3, 4]] * 2)  # queries 0 and 3 get their label first
         predictions = rank(np.tile(np.arange(4), (4, 1)), scores, 4)
-        record = Record(key=trial.key, suite="tests", trial=trial, status=status, metrics=metrics, metric_version=0)
+        changes = {"dataset_hash": self.dataset.card.content_hash, "metric_version": 0, "spent": {}}
+        record = made(label, method=label, status=status, metrics=metrics, **changes)
         return self.write(record, predictions, truth_hash(self.dataset))
 
     def write(self, record: Record, predictions: Predictions, truth: str) -> Record:

@@ -15,7 +15,7 @@ from xmcbench.reporting import read_claims
 from xmcbench.reporting.curated import findings
 from xmcbench.reporting.page import write_page
 
-from .browser import Visit, browser
+from .browser import Visit
 
 pytestmark = pytest.mark.long  # the page of all accepted records is made
 
@@ -31,12 +31,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     measured = board.measured
     write_page(board.table, measured.records, out / "site", claims=read_claims(), resampled=measured.resampled)
     return out / "site"
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as launched:
-        yield launched
 
 
 @pytest.fixture(params=WIDTHS)

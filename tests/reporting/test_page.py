@@ -22,30 +22,16 @@ from xmcbench.reporting.page.payload import payload
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record
 
-from .browser import Visit, browser
-from .leaderboards import HOSTILE, METRICS, analysed, board, claims, many
+from .browser import Visit
+from .leaderboards import HOSTILE, METRICS, board, many
 from .made import record
 
 STEPS, TOKENS = "1,000 steps", "5,000 encoder tokens"
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    with browser() as launched:
-        yield launched
-
-
-@pytest.fixture(scope="module")
 def records() -> dict[str, Record]:
     return board()[0]
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    records, table = board()
-    out: Path = tmp_path_factory.mktemp("site")
-    write_page(table, records, out, analysed(records), claims(records))
-    return out
 
 
 @pytest.fixture

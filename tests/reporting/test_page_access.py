@@ -8,24 +8,13 @@ from typing import Any
 
 import pytest
 
-from xmcbench.reporting.page import write_page
-
 from .browser import Visit, browser
 from .firefox import firefox
-from .leaderboards import analysed, board, claims
 
 pytest.importorskip("axe_playwright_python", reason="axe-playwright-python is not installed ([test])")
 AXE = (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 RUN = "axe.run(document, {resultTypes: ['violations']})"
 VIEWS = ("", "#dataset=made", "#dataset=other-set")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    records, table = board()
-    out: Path = tmp_path_factory.mktemp("site")
-    write_page(table, records, out, analysed(records), claims(records))
-    return out
 
 
 def pages(site: Path) -> list[str]:
