@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -16,6 +16,8 @@ from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.training import resume
 from xmcbench.trial.method import Method
 from xmcbench.trial.run import Progress, Run
+
+M = TypeVar("M", bound=Method)
 
 
 class Killed(Exception):
@@ -30,6 +32,17 @@ def killer(**at: float) -> Callable[[Progress], None]:
             raise Killed
 
     return report
+
+
+def unbroken_and_resumed(
+    make: Callable[[], M], data: TrainingData, root: Path, steps: int = 5, kill: int = 3
+) -> tuple[M, M]:
+    """Two trained methods: one without a break, and one that goes on where a third was killed."""
+    unbroken, resumed = make(), make()
+    unbroken.fit(data, make_run(root / "unbroken", {"steps": steps}))
+    fit_and_kill(kill, make(), data, make_run(root / "killed", {"steps": steps}))
+    resumed.fit(data, make_run(root / "killed", {"steps": steps}))
+    return unbroken, resumed
 
 
 def fit_and_kill(step: int, method: Method, data: TrainingData, run: Run) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, fit_and_kill
+from fitting import assert_saved_predicts_the_same, unbroken_and_resumed
 from pydantic import ValidationError
 from toy import LABELS, make_run
 
@@ -84,9 +84,7 @@ def test_the_loss_is_ngames_between_queries_and_sums(data: TrainingData, small_e
 def test_a_killed_run_ends_as_one_that_was_not_and_is_saved(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
-    wanted = fitted(small_encoder, data, tmp_path / "whole", 6)
-    fit_and_kill(4, dexa(small_encoder), data, make_run(tmp_path / "killed", {"steps": 6}))
-    resumed = fitted(small_encoder, data, tmp_path / "killed", 6)
+    wanted, resumed = unbroken_and_resumed(lambda: dexa(small_encoder), data, tmp_path, 6, 4)
     assert torch.equal(resumed.index_LD, wanted.index_LD)
     assert_saved_predicts_the_same(resumed, dexa(small_encoder), data.texts, tmp_path)
 

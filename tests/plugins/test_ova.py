@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import assert_saved_predicts_the_same, fit_and_kill
+from fitting import assert_saved_predicts_the_same, unbroken_and_resumed
 from many_workers import on_workers
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 from toy import LABELS, QUERIES, make_run, toy_data
@@ -172,10 +172,7 @@ def test_rows_of_eight_bits_follow_those_of_float32(small_encoder: str, tmp_path
 def test_a_killed_run_in_eight_bits_ends_as_one_that_was_not(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
-    wanted = fitted(small_encoder, data, tmp_path / "whole", 6, **ELMO)
-    resumed = ova(small_encoder, **ELMO)
-    fit_and_kill(4, ova(small_encoder, **ELMO), data, make_run(tmp_path / "killed", {"steps": 6}))
-    resumed.fit(data, make_run(tmp_path / "killed", {"steps": 6}))
+    wanted, resumed = unbroken_and_resumed(lambda: ova(small_encoder, **ELMO), data, tmp_path, 6, 4)
     assert torch.equal(resumed.index_LD, wanted.index_LD)
     assert_saved_predicts_the_same(resumed, ova(small_encoder, **ELMO), data.texts, tmp_path)
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from fitting import fit_and_kill
-from toy import make_run, toy_data
+from fitting import unbroken_and_resumed
+from toy import toy_data
 from transformers import (
     AutoModel,
     AutoTokenizer,
@@ -27,7 +27,6 @@ from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.training import resume
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redact
 
@@ -118,16 +117,10 @@ def test_without_prefixes_a_configuration_is_what_it_was() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_killed_and_resumed_equals_unbroken(
-    decoder: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(resume, "SECONDS", -1.0)
+def test_killed_and_resumed_equals_unbroken(decoder: str, precision: str, tmp_path: Path) -> None:
     encoder = {"name": decoder, "pooling": "lasttoken", "query_prefix": "ba ", "dropout": 0.1}
     settings = {"encoder": encoder, "precision": precision, "activation_gib": 0.0, "batch_size": 20}
-    unbroken, killed, resumed = (Toy(Toy.Config.model_validate(settings)) for _ in range(3))
-    unbroken.fit(DATA, make_run(tmp_path / "a", {"steps": 5}))
-    fit_and_kill(3, killed, DATA, make_run(tmp_path / "b", {"steps": 5}))
-    resumed.fit(DATA, make_run(tmp_path / "b", {"steps": 5}))
+    unbroken, resumed = unbroken_and_resumed(lambda: Toy(Toy.Config.model_validate(settings)), DATA, tmp_path)
     assert 0 < resumed.calls < unbroken.calls
     weights, first = resumed.encoder.state_dict(), AutoModel.from_pretrained(decoder).state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in unbroken.encoder.state_dict().items())

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fitting import fit_and_kill
+from fitting import unbroken_and_resumed
 from pydantic import ValidationError
-from toy import make_run
 from transformers import AutoModel
 
 from engine.encoders.test_decoders import DATA, KINDS, saved_decoder
@@ -22,7 +21,6 @@ from xmcbench.engine.encoders.lora import read_adapters
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.encoder import costs
-from xmcbench.engine.training import resume
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.errors import XMCBenchError
 
@@ -81,16 +79,11 @@ def test_killed_and_resumed_equals_unbroken(
     lora: dict[str, Any],
     checkpointing: bool,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resume, "SECONDS", -1.0)
     encoder = {"name": decoder, "pooling": "lasttoken", "hidden_dropout": 0.1, "checkpointing": checkpointing}
     encoder["lora"] = {"rank": 4, "dropout": 0.1, **lora}
     settings = {"encoder": encoder, "precision": precision, "batch_size": 20, "learning_rate": 1e-2}
-    unbroken, killed, resumed = (Toy(Toy.Config.model_validate(settings)) for _ in range(3))
-    unbroken.fit(DATA, make_run(tmp_path / "a", {"steps": 5}))
-    fit_and_kill(3, killed, DATA, make_run(tmp_path / "b", {"steps": 5}))
-    resumed.fit(DATA, make_run(tmp_path / "b", {"steps": 5}))
+    unbroken, resumed = unbroken_and_resumed(lambda: Toy(Toy.Config.model_validate(settings)), DATA, tmp_path)
     assert 0 < resumed.calls < unbroken.calls
     weights, first = unbroken.encoder.state_dict(), AutoModel.from_pretrained(decoder).state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.encoder.state_dict().items())
