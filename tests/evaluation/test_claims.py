@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+import claims
+import claims_document
 import pytest
 import yaml
 from fakes.bench import Bench
-from programs import BENCHMARKS, benchmark
 from reporting.made import cited
 
 from xmcbench.errors import XMCBenchError
@@ -29,11 +29,6 @@ TABLE = [cited("M", 0.5, variant="with"), cited("M", 0.4, variant="without")]
 PAPER = {"table": "dexml Table 1", "better": "M (with)", "than": "M (without)"}
 
 
-@pytest.fixture
-def claims(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return benchmark("claims", monkeypatch)
-
-
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with suites, and a store with the trials of two of them."""
@@ -47,9 +42,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def compared(
-    claims: ModuleType, root: Path, *here: dict[str, Any], questions: Any = (), table: Any = TABLE
-) -> ClaimFile:
+def compared(root: Path, *here: dict[str, Any], questions: Any = (), table: Any = TABLE) -> ClaimFile:
     """What becomes of one claim; `here` are pairs, neighbours over popular of the suite `run` unless they differ."""
     pairs = [{"suite": "run", "better": "neighbours", "than": "popular"} | pair for pair in here or [{}]]
     planned = {"id": "a-claim", "claim": "a claim", "paper": PAPER, "here": pairs}
@@ -64,8 +57,8 @@ def findings(file: ClaimFile) -> list[str]:
     return [regime.finding for regime in file.claims[0].regimes]
 
 
-def test_every_column_has_its_difference_and_the_regime_its_scale(claims: ModuleType, root: Path) -> None:
-    (claim,) = compared(claims, root).claims
+def test_every_column_has_its_difference_and_the_regime_its_scale(root: Path) -> None:
+    (claim,) = compared(root).claims
     (regime,) = claim.regimes
     assert [column.metric for column in regime.columns] == ["P@1", "P@5"]
     assert (regime.finding, regime.verdict) == ("seen", "seen here")
@@ -77,22 +70,22 @@ def test_every_column_has_its_difference_and_the_regime_its_scale(claims: Module
     assert regime.columns[0].interval == tuple(f"{100 * end:+.2f}" for end in found.interval)
 
 
-def test_findings_follow_the_signs_of_both(claims: ModuleType, root: Path) -> None:
+def test_findings_follow_the_signs_of_both(root: Path) -> None:
     turned, same, later = (
         {"better": "popular", "than": "neighbours"},
         {"better": "popular", "than": "again"},
         {"suite": "later"},
     )
-    assert findings(compared(claims, root, {}, turned, same, later)) == ["seen", "not seen", "undecided", "not run yet"]
+    assert findings(compared(root, {}, turned, same, later)) == ["seen", "not seen", "undecided", "not run yet"]
     mixed = [*TABLE[:1], cited("M", variant="without", metrics={"P@1": 0.4, "P@5": 0.3})]  # the paper loses P@5
-    assert findings(compared(claims, root, {}, turned, table=mixed)) == ["seen in part", "seen in part"]
+    assert findings(compared(root, {}, turned, table=mixed)) == ["seen in part", "seen in part"]
     other = [
         row.model_copy(
             update={"dataset": "other", "metrics": {"P@1": row.metrics["P@1"], "P@5": 1 - row.metrics["P@5"]}}
         )
         for row in TABLE
     ]
-    assert findings(compared(claims, root, {}, table=[*TABLE, *other])) == ["seen"], "P@5 has no sign in the paper"
+    assert findings(compared(root, {}, table=[*TABLE, *other])) == ["seen"], "P@5 has no sign in the paper"
 
 
 def test_signs_and_findings_by_hand() -> None:
@@ -120,7 +113,7 @@ def test_words_of_a_reproduction_need_the_papers_scale() -> None:
         assert [regime.verdict for regime in regimes] == words
 
 
-def test_the_scale_is_the_papers_where_dataset_encoder_and_epochs_are(claims: ModuleType, root: Path) -> None:
+def test_the_scale_is_the_papers_where_dataset_encoder_and_epochs_are(root: Path) -> None:
     for facts, papers in (
         ({"dataset": "catalog-200", "epochs": 1, "encoder": "tfidf-nn"}, True),
         ({"dataset": "catalog-200", "epochs": 100, "encoder": "tfidf-nn"}, False),
@@ -129,12 +122,12 @@ def test_the_scale_is_the_papers_where_dataset_encoder_and_epochs_are(claims: Mo
         ({"dataset": "catalog-200", "epochs": None, "encoder": "tfidf-nn"}, False),
     ):
         table = [row.model_copy(update=facts) for row in TABLE]
-        (regime,) = compared(claims, root, table=table).claims[0].regimes
+        (regime,) = compared(root, table=table).claims[0].regimes
         assert regime.scale is not None
         assert regime.scale.papers == papers, facts
 
 
-def test_p_values_are_corrected_for_claims_that_are_missing_too(claims: ModuleType) -> None:
+def test_p_values_are_corrected_for_claims_that_are_missing_too() -> None:
     clear, near = Estimate(0.1, 0.01), Estimate(0.02, 0.008)  # p = 0.012
     found = claims.corrected({("a", "P@1"): clear, ("b", "P@1"): near, ("c", "P@1"): None})
     assert found["b", "P@1"] == pytest.approx(2 * near.p)
@@ -143,13 +136,13 @@ def test_p_values_are_corrected_for_claims_that_are_missing_too(claims: ModuleTy
     assert claims.corrected({("b", "P@1"): near, **{(n, "P@1"): None for n in range(4)}})["b", "P@1"] > 0.05
 
 
-def test_a_reason_is_the_difference_of_two_differences(claims: ModuleType, root: Path) -> None:
+def test_a_reason_is_the_difference_of_two_differences(root: Path) -> None:
     """Neighbours and popular need no epochs: longer training changes nothing."""
     pair = {"suite": "longer", "better": "neighbours", "than": "popular"}
     asked = {"id": "longer", "question": "longer", "of": "a-claim", "at": 0, "here": pair}
     other = {"id": "other", "question": "other", "of": "a-claim", "here": pair | {"better": "again"}}
     later = {"id": "later", "question": "later", "of": "a-claim", "here": pair | {"suite": "later"}}
-    questions = compared(claims, root, questions=[asked, other, later]).questions
+    questions = compared(root, questions=[asked, other, later]).questions
     assert [(own.metric, own.difference, own.sign) for own in questions[0].changes] == [
         ("P@1", "+0.00", "?"),
         ("P@5", "+0.00", "?"),
@@ -165,37 +158,33 @@ def test_a_reason_is_the_difference_of_two_differences(claims: ModuleType, root:
         ({"suite": "few"}, r"few: neighbours has the seeds \[0, 1\] of \[0, 1, 2, 3, 4\]"),
     ],
 )
-def test_what_cannot_be_compared_is_one_line(
-    claims: ModuleType, root: Path, pair: dict[str, Any], message: str
-) -> None:
+def test_what_cannot_be_compared_is_one_line(root: Path, pair: dict[str, Any], message: str) -> None:
     trials = claims.Trials(root / "results", root, SEEDS, root)
     with pytest.raises(XMCBenchError, match=message) as raised:
         trials.attempt(claims.Pair(**{"suite": "run", "better": "neighbours", "than": "popular"} | pair), ["P@1"])
     assert "\n" not in str(raised.value)
 
 
-def test_fewer_than_five_seeds_are_no_plan(claims: ModuleType, tmp_path: Path) -> None:
+def test_fewer_than_five_seeds_are_no_plan(tmp_path: Path) -> None:
     path = tmp_path / "claims.yaml"
     path.write_text("seeds: [0, 1, 2, 3, 3]\nclaims: []\n")
     with pytest.raises(XMCBenchError, match=r"seeds: found \[0, 1, 2, 3, 3\], expected 5 different ones or more"):
         claims.read_plan(path)
 
 
-def test_trials_of_older_code_count_and_are_marked(
-    claims: ModuleType, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trials_of_older_code_count_and_are_marked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = registry().method("popular").thing
     version = method.info.version
     monkeypatch.setattr(method, "info", replace(method.info, version=version + 1))
-    (regime,) = compared(claims, root).claims[0].regimes
+    (regime,) = compared(root).claims[0].regimes
     assert (regime.finding, regime.older) == ("seen", f"method {version}, now {version + 1}")
 
 
 # What the project holds -------------------------------------------------------------------------------------------
 
 
-def test_the_planned_claims_are_the_written_ones(claims: ModuleType) -> None:
-    plan, file, published = claims.read_plan(BENCHMARKS / "claims.yaml"), read_claims(), published_rows()
+def test_the_planned_claims_are_the_written_ones() -> None:
+    plan, file, published = claims.read_plan(ROOT / "benchmarks" / "claims.yaml"), read_claims(), published_rows()
     assert [own.id for own in plan.claims] == [own.id for own in file.claims]
     assert [own.id for own in plan.questions] == [own.id for own in file.questions]
     for planned, written in zip(plan.claims, file.claims, strict=True):
@@ -231,7 +220,7 @@ def test_written_differences_follow_from_accepted_records() -> None:
             assert regime.finding == finding(regime.columns, papers)
 
 
-def test_the_document_is_generated_and_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = benchmark("claims_document", monkeypatch).document(read_claims(), published_rows())
+def test_the_document_is_generated_and_short() -> None:
+    made = claims_document.document(read_claims(), published_rows())
     assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
     assert len(made.split()) <= 1800
