@@ -18,7 +18,8 @@ from pathlib import Path
 from xmcbench.errors import XMCBenchError
 
 Row = tuple[str, set[str]]  # text, labels
-LEAST = 3  # functions that call a name, else it is no label
+LEAST = {"calls": 3, "iconclass": 1}  # rows that have a label, else it is none
+PARAGRAPH = "\n\n"
 PACKAGES = ["numpy", "scipy", "sklearn", "transformers"]
 
 
@@ -33,19 +34,11 @@ def calls(package: str) -> Iterator[Row]:
             tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
-                text = " ".join(docstring.split("\n\n")[0].split())
-                yield (
-                    f"{node.name}: {text}",
-                    {_name(call.func) for call in ast.walk(node) if isinstance(call, ast.Call)},
-                )
-
-
-def _name(function: ast.expr) -> str:
-    """The last part of a called name; empty where what is called has none."""
-    match function:
-        case ast.Attribute(attr=name) | ast.Name(id=name):
-            return name
-    return ""
+                called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
+                names = {
+                    getattr(each, "attr", getattr(each, "id", "")) for each in called
+                }  # what is called may have none
+                yield f"{node.name}: {' '.join(docstring.split(PARAGRAPH)[0].split())}", names
 
 
 def iconclass(clone: Path) -> Iterator[Row]:
@@ -76,13 +69,10 @@ def main() -> None:
     parser.add_argument("--packages", nargs="+", default=PACKAGES, help="of calls; default: %(default)s")
     parser.add_argument("--clone", type=Path, default=Path("data"), help="of iconclass")
     asked = parser.parse_args()
-    found = (
-        iconclass(asked.clone) if asked.what == "iconclass" else (row for name in asked.packages for row in calls(name))
-    )
-    rows = list(found)
-    least = LEAST if asked.what == "calls" else 1
-    functions = Counter(label for _, labels in rows for label in labels if label)
-    kept = ((text, sorted(label for label in labels if functions[label] >= least)) for text, labels in rows)
+    packages = (row for name in asked.packages for row in calls(name))
+    rows = list(iconclass(asked.clone) if asked.what == "iconclass" else packages)
+    frequency = Counter(label for _, labels in rows for label in labels if label)
+    kept = ((text, sorted(own for own in labels if frequency[own] >= LEAST[asked.what])) for text, labels in rows)
     lines = [json.dumps({"text": text, "labels": labels}) for text, labels in kept if text and labels]
     asked.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     print(f"{asked.out}: {len(lines):,} rows")
