@@ -199,7 +199,7 @@ def main() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     work = Workload.assumed(CARD, TOKENS, TOKENS)
-    report("gpu_memory", [pretend(name, work) for name in asked.only], asked)
+    report("gpu_memory", [pretend(name, work) for name in asked.only], asked, by=("step",))
 
 
 if __name__ == "__main__":
