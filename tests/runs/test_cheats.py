@@ -1,4 +1,4 @@
-"""Honest accidents in a method's accounts and its model: what the record of each trial says. `docs/sabotage.md` lists
+"""Honest accidents in a method's accounts and its model: what the record of each trial says. `docs/security.md` lists
 them."""
 
 from __future__ import annotations
