@@ -46,9 +46,9 @@ from xmcbench.reporting.claims import (
     write_claims,
 )
 from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.numbers import folded
 from xmcbench.reporting.published import ACCEPTED, PublishedRow
 from xmcbench.reporting.rows import budget_text
+from xmcbench.reporting.text_table import folded
 from xmcbench.runs.runner import Runner, Settings
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store

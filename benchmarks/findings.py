@@ -22,8 +22,6 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
 from xmcbench.reporting import curated
-from xmcbench.reporting.costs import mean_curve
-from xmcbench.reporting.numbers import format_value
 from xmcbench.reporting.plots import (
     COLOURS,
     LEADER,
@@ -36,6 +34,8 @@ from xmcbench.reporting.plots import (
     plain,
 )
 from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.rows import mean_curve
+from xmcbench.reporting.text_table import format_value
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 

@@ -14,7 +14,7 @@ import argparse
 import json
 from pathlib import Path
 
-from xmcbench.data.blocks import open_binary
+from xmcbench.data.text_files import open_binary
 
 RUN = "evaluation/system2/output"
 

@@ -31,13 +31,12 @@ from trials import run
 
 from xmcbench.data import load
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.exporting import write_targets, write_texts
+from xmcbench.data.formats import write_targets, write_texts
 from xmcbench.data.texts import take
 from xmcbench.engine.encoders.tokenizer import trained_tokenizer
 from xmcbench.evaluation.comparison import stored_samples
-from xmcbench.evaluation.evaluator import find_evaluators
+from xmcbench.evaluation.evaluator import Scores, find_evaluators
 from xmcbench.evaluation.imported import import_predictions
-from xmcbench.evaluation.scoring import Scores
 from xmcbench.evaluation.significance import Sample, difference
 from xmcbench.trial.store import Store
 

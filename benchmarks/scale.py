@@ -66,8 +66,8 @@ def show(name: str, cache: Path) -> Stage:
 
 def read_text(name: str, cache: Path) -> Stage:
     """Read the training targets from sparse text, the format of the Extreme Classification Repository."""
-    from xmcbench.data.exporting import write_targets
-    from xmcbench.data.sparse_text import read_targets
+    from xmcbench.data.formats import write_targets
+    from xmcbench.data.text_files import read_targets
 
     write_targets(read(name, cache).train.targets, cache / f"{name}.txt")
     return partial(read_targets, cache / f"{name}.txt")
@@ -115,8 +115,7 @@ def score(name: str, cache: Path) -> Stage:
     import numpy as np
 
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions
-    from xmcbench.evaluation.evaluator import EVALUATORS
-    from xmcbench.evaluation.scoring import score_predictions
+    from xmcbench.evaluation.evaluator import EVALUATORS, score_predictions
     from xmcbench.trial.predictions import Predictions
 
     dataset = read(name, cache)

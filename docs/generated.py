@@ -344,7 +344,7 @@ def methods_page() -> str:
 def datasets_page() -> str:
     """The cards of all datasets with results, as on the leaderboard's page."""
     import xmcbench as xb
-    from xmcbench.reporting.page.drawings import cards
+    from xmcbench.reporting.page import cards
 
     with TemporaryDirectory() as empty:
         board = xb.leaderboard(whole=True, store=Path(empty), data=Path(empty)).table

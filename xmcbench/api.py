@@ -26,7 +26,7 @@ from xmcbench.runs.terminal import width
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
-    from xmcbench.evaluation.scoring import Scores
+    from xmcbench.evaluation.evaluator import Scores
     from xmcbench.reporting import Leaderboard, View
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
@@ -231,8 +231,8 @@ def score(
     """
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, check_predictions, find_evaluators
+    from xmcbench.evaluation.evaluator import score_predictions
     from xmcbench.evaluation.imported import import_predictions
-    from xmcbench.evaluation.scoring import score_predictions
 
     dataset = load(truth, data_dir=Path(data)) if isinstance(truth, str) else truth
     names = _names(metrics) or list(DEFAULT_METRICS)

@@ -21,9 +21,9 @@ from peers import Places, Result
 from report import in_turns, seconds_of
 
 from xmcbench.data import DatasetCard, TrainingData
-from xmcbench.data.exporting import write_targets
+from xmcbench.data.formats import write_targets
 from xmcbench.data.pairs import binary
-from xmcbench.data.sparse_text import no_pairs, read_targets
+from xmcbench.data.text_files import no_pairs, read_targets
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import Run
 from xmcbench_tfidf import NearestNeighbours

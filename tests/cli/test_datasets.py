@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from xmcbench.cli.datasets import app
-from xmcbench.data.product_catalog import ProductCatalog
+from xmcbench.data.synthetic import ProductCatalog
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer
 

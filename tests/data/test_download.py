@@ -15,8 +15,9 @@ from types import SimpleNamespace
 import pytest
 
 from xmcbench.cli import main
-from xmcbench.data import exporting, load
+from xmcbench.data import load
 from xmcbench.data.download import download
+from xmcbench.data.formats import export
 from xmcbench.data.source import Draft, FolderSource
 from xmcbench.errors import XMCBenchError
 from xmcbench.files import network
@@ -110,7 +111,7 @@ def test_no_answer_is_one_line(tmp_path: Path) -> None:
 def test_fetch_downloads_checks_and_unpacks(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exporting.export(load("catalog-50"), tmp_path / "made")
+    export(load("catalog-50"), tmp_path / "made")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(tmp_path / "made", "xmc-base/mine")

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.cli import main
-from xmcbench.data import Dataset, exporting, load
-from xmcbench.data.blocks import read_texts
+from xmcbench.data import Dataset, load
 from xmcbench.data.dataset import DatasetCard, Split
-from xmcbench.data.sparse_text import no_pairs, read_pairs, read_targets
+from xmcbench.data.formats import export, write_pairs, write_targets, write_texts
+from xmcbench.data.text_files import no_pairs, read_pairs, read_targets, read_texts
 from xmcbench.errors import XMCBenchError
 
 MATRIX = st.lists(st.sets(st.sampled_from([0, 1, 9, 10, 101, 1304]), max_size=4), min_size=1, max_size=7)
@@ -29,9 +29,9 @@ def matrix(rows: list[set[int]]) -> sp.csr_array:
 @given(rows=MATRIX)
 def test_targets_and_pairs_read_back(tmp_path_factory: pytest.TempPathFactory, rows: list[set[int]]) -> None:
     path, written = tmp_path_factory.mktemp("written") / "file.txt", matrix(rows)
-    exporting.write_targets(written, path)
+    write_targets(written, path)
     assert (read_targets(path) != written).nnz == 0
-    exporting.write_pairs(written, path)
+    write_pairs(written, path)
     assert (read_pairs(path, written.shape) != written).nnz == 0
 
 
@@ -40,7 +40,7 @@ def test_texts_read_back_with_spaces_for_line_breaks(
     tmp_path_factory: pytest.TempPathFactory, texts: list[str]
 ) -> None:
     path = tmp_path_factory.mktemp("written") / "file.txt"
-    exporting.write_texts(texts, path)
+    write_texts(texts, path)
     assert list(read_texts(path)) == [text.replace("\n", " ").replace("\r", " ") for text in texts]
 
 
@@ -52,7 +52,7 @@ def test_a_folder_reads_back_as_the_same_dataset(tmp_path: Path) -> None:
     again = load("mine", tmp_path)
     assert again.card.content_hash == made.card.content_hash
     with pytest.raises(XMCBenchError, match="mine: found a file or folder of this name"):
-        exporting.export(made, folder)
+        export(made, folder)
 
 
 def test_ignored_pairs_are_written(tmp_path: Path) -> None:
@@ -60,6 +60,6 @@ def test_ignored_pairs_are_written(tmp_path: Path) -> None:
     split = Split(["one", "two", "three"], targets)
     labels = [str(label) for label in range(targets.shape[1])]
     card = DatasetCard(name="mine", num_train=3, num_test=3, num_labels=len(labels))
-    exporting.export(Dataset(card, split, split, labels, ignored, no_pairs(targets.shape)), tmp_path / "mine")
+    export(Dataset(card, split, split, labels, ignored, no_pairs(targets.shape)), tmp_path / "mine")
     assert sorted(path.name for path in (tmp_path / "mine").glob("filter*")) == ["filter_labels_train.txt"]
     assert (load("mine", tmp_path).ignore_train != ignored).nnz == 0

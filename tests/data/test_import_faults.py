@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from xmcbench.cli.datasets import app
 from xmcbench.data import find_source, load
-from xmcbench.data.importing.corpora import read_beir, read_label_texts
-from xmcbench.data.importing.rows import Columns, read_rows
+from xmcbench.data.importing.rows import Columns, read_beir, read_label_texts, read_rows
 from xmcbench.data.importing.write import new_folder
 from xmcbench.data.prepared import prepared_copies
 from xmcbench.errors import XMCBenchError

@@ -18,8 +18,7 @@ from typer.testing import CliRunner
 from xmcbench.cli.datasets import app
 from xmcbench.data import Dataset, load
 from xmcbench.data.download import unpack
-from xmcbench.data.importing.corpora import read_label_texts
-from xmcbench.data.importing.rows import Columns, read_rows
+from xmcbench.data.importing.rows import Columns, read_label_texts, read_rows
 from xmcbench.errors import XMCBenchError
 
 ROWS = [(f"text {i}, \u00e4", ["red", "blue"] if i % 2 else ["green"]) for i in range(20)]

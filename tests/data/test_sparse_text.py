@@ -11,9 +11,8 @@ import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from xmcbench.data import blocks
-from xmcbench.data.blocks import read_blocks, read_texts
-from xmcbench.data.sparse_text import read_pairs, read_rows, read_targets
+from xmcbench.data import text_files
+from xmcbench.data.text_files import read_blocks, read_pairs, read_rows, read_targets, read_texts
 from xmcbench.errors import XMCBenchError
 
 # A row is labels with the words written for their values; "0" and "-0.0e9" are stored zeros, which are no labels.
@@ -131,7 +130,7 @@ def test_a_missing_file_is_one_line(file: Path) -> None:
 
 
 def test_block_size_is_a_default_that_tests_may_lower() -> None:
-    assert read_blocks.__defaults__ == (blocks.BLOCK_BYTES,)
+    assert read_blocks.__defaults__ == (text_files.BLOCK_BYTES,)
 
 
 @pytest.mark.parametrize("digits", range(1, 19))

@@ -11,8 +11,7 @@ import pytest
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from xmcbench.data import Dataset, content_hash, dataset_name, find_source
-from xmcbench.data.product_catalog import ProductCatalog, make_products, make_queries
-from xmcbench.data.synthetic import Draws, make_words, size_of
+from xmcbench.data.synthetic import Draws, ProductCatalog, make_products, make_queries, make_words, size_of
 from xmcbench.errors import XMCBenchError
 
 

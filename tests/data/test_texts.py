@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
-from xmcbench.data.statistics import count_words
+from xmcbench.data.prepared import count_words
 from xmcbench.data.texts import TextSubset, batches
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)

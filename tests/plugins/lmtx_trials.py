@@ -16,8 +16,7 @@ from toy import make_run, toy_data
 from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.teachers import YES, Answers, Judgements, Pairs, Teacher
-from xmcbench.teachers.account import Account, ChargedPairs
-from xmcbench.teachers.cached_judge import CachedJudge
+from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Run
 from xmcbench_lmtx import LMTX

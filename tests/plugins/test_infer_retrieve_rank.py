@@ -21,8 +21,7 @@ from xmcbench import Predictions, XMCBenchError
 from xmcbench.data.dataset import TrainingData
 from xmcbench.evaluation import rank
 from xmcbench.teachers import Answers, Pairs, Replies, Teacher, read_labels
-from xmcbench.teachers.account import Account, ChargedPairs
-from xmcbench.teachers.cached_judge import CachedJudge
+from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.run import Progress, Run
 from xmcbench_infer_retrieve_rank import InferRetrieveRank, best_accepted, merged

@@ -11,7 +11,7 @@ from fitting import Killed, killer
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import resume
 from xmcbench.files.manifest import write_manifest
-from xmcbench.teachers.account import KEY
+from xmcbench.teachers.cached_judge import KEY
 from xmcbench.trial.run import Run
 from xmcbench_lmtx import LMTX
 from xmcbench_lmtx.cycles import Answers, Cycles

@@ -16,9 +16,9 @@ import pytest
 from xmcbench.evaluation.significance import difference, samples
 from xmcbench.reporting import Leaderboard, View, leaderboard, published_rows
 from xmcbench.reporting.curated import Findings, methods
-from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.page import write_page
 from xmcbench.reporting.page.payload import payload
+from xmcbench.reporting.results import Resampled
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record
 
@@ -336,7 +336,7 @@ def test_what_was_found_is_a_chart_of_the_suites_recommended_rows(
     write_page(table, records, tmp_path / "without")
     assert 'id="found"' not in (tmp_path / "without/index.html").read_text(), "no record of the suite"
     found = Findings(dataset="made", suite="tests", metric="P@1", sentences=("First <b>.", "Second.", "Third."))
-    monkeypatch.setattr("xmcbench.reporting.page.site.findings", lambda: found)
+    monkeypatch.setattr("xmcbench.reporting.page.findings", lambda: found)
     ngame = {
         own.key: own
         for own in (record("ngame", method="ngame", curve=[{"fraction": f, "P@1": f / 2} for f in (0.5, 1.0)]),)

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from xmcbench.teachers import NO, UNPARSED, YES, Answers, Pairs, Replies, Teacher
-from xmcbench.teachers.account import Account, ChargedPairs
-from xmcbench.teachers.cached_judge import CachedJudge
+from xmcbench.teachers.cached_judge import Account, CachedJudge, ChargedPairs
 from xmcbench.teachers.database import JudgementStore
 from xmcbench.trial.budget import Budget, Ledger
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.teachers import UNASKED, Answers, Teacher, TeacherError
-from xmcbench.teachers.account import ChargedPairs
+from xmcbench.teachers.cached_judge import ChargedPairs
 from xmcbench.trial.budget import Budget, Ledger
 
 from .desk import DOCUMENTS, LABELS, Counting, Desk, ask_everything, counting, every_pair, told

@@ -11,7 +11,7 @@ import pytest
 from fakes.bench import Bench, Heard
 
 from xmcbench.runs.tracked import tracked
-from xmcbench.tracking import Tracker, listener
+from xmcbench.tracking import Tracker, tracker
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.trial import Trial
@@ -104,8 +104,8 @@ def test_a_tracker_that_hangs_holds_nothing_up(monkeypatch: pytest.MonkeyPatch) 
     never, warnings = Event(), []
     hanging = Diary(Path())
     hanging.begin = lambda _: never.wait(20)  # type: ignore[method-assign, assignment]
-    monkeypatch.setattr(listener, "QUEUE_SIZE", 3)
-    listening = listener.Listener(hanging, warnings.append)
+    monkeypatch.setattr(tracker, "QUEUE_SIZE", 3)
+    listening = tracker.Listener(hanging, warnings.append)
     for _ in range(8):
         listening.send("begin", None)
     listening.close(seconds=0.1)

@@ -15,8 +15,7 @@ from fakes.bench import Bench
 
 from xmcbench.plugins.registry import Registry
 from xmcbench.tracking import wandb as tracking
-from xmcbench.tracking.listener import Listener
-from xmcbench.tracking.tracker import settings
+from xmcbench.tracking.tracker import Listener, settings
 from xmcbench.tracking.wandb import Wandb
 from xmcbench.trial.record import Record
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit, tune
+from xmcbench.cli import compare, datasets, leaderboard, methods, new, plan, predict, run, score, submit
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import EscapingFormatter, echo, patience
 
@@ -30,7 +30,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "run": run.run,
     "leaderboard": leaderboard.leaderboard,
     "tables": leaderboard.tables,
-    "tune": tune.tune,
+    "tune": run.tune,
     "plan": plan.plan,
     "compare": compare.compare,
     "show": leaderboard.show,

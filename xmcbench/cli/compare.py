@@ -85,7 +85,7 @@ def _compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare
-    from xmcbench.evaluation.scoring import stored_predictions
+    from xmcbench.evaluation.evaluator import stored_predictions
 
     predictions = stored_predictions(store, records[0], dataset), stored_predictions(store, records[1], dataset)
     evaluators = find_evaluators(names)
@@ -134,7 +134,7 @@ def _metrics_table(
 
 def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
     from xmcbench.reporting import TextTable
-    from xmcbench.reporting.numbers import percent_interval
+    from xmcbench.reporting.text_table import percent_interval
 
     rows = []
     for result in compared:
@@ -175,7 +175,7 @@ def _labels(dataset: Dataset, labels: Sequence[int], true: set[int]) -> str:
 def _line(text: str, width: int = 160) -> str:
     from textwrap import shorten
 
-    from xmcbench.reporting.numbers import printable
+    from xmcbench.reporting.text_table import printable
 
     return printable(shorten(text, width, placeholder="…"))
 

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from xmcbench.data.extent import Extent
     from xmcbench.data.importing.rows import Columns, Row
     from xmcbench.data.importing.write import Imported
+    from xmcbench.data.prepared import Spread, Statistics
     from xmcbench.data.source import Source
-    from xmcbench.data.statistics import Spread, Statistics
 
 SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
@@ -78,8 +78,15 @@ def import_dataset(
     data: DataDir = None,
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
-    from xmcbench.data.importing.corpora import read_beir, read_hugging_face, read_label_texts
-    from xmcbench.data.importing.rows import SEPARATOR, Columns, check_separator, suspicion
+    from xmcbench.data.importing.rows import (
+        SEPARATOR,
+        Columns,
+        check_separator,
+        read_beir,
+        read_hugging_face,
+        read_label_texts,
+        suspicion,
+    )
     from xmcbench.data.importing.write import check_name, split_by_hash, write_dataset
 
     name = path.name.partition(".")[0] if name is None else name
@@ -119,8 +126,7 @@ def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> I
 
 
 def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
-    from xmcbench.data.importing.corpora import read_annif, read_pecos
-    from xmcbench.data.importing.rows import read_rows
+    from xmcbench.data.importing.rows import read_annif, read_pecos, read_rows
 
     if format == Format.ANNIF:
         return read_annif(path)
@@ -225,9 +231,10 @@ def export(
     data: DataDir = None,
 ) -> None:
     """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
-    from xmcbench.data import exporting, load
+    from xmcbench.data import load
+    from xmcbench.data.formats import export as write
 
-    exporting.export(load(name, _data_dir(context, data)), folder)
+    write(load(name, _data_dir(context, data)), folder)
     echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 
@@ -382,7 +389,7 @@ def _token_lengths(directory: Path) -> Path:
 
 
 def _tokens(directory: Path) -> Iterator[tuple[str, str]]:
-    from xmcbench.data.statistics import Spread
+    from xmcbench.data.prepared import Spread
 
     for path in sorted(_token_lengths(directory).glob("*.json")):
         for kind, spread in json.loads(path.read_bytes()).items():

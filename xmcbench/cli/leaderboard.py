@@ -184,7 +184,7 @@ def of_suite(
 ) -> str:
     """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
     from xmcbench import reporting
-    from xmcbench.reporting.budgets import check_equal_budgets
+    from xmcbench.reporting.cells import check_equal_budgets
     from xmcbench.trial.method import build_method
 
     def idle(trial: Trial) -> frozenset[str]:

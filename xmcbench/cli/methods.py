@@ -121,8 +121,7 @@ def export(
     store: StoreDir = Path("results"),
 ) -> None:
     """Write the judgements of a store as a table: document, label, answer, confidence, teacher."""
-    from xmcbench.teachers.database import FILE, JudgementStore
-    from xmcbench.teachers.export import writer
+    from xmcbench.teachers.database import FILE, JudgementStore, writer
 
     write = writer(form, to_file=output is not None)
     if not (store / FILE).is_file():

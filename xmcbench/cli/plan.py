@@ -101,7 +101,7 @@ def _fits(plan: TrialPlan, machine: Machine) -> str:
 def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
     from xmcbench.engine.planning.trials import MARGIN
     from xmcbench.reporting import TextTable
-    from xmcbench.reporting.numbers import format_value
+    from xmcbench.reporting.text_table import format_value
 
     rows = [
         (
@@ -143,7 +143,7 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
 
 def _memory(plans: Sequence[TrialPlan]) -> TextTable:
     from xmcbench.reporting import TextTable
-    from xmcbench.reporting.numbers import format_value
+    from xmcbench.reporting.text_table import format_value
 
     parts = list(plans[0].memory.parts())
     rows = [

@@ -102,8 +102,8 @@ def fuse(
     from xmcbench.cli.find import find_trial
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
-    from xmcbench.evaluation.scoring import score_predictions
-    from xmcbench.evaluation.unbudgeted import write_unbudgeted
+    from xmcbench.evaluation.evaluator import score_predictions
+    from xmcbench.evaluation.imported import write_unbudgeted
     from xmcbench.reporting import scores_table
     from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
@@ -196,7 +196,7 @@ def _unscored(store: Store, record: Record) -> bool:
 def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) -> Record:
     """The record with its metrics recomputed, and those in `added`."""
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators, truth_hash
-    from xmcbench.evaluation.scoring import score_predictions, stored_predictions
+    from xmcbench.evaluation.evaluator import score_predictions, stored_predictions
     from xmcbench.trial.budget import allowed
     from xmcbench.trial.record import METRIC_VERSION, Status
     from xmcbench.trial.store import PREDICTIONS, RESAMPLED

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xmcbench.data import product_catalog, synthetic
+from xmcbench.data import synthetic
 from xmcbench.data.debian import DebianPackages
 from xmcbench.data.source import Draft, Family, FolderSource, Source
 from xmcbench.plugins.hookspecs import hookimpl
@@ -188,7 +188,7 @@ def register_datasets(register: Callable[[Any], None]) -> None:
     """Register the catalogued folders, the synthetic sets and the Debian packages."""
     for source in (*folder_sources(), DebianPackages(), synthetic.TStar()):
         register(source)
-    for family in (product_catalog.FAMILY, synthetic.RANDOM_PAIRS):
+    for family in (synthetic.CATALOG, synthetic.RANDOM_PAIRS):
         register(family)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from pydantic import BaseModel, ConfigDict, Field
 
-from xmcbench.data.sparse_text import no_pairs
+from xmcbench.data.text_files import no_pairs
 from xmcbench.data.texts import PackedTexts, TextSubset, take
 from xmcbench.errors import XMCBenchError
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from xmcbench.data.blocks import open_binary
 from xmcbench.data.dataset import Dataset, Split
 from xmcbench.data.source import Draft, Source, stamp
-from xmcbench.data.sparse_text import pairs_csr
+from xmcbench.data.text_files import open_binary, pairs_csr
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 

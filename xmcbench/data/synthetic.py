@@ -1,7 +1,29 @@
-"""Synthetic datasets: the two of DEXML, and the words and random draws that all synthetic datasets share."""
+"""Synthetic datasets: the two of DEXML, a product catalogue, and the words and random draws that all share.
+
+`catalog-<n>` is a product catalogue of n labels, with learnable structure, a semantic gap and a Zipf tail.
+
+How the catalogue is generated:
+
+1. Labels are products. Ten products of the same category and brand form a *line* and differ in three attributes. Each
+   line draws its attribute values from its own palette.
+2. A concept (category, brand or attribute value) has three words that queries use and one that labels use. For some
+   concepts the label word is the first query word; for the others no query ever uses it, so that its meaning must be
+   learnt from the pairs of queries and labels.
+3. A query is about one product, its anchor, drawn from a Zipf distribution. It may omit an attribute or state a wrong
+   one. Its labels are the anchor and products of the same line that share attributes with it, so labels are
+   correlated.
+4. Each pair is missing with a small probability, independently in train and test.
+
+Options follow the size in the name: `catalog-1k-test-20k-missing-0.2-labels-6` has 20,000 test queries, 20 % of the
+training pairs missing, and 6 labels per query on average before pairs are dropped.
+
+Legend: N queries, L labels, C candidate labels of a query, the products of its anchor's line.
+"""
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +31,7 @@ import scipy
 
 from xmcbench.data.dataset import Dataset, Split
 from xmcbench.data.source import Draft, Family, Source
-from xmcbench.data.sparse_text import no_pairs, pairs_csr
+from xmcbench.data.text_files import no_pairs, pairs_csr
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
@@ -173,4 +195,222 @@ RANDOM_PAIRS = Family(
     regex=f"random-pairs-{SIZE}",
     summary="n random query texts, each with its own random label text, to be memorised (DEXML Section C.1)",
     make=RandomPairs,
+)
+
+
+LINE = 10  # products of a line
+ATTRIBUTES = 3
+PALETTE = 3  # values per attribute in the palette of a line
+LABELS_PER_CATEGORY = 80
+LABELS_PER_BRAND = 150
+LABELS_PER_VALUE = 25
+CODES = 20_000  # most words that occur only in label texts
+
+TRAIN_PER_LABEL, TEST_PER_LABEL = 2.4, 0.6
+ZIPF_SHIFT = 20.0  # the product of rank r is an anchor with probability proportional to 1 / (r + shift)
+SHARED = 0.75  # share of the concepts whose label word is a query word
+QUERY_WORDS = (0.6, 0.2, 0.2)  # probability of each query word of a concept
+OMITTED = 0.2  # share of the concepts that a query omits
+MISTAKEN = 0.12  # share of the attributes of a query that are wrong
+RELATED = (0.05, 0.2, 0.5, 0.9)  # probability that a product of the line is a label, by number of shared attributes
+MISSING = 0.04  # share of the pairs that are missing
+MIN_LABELS, MAX_LABELS = 1.2, 9.0  # allowed mean number of labels per query: a line has ten products
+NOISE_WORDS, NOISE_MIN, NOISE_MAX = 3000, 2, 6  # size of the noise vocabulary, noise words per query
+MIN_WORDS = 5  # of a query; shorter ones get more noise words
+
+
+@dataclass(frozen=True)
+class Products:
+    """Concept ids [L, 2 + ATTRIBUTES] of L products, columns category, brand, attributes; `popularity` [L]."""
+
+    concepts: np.ndarray
+    palettes: np.ndarray  # [lines, ATTRIBUTES, PALETTE] concept ids
+    popularity: np.ndarray
+    num_concepts: int
+
+
+@dataclass(frozen=True)
+class Queries:
+    """The concepts that N queries state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and their labels [N, L]."""
+
+    stated: np.ndarray
+    targets: scipy.sparse.csr_array
+
+
+@dataclass(frozen=True)
+class Options:
+    """The options in a dataset's name. None stands for the default."""
+
+    test: int | None = None  # test queries
+    missing: float = MISSING  # share of the training pairs that are missing
+    labels: float | None = None  # mean number of labels per query, before pairs are dropped
+
+    @classmethod
+    def of(cls, name: str) -> Options:
+        """The options in a name that matches the pattern of the family."""
+        match = re.fullmatch(CATALOG_NAME, name)
+        assert match, name
+        test, missing, labels = (match[option] for option in CATALOG_OPTIONS)
+        options = cls(
+            test=size_of(f"test-{test}") if test else None,
+            missing=float(missing) if missing else MISSING,
+            labels=float(labels) if labels else None,
+        )
+        if options.labels is not None and not MIN_LABELS <= options.labels <= MAX_LABELS:
+            expected = f"expected {MIN_LABELS} to {MAX_LABELS:g} labels per query"
+            raise XMCBenchError(f"dataset {name}: found {options.labels:g}, {expected}")
+        return options
+
+
+class ProductCatalog(Generated):
+    """The catalogue with the number of labels in its name; `catalog-5k` and `catalog-5000` are the same."""
+
+    def __init__(self, name: str) -> None:
+        self.size = size = size_of("-".join(name.split("-", 2)[:2]))
+        if size < 2 * LINE:
+            raise XMCBenchError(f"dataset {name}: found {size} labels, expected at least {2 * LINE}")
+        self.options = Options.of(name)
+        num_test = self.options.test or round(size * TEST_PER_LABEL)
+        self.draft = synthetic_draft(name, (round(size * TRAIN_PER_LABEL), num_test, size), "see docs/datasets.md")
+
+    def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
+        """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""
+        products, options = make_products(self.size), self.options
+        vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
+        related = RELATED if options.labels is None else self._related(products, options.labels)
+        splits = [
+            make_queries(products, Draws(3, self.size, split), count, missing, related)
+            for split, (count, missing) in enumerate(
+                ((self.draft.num_train or 0, options.missing), (self.draft.num_test or 0, MISSING))
+            )
+        ]
+        train, test = (vocabulary.query_texts(part.stated, Draws(4, i)) for i, part in enumerate(splits))
+        labels = vocabulary.label_texts(products.concepts, Draws(5))
+        return make_dataset(self.draft, (train, test, labels), (splits[0].targets, splits[1].targets))
+
+    def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
+        """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""
+        candidates = draw_candidates(products, Draws(3, self.size, 0), self.draft.num_train or 0)
+        log_odds = np.log(RELATED) - np.log1p(-np.array(RELATED))
+        low, high = -20.0, 20.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            shifted = 1 / (1 + np.exp(-(log_odds + middle)))
+            mean = candidates.label_probabilities(shifted).sum(axis=1).mean()
+            low, high = (middle, high) if mean < mean_labels else (low, middle)
+        return tuple(shifted.tolist())
+
+
+def make_products(size: int) -> Products:
+    """The labels. Concept ids number the categories first, then the brands, then the attribute values."""
+    draws = Draws(2, size)
+    lines = -(-size // LINE)
+    categories, brands, values = (
+        max(4, size // per) for per in (LABELS_PER_CATEGORY, LABELS_PER_BRAND, LABELS_PER_VALUE)
+    )
+    category = draws.weighted(1.0 / (np.arange(categories) + 5.0), lines)
+    brand = categories + draws.integers(brands, lines)
+    palettes = categories + brands + draws.integers(values, lines, ATTRIBUTES, PALETTE)
+    line = np.arange(size) // LINE
+    choice = draws.integers(PALETTE, size, ATTRIBUTES)
+    attributes = palettes[line[:, None], np.arange(ATTRIBUTES), choice]
+    popularity = 1.0 / (draws.permutation(size) + ZIPF_SHIFT)
+    concepts = np.column_stack([category[line], brand[line], attributes])
+    return Products(concepts, palettes, popularity, categories + brands + values)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The concepts that N queries are about, and the products of the anchor's line, which may be their labels."""
+
+    meant: np.ndarray  # [N, 2 + ATTRIBUTES] concept ids
+    labels: np.ndarray  # [N, C] products
+    exists: np.ndarray  # [N, C] False beyond the end of a short last line
+    is_anchor: np.ndarray  # [N, C]
+    shared: np.ndarray  # [N, C] number of attributes that query and product share
+
+    def label_probabilities(self, related: np.ndarray) -> np.ndarray:
+        """[N, C] the probability that a candidate is a label."""
+        probabilities: np.ndarray = np.where(self.is_anchor, 1.0, related[self.shared]) * self.exists
+        return probabilities
+
+
+def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
+    """Draw the anchors of `n` queries, and the concepts that each query is about."""
+    size = len(products.popularity)
+    anchor = draws.weighted(products.popularity, n)
+    meant = products.concepts[anchor]
+    mistaken = draws.uniform(n, ATTRIBUTES) < MISTAKEN
+    other = products.palettes[(anchor // LINE)[:, None], np.arange(ATTRIBUTES), draws.integers(PALETTE, n, ATTRIBUTES)]
+    meant[:, 2:] = np.where(mistaken, other, meant[:, 2:])
+    candidates = (anchor // LINE * LINE)[:, None] + np.arange(LINE)
+    exists = candidates < size  # the last line may be short
+    candidates = np.minimum(candidates, size - 1)
+    shared = (products.concepts[candidates][:, :, 2:] == meant[:, None, 2:]).sum(axis=2)
+    return Candidates(meant, candidates, exists, candidates == anchor[:, None], shared)
+
+
+def make_queries(
+    products: Products, draws: Draws, n: int, missing: float = MISSING, related: tuple[float, ...] = RELATED
+) -> Queries:
+    """`n` queries: the concepts that they state, and their labels.
+
+    The draws do not depend on `missing`: the pairs left by a larger share are a subset of those left by a smaller one.
+    """
+    size = len(products.popularity)
+    candidates = draw_candidates(products, draws, n)
+    is_label = (draws.uniform(n, LINE) < np.array(related)[candidates.shared]) | candidates.is_anchor
+    is_label &= candidates.exists & (draws.uniform(n, LINE) >= missing)
+    row, column = np.nonzero(is_label)
+    targets = pairs_csr(row, candidates.labels[row, column], (n, size))
+    stated = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
+    return Queries(stated, targets)
+
+
+class Vocabulary:
+    """The words of all concepts. In `forms` [concepts, words] the last column is for labels, the others for queries."""
+
+    def __init__(self, num_concepts: int, num_codes: int) -> None:
+        draws = Draws(6, num_concepts)
+        self.first_noise = num_concepts * (len(QUERY_WORDS) + 1)
+        self.words = PackedTexts.of(make_words(self.first_noise + NOISE_WORDS + num_codes, draws))
+        self.forms = np.arange(self.first_noise).reshape(num_concepts, -1)
+        shared = draws.uniform(num_concepts) < SHARED
+        self.forms[shared, -1] = self.forms[shared, 0]
+        self.first_code = self.first_noise + NOISE_WORDS
+        self.num_codes = num_codes
+
+    def query_texts(self, stated: np.ndarray, draws: Draws) -> PackedTexts:
+        """Texts of queries: one word per stated concept and some noise words, in random order."""
+        n = len(stated)
+        form = np.searchsorted(np.cumsum(QUERY_WORDS[:-1]), draws.uniform(*stated.shape), side="right")
+        concept_words = np.where(stated < 0, -1, self.forms[stated, form])
+        noise = self.first_noise + draws.integers(NOISE_WORDS, n, NOISE_MAX)
+        count = NOISE_MIN + draws.integers(NOISE_MAX - NOISE_MIN + 1, n, 1)
+        count = np.maximum(count, MIN_WORDS - (stated >= 0).sum(axis=1, keepdims=True))
+        words = np.hstack([concept_words, np.where(np.arange(NOISE_MAX) < count, noise, -1)])
+        order = np.argsort(draws.uniform(*words.shape), axis=1, kind="stable")
+        return self.words.join_rows(np.take_along_axis(words, order, axis=1))
+
+    def label_texts(self, concepts: np.ndarray, draws: Draws) -> PackedTexts:
+        """Texts of labels: brand, attributes, category, and two code words that no query uses."""
+        n = len(concepts)
+        words = self.forms[concepts, -1]
+        category, brand, attributes = words[:, :1], words[:, 1:2], words[:, 2:]
+        attributes = np.where(draws.uniform(*attributes.shape) < OMITTED, -1, attributes)
+        codes = self.first_code + draws.integers(self.num_codes, n, 2)
+        return self.words.join_rows(np.hstack([brand, attributes, category, codes]))
+
+
+CATALOG_OPTIONS = {"test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
+CATALOG_NAME = f"catalog-{SIZE}" + "".join(
+    f"(?:-{name}-(?P<{name}>{value}))?" for name, value in CATALOG_OPTIONS.items()
+)
+
+CATALOG = Family(
+    name="catalog-<n>",
+    regex=CATALOG_NAME,
+    summary="a synthetic product catalogue with n labels, a semantic gap and a Zipf tail (catalog-5k, catalog-131k)",
+    make=ProductCatalog,
+    options=tuple(CATALOG_OPTIONS),
 )

@@ -26,8 +26,8 @@ import scipy
 from xmcbench.data.dataset import Dataset, Split, Texts
 from xmcbench.data.pairs import binary
 from xmcbench.data.source import SIZES, Source
-from xmcbench.data.sparse_text import pairs_csr
 from xmcbench.data.synthetic import Draws
+from xmcbench.data.text_files import pairs_csr
 from xmcbench.data.texts import PackedTexts, take
 from xmcbench.errors import UnknownNameError, XMCBenchError
 

@@ -1,5 +1,4 @@
 from .analysis import LabelBins, decile_bins, label_bins, similarity_bins
-from .entry_check import InvalidPredictions, check_metrics, check_predictions, drop_ignored
 from .evaluator import (
     DEFAULT_METRICS,
     ZERO_SHOT_METRICS,
@@ -7,12 +6,13 @@ from .evaluator import (
     dataset_hits,
     find_evaluators,
     parse_metric,
+    resampled_metrics,
     score,
+    truth_hash,
 )
 from .fusion import Fusion, fit_fusion, restore_fusion
 from .metrics import Hits, MetricTerms, find_hits, inverse_propensity
-from .ranking import rank, rank_sparse
-from .scoring import resampled_metrics, truth_hash
+from .ranking import InvalidPredictions, check_metrics, check_predictions, drop_ignored, rank, rank_sparse
 
 __all__ = [
     "DEFAULT_METRICS",

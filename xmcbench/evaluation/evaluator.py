@@ -1,4 +1,4 @@
-"""Metrics by name: "P@5" is the evaluator P at k = 5."""
+"""Metrics by name, "P@5" is the evaluator P at k = 5; and predictions to metrics with their intervals."""
 
 from __future__ import annotations
 
@@ -6,17 +6,23 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any, Protocol
 
+import numpy as np
+
 from xmcbench.data.dataset import Dataset
+from xmcbench.data.pairs import binary
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation import label_metrics, metrics
-from xmcbench.evaluation.entry_check import check_metrics
+from xmcbench.evaluation.bootstrap import intervals, resample
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits, label_counts, weights_of_counts
+from xmcbench.evaluation.ranking import check_metrics, check_predictions
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.record import METRIC_VERSION
+from xmcbench.trial.record import METRIC_VERSION, Record
+from xmcbench.trial.store import Store
 
 DEFAULT_METRICS = (
     *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),
@@ -195,3 +201,60 @@ def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as an evaluator."""
     if not callable(getattr(thing, "compute", None)):
         raise TypeError(f"{thing!r} is not an Evaluator of xmcbench.evaluation: it does not define compute")
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Metrics by name as fractions, and their replicates on resamples of the test queries, float32 [B] each."""
+
+    metrics: dict[str, float]
+    resampled: dict[str, np.ndarray]
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The 95 % interval of each metric that has replicates."""
+        return intervals(self.resampled)
+
+
+def score_predictions(
+    predictions: Predictions, dataset: Dataset, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]
+) -> Scores:
+    """The scores of checked `predictions` for the dataset's test split."""
+    hits = dataset_hits(predictions, dataset)
+    return Scores(score(hits, metrics, evaluators), resampled_metrics(hits, metrics, evaluators))
+
+
+def resampled_metrics(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Evaluator]) -> dict[str, np.ndarray]:
+    """The replicates of `metrics`, float32 [B] each. Metrics whose evaluator has no `terms` are left out."""
+    return resample(metric_terms(hits, metrics, evaluators))
+
+
+def truth_hash(dataset: Dataset) -> str:
+    """SHA-256 of the test targets and the ignored test pairs, as sets: entry order and integer width do not matter."""
+    digest = sha256()
+    for matrix in (dataset.test.targets, dataset.ignore_test):
+        pairs = binary(matrix)
+        for part in (pairs.shape, pairs.indptr, pairs.indices):
+            digest.update(np.asarray(part, dtype="<i8").tobytes())
+    return digest.hexdigest()
+
+
+def stored_predictions(store: Store, record: Record, dataset: Dataset) -> Predictions:
+    """The predictions of a trial, valid for `dataset`.
+
+    Raises `XMCBenchError` if the trial ran on other data, or if the predictions are damaged or were scored against
+    other test targets.
+    """
+    name, content_hash = dataset.card.name, dataset.card.content_hash
+    if content_hash != record.trial.dataset_hash:
+        raise XMCBenchError(
+            f"dataset {name!r} has the content hash {content_hash[:12]}, the trial ran on "
+            f"{record.trial.dataset_hash[:12]}"
+        )
+    predictions, stored_hash = store.predictions(record, dataset.test.targets.shape[0])
+    if stored_hash != (expected := truth_hash(dataset)):
+        raise XMCBenchError(
+            f"its predictions answer to the truth {stored_hash[:12]}, dataset {name!r} has {expected[:12]}"
+        )
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    return predictions

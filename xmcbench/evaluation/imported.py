@@ -1,4 +1,4 @@
-"""Predictions that another program made: read from its files, checked, and kept as a record of unknown budget.
+"""Predictions that no trial made: read from files of another program, checked, and kept as records of unknown budget.
 
 The first bytes of a file tell its layout. In `.npz`: a CSR matrix as `scipy.sparse.save_npz` writes it, or `indices`
 and `scores`. In Parquet: lists `indices` and `scores`, a row per test query in order; or numbers `query`, `label` and
@@ -10,7 +10,9 @@ T test queries, L labels, E entries.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +20,86 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary, contains
-from xmcbench.data.sparse_text import read_rows
+from xmcbench.data.text_files import read_rows
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
-from xmcbench.evaluation.evaluator import Evaluator
-from xmcbench.evaluation.scoring import Scores, score_predictions
-from xmcbench.evaluation.unbudgeted import Origin, write_unbudgeted
+from xmcbench.evaluation.evaluator import Evaluator, Scores, score_predictions, truth_hash
+from xmcbench.evaluation.ranking import check_predictions, drop_ignored
 from xmcbench.files.arrays import array_names, open_npz, read_array, read_csr
 from xmcbench.files.regular import open_regular
 from xmcbench.plugins.extras import import_extra
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.record import Record
-from xmcbench.trial.store import Store
+from xmcbench.trial.provenance import provenance
+from xmcbench.trial.record import METRIC_VERSION, Record, Status
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench.trial.trial import Trial
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where predictions come from."""
+
+    method: str  # no plugin has this name
+    settings: Mapping[str, Any] = field(default_factory=dict)  # in the record, and in the key
+    selection_split: str = "unknown"  # what the settings were chosen by
+    file: str = ""  # name of the file that held the predictions
+
+
+def write_unbudgeted(
+    store: Store,
+    dataset: Dataset,
+    label: str,
+    origin: Origin,
+    predictions: Predictions,
+    scores: Scores,
+    command: Sequence[str],
+) -> Record:
+    """Keep checked `predictions` for the test queries under `label`, and the record of them.
+
+    The same predictions of the same origin have the same key.
+    """
+    card = dataset.card
+    trial = Trial(
+        label=label,
+        method=origin.method,
+        distribution="none",
+        version="0",
+        config={**origin.settings, "predictions": _digest(predictions)},
+        dataset=card.name,
+        dataset_hash=card.content_hash,
+        seed=0,
+        budget=UnknownBudget(),
+    )
+    truth, now = truth_hash(dataset), datetime.now(UTC).isoformat(timespec="seconds")
+    digests = {
+        PREDICTIONS: store.write_predictions(trial.key, predictions, truth),
+        RESAMPLED: store.write_resampled(trial.key, scores.resampled, truth),
+    }
+    record = Record(
+        key=trial.key,
+        suite=origin.method,
+        trial=trial,
+        status=Status.OK,
+        metrics=scores.metrics,
+        intervals=scores.intervals,
+        metric_version=METRIC_VERSION,
+        selection_split=origin.selection_split,
+        digests=digests,
+        truth_hash=truth,
+        provenance={**provenance(list(command)), **({"predictions": origin.file} if origin.file else {})},
+        started=now,
+        ended=now,
+    )
+    store.write_record(record)
+    return record
+
+
+def _digest(predictions: Predictions) -> str:
+    """SHA-256 of ranked labels and scores."""
+    digest = sha256(np.ascontiguousarray(predictions.indices, "<i4").tobytes())
+    digest.update(np.ascontiguousarray(predictions.scores, "<f4").tobytes())
+    return digest.hexdigest()
+
 
 MEAN_ENTRIES = 1000  # per query, at most: what is read is bounded by the dataset, whatever a file claims
 ENTRY_BYTES = 48  # of text, at most on average: a label, a colon, a score and a blank

@@ -20,7 +20,7 @@ from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
 from xmcbench.evaluation.comparison import Mean, across_datasets
-from xmcbench.evaluation.scoring import stored_predictions
+from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import csv_text

@@ -11,9 +11,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import read
-from xmcbench.reporting.numbers import folded
+from xmcbench.files.yaml_lines import Problems, read, validate
+from xmcbench.reporting.text_table import folded
 
 CURATED = Path(__file__).parent / "leaderboard"
 OTHER = "other"  # the last family, of methods that the file does not list

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xmcbench.reporting.costs import share_spent
 from xmcbench.reporting.notes import few_steps, idle_parts
-from xmcbench.reporting.numbers import format_value, percent_interval, printable
-from xmcbench.reporting.rows import budget_text
+from xmcbench.reporting.rows import budget_text, share_spent
+from xmcbench.reporting.text_table import format_value, percent_interval, printable
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record
 from xmcbench.trial.trial import flatten
 
 if TYPE_CHECKING:
-    from xmcbench.evaluation.scoring import Scores
+    from xmcbench.evaluation.evaluator import Scores
 
 SHOWN_AS: Mapping[str, Kind] = {
     "encoder_tokens": "number",

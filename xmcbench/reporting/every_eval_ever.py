@@ -20,8 +20,7 @@ import numpy as np
 from xmcbench.data import Dataset, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import RESAMPLES
-from xmcbench.evaluation.evaluator import dataset_hits
-from xmcbench.evaluation.scoring import stored_predictions
+from xmcbench.evaluation.evaluator import dataset_hits, stored_predictions
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.archive import Archive
 from xmcbench.trial.predictions import Predictions

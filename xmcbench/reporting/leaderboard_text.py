@@ -12,7 +12,6 @@ from xmcbench.errors import UnknownNameError
 from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import notes_of, of_claims, of_interval, of_name, of_value
-from xmcbench.reporting.numbers import printable
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
 from xmcbench.reporting.text_table import (
@@ -23,6 +22,7 @@ from xmcbench.reporting.text_table import (
     Mark,
     TextTable,
     escape_latex,
+    printable,
     render_notes,
     render_tables,
 )

@@ -23,11 +23,10 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.analyses import relative_gain
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
 from xmcbench.reporting.curated import dataset_facts, methods
-from xmcbench.reporting.numbers import short_number
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text
+from xmcbench.reporting.rows import CHART_COSTS, CURVE_COSTS, Group, Leaderboard, Row, budget_text, costs, mean_curve
+from xmcbench.reporting.text_table import short_number
 from xmcbench.trial.record import Record
 
 COLUMN, PAGE = 3.4, 7.0  # inches: the width of a column and of a page in the usual paper templates

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import KeyPath, YamlDocument, read
+from xmcbench.files.yaml_lines import KeyPath, Problems, YamlDocument, read, validate
 
 # `leaderboard` beside this file is in a clone a symbolic link to leaderboard/, in a wheel a copy of a part of it.
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"

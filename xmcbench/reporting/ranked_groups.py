@@ -11,18 +11,18 @@ from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.measured_rows import (
+from xmcbench.reporting.notes import POPULAR, notes_of
+from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.results import (
     Resampled,
     measured_rows,
     newest_versions,
+    results,
     with_difference,
     with_uncertainty,
 )
-from xmcbench.reporting.notes import POPULAR, notes_of
-from xmcbench.reporting.numbers import folded
-from xmcbench.reporting.printed_rows import results
-from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View, cell, column_name
+from xmcbench.reporting.text_table import folded
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status

@@ -28,9 +28,8 @@ from xmcbench.evaluation.comparison import compare_stored, stored_samples
 from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.numbers import percent_interval
 from xmcbench.reporting.rows import budget_text
-from xmcbench.reporting.text_table import Cell, Heading, TextTable, render_tables
+from xmcbench.reporting.text_table import Cell, Heading, TextTable, percent_interval, render_tables
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store

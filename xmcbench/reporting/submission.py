@@ -26,7 +26,7 @@ from xmcbench.evaluation import (
     truth_hash,
 )
 from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
-from xmcbench.evaluation.scoring import stored_predictions
+from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
 from xmcbench.trial.predictions import STORED

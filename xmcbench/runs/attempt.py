@@ -33,7 +33,7 @@ from xmcbench.evaluation import (
     find_evaluators,
     truth_hash,
 )
-from xmcbench.evaluation.scoring import score_predictions
+from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls

@@ -11,11 +11,11 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.entry_check import check_predictions, drop_ignored
+from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.fusion import Fusion, RuleName, Weighted, fit_fusion
+from xmcbench.evaluation.imported import Origin
 from xmcbench.evaluation.metrics import inverse_propensity
-from xmcbench.evaluation.scoring import stored_predictions
-from xmcbench.evaluation.unbudgeted import Origin
+from xmcbench.evaluation.ranking import check_predictions, drop_ignored
 from xmcbench.runs.saved_model import load_saved_model
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import STORED, Predictions

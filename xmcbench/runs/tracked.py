@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from xmcbench.runs.plan import Display, PlannedTrial
-from xmcbench.tracking.listener import Listener
-from xmcbench.tracking.tracker import Tracker
+from xmcbench.tracking.tracker import Listener, Tracker
 from xmcbench.trial.record import Record
 from xmcbench.trial.run import TrialProgress
 

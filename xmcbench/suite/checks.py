@@ -9,8 +9,7 @@ from typing import Any
 from xmcbench.data import find_source
 from xmcbench.errors import suggest
 from xmcbench.evaluation import find_evaluators
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import KeyPath
+from xmcbench.files.yaml_lines import KeyPath, Problems, validate
 from xmcbench.plugins.registry import Registered
 from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
 from xmcbench.suite.schema import SuiteFile

@@ -12,8 +12,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from xmcbench.data.extent import Extent
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import KeyPath
+from xmcbench.files.yaml_lines import KeyPath, Problems, validate
 from xmcbench.plugins.registry import Registered, registry
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.trial.budget import Budget

@@ -12,8 +12,7 @@ from typing import Any
 from xmcbench.data import dataset_name
 from xmcbench.data.extent import Extent
 from xmcbench.errors import UnknownNameError
-from xmcbench.files.validation import Problems, validate
-from xmcbench.files.yaml_lines import YamlDocument, read
+from xmcbench.files.yaml_lines import Problems, YamlDocument, read, validate
 from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names

@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from xmcbench.data.dataset import Dataset
-from xmcbench.data.statistics import Spread
+from xmcbench.data.prepared import Spread
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder

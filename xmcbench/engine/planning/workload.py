@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 
 from xmcbench.data import DatasetCard
 from xmcbench.data.dataset import TrainingData
-from xmcbench.data.sparse_text import no_pairs
+from xmcbench.data.text_files import no_pairs
 from xmcbench.data.tokens import Tokens
 from xmcbench.trial.run import derive_seed
 

@@ -1,5 +1,339 @@
-"""The leaderboard as a static page: one file that needs no network, and a page for each record beside it."""
+"""The leaderboard as a static page: one file that needs no network, and a page for each record beside it.
 
-from xmcbench.reporting.page.site import write_page
+Templates escape every value, and the content security policy allows no other script. What pages show without scripts
+is drawn here: the curve of a record, the intervals of claims, the cards of datasets. Coordinates are numbers alone.
+"""
 
-__all__ = ["write_page"]
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from math import asinh, sqrt
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+
+from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation.analysis import Analysis
+from xmcbench.files.atomic import atomic_write
+from xmcbench.plugins.registry import own_version
+from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Regime
+from xmcbench.reporting.curated import dataset_facts, findings
+from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
+from xmcbench.reporting.notes import CHECKED
+from xmcbench.reporting.page.payload import payload
+from xmcbench.reporting.results import Resampled
+from xmcbench.reporting.rows import Leaderboard
+from xmcbench.reporting.text_table import printable
+from xmcbench.trial.budget import UnknownBudget
+from xmcbench.trial.provenance import provenance
+from xmcbench.trial.record import Record
+
+NOTHING = "'none'"
+PARTS = files("xmcbench.reporting.page")
+SCRIPTS = ("copy.js", "tooltip.js", "table.js", "charts.js", "overview.js", "page.js")
+FEED_ENTRIES = 50
+CHARTS = (
+    ("cost", "Quality and cost", (("y", "Metric"), ("x", "Cost"))),
+    ("curve", "Quality along the budget", (("y", "Metric"), ("x", "Spent"))),
+    ("deciles", "From frequent labels to rare ones", (("y", "Value"),)),
+)
+
+
+def write_page(
+    board: Leaderboard,
+    records: Mapping[str, Record],
+    out: Path,
+    analyses: Mapping[str, Analysis] | None = None,
+    claims: ClaimFile | None = None,
+    bibtex: Mapping[str, str] | None = None,
+    resampled: Resampled = lambda key, metrics: {},  # noqa: ARG005
+) -> list[Path]:
+    """Write `index.html`, `claims.html`, `feed.xml` and a page for each record shown into `out`; returns the paths.
+
+    `records` and `analyses` are by key; trials with an analysis get a chart of deciles. `bibtex` has entries by paper.
+    Rows whose metrics are `resampled` can be compared on the page.
+    """
+    shown = {key: records[key] for group in board.groups for row in group.rows for key in row.keys if key in records}
+    found = findings()
+    data = {**payload(board, shown, analyses or {}, resampled, found), "bibtex": dict(bibtex or {})}
+    pages = {out / "index.html": _index(board, shown, data, found.sentences, bool(claims))}
+    if claims:
+        pages[out / "claims.html"] = _claims(claims, shown)
+    pages[out / "feed.xml"] = _feed(shown)
+    pages |= {out / "records" / f"{key}.html": _record(record) for key, record in shown.items()}
+    for path, content in pages.items():
+        with atomic_write(path) as file:
+            file.write(content.encode())
+    return list(pages)
+
+
+def _index(
+    board: Leaderboard, records: Mapping[str, Record], data: dict[str, Any], sentences: Sequence[str], claims: bool
+) -> str:
+    return _page(
+        "index.html",
+        SCRIPTS,
+        data=_json(data),
+        found=data["found"],
+        sentences=sentences,
+        cards=cards(board),
+        claims=claims,
+        charts=CHARTS,
+        citation=_citation(records),
+        footer=_footer(records),
+    )
+
+
+def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:
+    """The page of the claims, without scripts."""
+    return _page(
+        "claims.html",
+        claims=claims,
+        records=records,
+        findings=_counts(regime for claim in claims.claims for regime in claim.regimes),
+        answers=_counts(question.regime for question in claims.questions),
+        forest=[(claim, bars(claim)) for claim in claims.claims],
+        ticks=ticks(),
+        width=FOREST,
+        row=ROW,
+        footer=_footer(records),
+    )
+
+
+def _page(name: str, scripts: Sequence[str] = (), **values: Any) -> str:
+    """A page with its style, its scripts, and a policy that allows no others."""
+    style, script = _part("page.css"), "\n".join(_part(each) for each in scripts)
+    policy = _policy(_hash(style), *([script] if scripts else []))
+    return _template(name).render(policy=policy, style=style, script=script, **values)
+
+
+def _counts(regimes: Iterable[Regime]) -> dict[str, int]:
+    """How often each finding occurs, in the order of `FINDINGS`."""
+    found = Counter(regime.finding for regime in regimes)
+    return {name: found[name] for name in FINDINGS if found[name]}
+
+
+def _footer(records: Mapping[str, Record]) -> str:
+    """Version and commit of the code, and the date of the newest result."""
+    commit = (provenance().get("git") or {}).get("commit", "")
+    parts = [f"Made by xmcbench {own_version()}", *([f"commit {commit[:12]}"] if commit else [])]
+    newest = max((record.ended for record in records.values()), default="")
+    return ", ".join([*parts, *([f"newest result of {newest[:10]}"] if newest else [])]) + "."
+
+
+def _citation(records: Mapping[str, Record]) -> str:
+    """A BibTeX entry of the leaderboard as it is now."""
+    newest = max((record.ended for record in records.values()), default="")[:10]
+    note = f"version {own_version()}" + (f", results until {newest}" if newest else "")
+    return (
+        "@misc{xmcbench,\n  title  = {xmcbench: extreme multi-label classification under equal budgets},\n"
+        f"  author = {{{{The xmcbench authors}}}},\n  note   = {{{note}}}\n}}\n"
+    )
+
+
+def _feed(records: Mapping[str, Record]) -> str:
+    """The newest results as an Atom feed."""
+    newest = sorted((r for r in records.values() if r.ended), key=lambda r: (r.ended, r.key), reverse=True)[
+        :FEED_ENTRIES
+    ]
+    updated = newest[0].ended if newest else "1970-01-01T00:00:00+00:00"
+    return _template("feed.xml").render(records=newest, updated=updated)
+
+
+def _record(record: Record) -> str:
+    """The page of a record: what people ask first, and everything else folded."""
+    return _page(
+        "record.html",
+        ("copy.js",),
+        title=f"{record.trial.dataset}/{record.trial.label}",
+        key=record.key,
+        dataset=record.trial.dataset,
+        summary=summary(record),
+        sections=for_people(record),
+        metrics=metric_rows(record),
+        curve=curve(record),
+        width=WIDTH,
+        height=HEIGHT,
+        raw=describe(record),
+        checked=CHECKED,
+        suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
+    )
+
+
+@cache
+def _template(name: str) -> Template:
+    """A template in which every value is escaped unless the template marks it as safe."""
+    loader = PackageLoader("xmcbench.reporting", "page")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.filters["printable"] = printable  # XML has no control characters, not even escaped
+    return environment.get_template(name)
+
+
+@cache
+def _part(name: str) -> str:
+    return PARTS.joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(data: dict[str, Any]) -> str:
+    """JSON that can stand in a script element: no character of it can end the element or begin a comment."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _policy(style: str, *scripts: str) -> str:
+    """A content security policy: this style, these scripts by their hashes, and no request to anywhere."""
+    allowed = [f"style-src {style}", f"script-src {' '.join(map(_hash, scripts)) or NOTHING}"]
+    return "; ".join([f"default-src {NOTHING}", *allowed, f"base-uri {NOTHING}", f"form-action {NOTHING}"])
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
+
+
+WIDTH, HEIGHT = 560, 200
+LEFT, BOTTOM, ROOM = 46, 26, 10
+FOREST, ROW = 420, 18  # pixels of an interval's plot
+FAR = 50.0  # points at the ends of the axis of claims; it is linear near 0 and logarithmic beyond
+TICKS = (-50, -20, -5, -2, 0, 2, 5, 20, 50)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A metric over the share of the budget, as coordinates of a picture of `WIDTH` by `HEIGHT`."""
+
+    metric: str
+    points: tuple[tuple[float, float], ...]
+    lowest: tuple[str, float]  # text and place of the ticks at the ends of the axis
+    highest: tuple[str, float]
+    shares: tuple[tuple[str, float], ...]  # of the budget: ticks
+
+    @property
+    def line(self) -> str:
+        """For a polyline."""
+        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.points)
+
+
+def curve(record: Record) -> Curve | None:
+    """The curve of the metric that chose the checkpoint; None for a record with fewer than two points."""
+    chosen = record.trial.selection.metric if record.trial.selection else ""
+    metric = next((name for name in (chosen, *record.metrics) if record.curve and name in record.curve[0]), "")
+    known = [(at["fraction"], 100 * at[metric]) for at in record.curve if metric in at and "fraction" in at]
+    if len(known) < 2:
+        return None
+    low, high = min(value for _, value in known), max(value for _, value in known)
+    end, height = max(1.0, *(fraction for fraction, _ in known)), high - low or 1.0
+    points = [
+        (_across(fraction / end), ROOM + (HEIGHT - BOTTOM - 2 * ROOM) * (1 - (value - low) / height))
+        for fraction, value in known
+    ]
+    top, bottom = min(y for _, y in points), max(y for _, y in points)
+    shares = tuple((f"{share} %", _across(share / 100 / end)) for share in (0, 25, 50, 75, 100))
+    return Curve(metric, tuple(points), (f"{low:.1f}", bottom), (f"{high:.1f}", top), shares)
+
+
+def _across(share: float) -> float:
+    return LEFT + (WIDTH - LEFT - 2 * ROOM) * share
+
+
+@dataclass(frozen=True)
+class Bar:
+    """The interval of a regime on the axis of claims, in pixels."""
+
+    low: float
+    middle: float
+    high: float
+    clear: bool  # significant after correction
+    made: bool  # on made data
+    name: str
+
+
+def bars(claim: Claim) -> list[Bar]:
+    """An interval for each regime that ran, in the metric that the claim's figure shows."""
+    found = []
+    for regime in claim.regimes:
+        column = regime.column(claim.shown)
+        if column is None or regime.scale is None:
+            continue
+        low, middle, high = (place(float(text)) for text in (column.interval[0], column.difference, column.interval[1]))
+        text = f"{column.metric} {column.difference} ({column.interval[0]} to {column.interval[1]})"
+        made = dataset_facts(regime.scale.dataset).made
+        found.append(Bar(low, middle, high, column.sign != "?", made, f"{regime.scale}: {text}"))
+    return found
+
+
+def place(points: float) -> float:
+    """The place of a difference on the axis of claims."""
+    return FOREST / 2 * (1 + asinh(max(-FAR, min(FAR, points))) / asinh(FAR) * 0.94)
+
+
+def ticks() -> Sequence[tuple[int, float]]:
+    """The ticks of the axis of claims."""
+    return [(tick, place(tick)) for tick in TICKS]
+
+
+SPREAD = 0.5  # standard deviation over queries of a paired difference in P@1: docs/datasheets.md
+POWER = 2.8  # 95 % confidence and 80 % power, in standard errors
+
+
+@dataclass(frozen=True)
+class Card:
+    """Names and values, as text."""
+
+    name: str
+    made: bool
+    folded: bool  # papers alone have results on it
+    rows: tuple[tuple[str, str], ...]
+
+
+def cards(board: Leaderboard) -> list[Card]:
+    """A card for each dataset of the board: those with measured rows first, real ones before made ones."""
+    measured = {group.dataset for group in board.groups if group.source == "measured"}
+    names = sorted({group.dataset for group in board.groups})
+    found = [Card(name, dataset_facts(name).made, name not in measured, tuple(_rows(name, board))) for name in names]
+    return sorted(found, key=lambda card: (card.folded, card.made, card.name))
+
+
+def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:
+    from xmcbench.data import find_source  # numpy
+
+    facts = dataset_facts(name)
+    try:
+        draft = find_source(name).draft
+    except XMCBenchError:
+        draft = None
+    train, test, labels = (
+        getattr(facts, size) or getattr(draft, size, None) for size in ("num_train", "num_test", "num_labels")
+    )
+    if texts := " and ".join(f"{count:,} {part}" for count, part in ((train, "training"), (test, "test")) if count):
+        yield "queries", texts
+    if labels:
+        yield "labels", f"{labels:,}"
+    if per_text := facts.labels_per_text or (draft and draft.labels_per_query):
+        yield "labels per text", f"{per_text:g}"
+    if facts.texts:
+        yield "texts", facts.texts
+    yield "data", "made by a rule" if facts.made else "real"
+    if test:
+        yield "smallest visible difference", f"{100 * POWER * SPREAD / sqrt(test):.1f} points of P@1, one seed"
+    shared = max(
+        (_shared(row.facts.get("shared_texts", 0)) for g in board.groups if g.dataset == name for row in g.rows),
+        default=0,
+    )
+    if leakage := facts.leakage or (f"{shared:,} test texts are also in training" if shared else ""):
+        yield "leakage", leakage
+    if draft and draft.licence:
+        yield "licence", draft.licence
+    if draft and draft.source:
+        yield "source", draft.source
+
+
+def _shared(fact: object) -> int:
+    return fact if isinstance(fact, int) else 0

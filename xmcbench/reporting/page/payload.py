@@ -13,12 +13,23 @@ from typing import Any
 
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, samples, tied_with_best
-from xmcbench.reporting.costs import CHART_COSTS, CURVE_COSTS, costs, mean_curve
 from xmcbench.reporting.curated import Findings, NamedMethod, methods
-from xmcbench.reporting.measured_rows import Resampled
 from xmcbench.reporting.notes import CLAIM, notes_of
 from xmcbench.reporting.ranked_groups import every_printed
-from xmcbench.reporting.rows import Group, Leaderboard, Row, budget_text, cell, heading, short_budget
+from xmcbench.reporting.results import Resampled
+from xmcbench.reporting.rows import (
+    CHART_COSTS,
+    CURVE_COSTS,
+    Group,
+    Leaderboard,
+    Row,
+    budget_text,
+    cell,
+    costs,
+    heading,
+    mean_curve,
+    short_budget,
+)
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record
 
