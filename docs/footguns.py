@@ -10,12 +10,12 @@ from tempfile import mkdtemp
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench import Budget, Dataset, Predictions, Run, Split, TrainingData, data, evaluation, rank, registry
+from xmcbench import Budget, Predictions, Run, data, evaluation, registry
 
 NAMES = ("P@1", "P@5", "nDCG@5", "PSP@5")
 
 
-def predict(train: TrainingData, texts: data.Texts, method: str = "tfidf-nn", k: int = 100) -> Predictions:
+def predict(train: data.TrainingData, texts: data.Texts, method: str = "tfidf-nn", k: int = 100) -> Predictions:
     """The predictions of a built-in method that needs no encoder."""
     kind = registry().method(method).thing
     fitted = kind(kind.Config())
@@ -42,7 +42,7 @@ def splits() -> None:
         shape = (int((~test).sum()), source.card.num_labels)
         chosen = [text for text, out in zip(texts, test, strict=True) if not out]
         none = sp.csr_array(shape)
-        train = TrainingData(source.card, chosen, source.train.targets[ids[~test]], source.label_texts, none)
+        train = data.TrainingData(source.card, chosen, source.train.targets[ids[~test]], source.label_texts, none)
         queries = [text for text, out in zip(texts, test, strict=True) if out]
         predicted, truth = predict(train, queries), source.train.targets[ids[test]]
         weights = evaluation.inverse_propensity(train.targets, 0.55, 1.5)
@@ -65,7 +65,7 @@ def filters() -> None:
     )
 
 
-def propensities(dataset: Dataset, predicted: Predictions) -> None:
+def propensities(dataset: data.Dataset, predicted: Predictions) -> None:
     """One set of predictions, and weights of different A and B, and of an augmented matrix."""
     targets = dataset.train.targets
     augmented = sp.csr_array(sp.vstack([targets, sp.eye_array(targets.shape[1])]))  # label texts as training points
@@ -79,12 +79,12 @@ def propensities(dataset: Dataset, predicted: Predictions) -> None:
         show(title, evaluation.find_hits(predicted, dataset.test.targets, weights), ("PSP@1", "PSP@5", "PSnDCG@5"))
 
 
-def ties(dataset: Dataset, predicted: Predictions) -> None:
+def ties(dataset: data.Dataset, predicted: Predictions) -> None:
     """Scores rounded to one decimal: the order of equal scores decides."""
     coarse = np.where(predicted.indices < 0, -np.inf, np.round(predicted.scores, 1)).astype(np.float32)
     last = dataset.card.num_labels - 1
-    lowest = rank(predicted.indices, coarse, 100)
-    turned = rank(np.where(predicted.indices < 0, -1, last - predicted.indices), coarse, 100)
+    lowest = evaluation.rank(predicted.indices, coarse, 100)
+    turned = evaluation.rank(np.where(predicted.indices < 0, -1, last - predicted.indices), coarse, 100)
     highest = Predictions(np.where(turned.indices < 0, -1, last - turned.indices).astype(np.int32), turned.scores)
     for title, ranked in (
         ("full precision", predicted),
@@ -94,12 +94,12 @@ def ties(dataset: Dataset, predicted: Predictions) -> None:
         show(title, evaluation.dataset_hits(ranked, dataset))
 
 
-def empty_rows(dataset: Dataset, predicted: Predictions) -> None:
+def empty_rows(dataset: data.Dataset, predicted: Predictions) -> None:
     """A tenth of the queries loses its labels: counted as 0, and left out."""
     keep = np.arange(dataset.card.num_test) % 10 != 0
     emptied = sp.csr_array(sp.diags_array(keep.astype(np.float32)) @ dataset.test.targets)
     emptied.eliminate_zeros()
-    test = Split(dataset.test.texts, emptied)
+    test = data.Split(dataset.test.texts, emptied)
     show("counted (as here)", evaluation.dataset_hits(predicted, replace(dataset, test=test)))
     kept = Predictions(predicted.indices[keep], predicted.scores[keep])
     weights = evaluation.inverse_propensity(dataset.train.targets, 0.55, 1.5)

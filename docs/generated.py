@@ -39,18 +39,20 @@ BOARD = "board"  # the folder of the site that has the leaderboard's page
 # What plugins and notebooks use, by the sections of the page on it: names in `xmcbench`.
 API = {
     "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
-    "Methods": "Method MethodInfo Run TrainingLog HeldOut Progress Budget Ledger PassTooLargeError Predictions rank "
-    "atomic_write checked_folder check_manifest DamagedFolder",
-    "Dual encoders": "DualEncoder EmbeddingMethod EncoderConfig LabelTable TableConfig row_dropout upload",
+    "Methods": "Method MethodInfo IdlePart Run TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
+    "Dual encoders": "DualEncoder EmbeddingMethod upload",
+    "Encoders": "encoders",
+    "Label tables": "tables",
     "Losses": "losses",
     "Samplers": "sampling",
     "Search": "search",
     "Data": "data",
     "Evaluation": "evaluation",
     "Teachers": "teachers",
-    "Trackers": "Tracker Trial TrialProgress Record",
-    "Outside programs": "Environment run_program read_predictions",
-    "Registry and errors": "hookimpl registry XMCBenchError UnknownNameError",
+    "Trackers": "tracking",
+    "Outside programs": "programs",
+    "Files": "files",
+    "Registry and errors": "hookimpl registry import_extra XMCBenchError",
 }
 BASES = {"DualEncoder", "EmbeddingMethod"}  # classes that are shown with what they inherit
 DIRECTIVE = re.compile(r"^<!-- (::: .*?) -->$", flags=re.MULTILINE | re.DOTALL)  # of mkdocstrings
@@ -241,12 +243,14 @@ def teacher(name: str) -> str:
 
 def shared(kind: str) -> str:
     """Settings that many methods have: of every dual encoder, of every trained one, of encoders, of label tables."""
-    from xmcbench import DualEncoder, EmbeddingMethod, EncoderConfig, TableConfig
+    from xmcbench import DualEncoder, EmbeddingMethod, encoders, tables
 
     if kind == "trained":
         inherited = DualEncoder.Config.model_fields
         return settings({n: f for n, f in EmbeddingMethod.Config.model_fields.items() if n not in inherited})
-    return settings({"dual-encoder": DualEncoder.Config, "encoder": EncoderConfig, "table": TableConfig}[kind])
+    return settings(
+        {"dual-encoder": DualEncoder.Config, "encoder": encoders.EncoderConfig, "table": tables.TableConfig}[kind]
+    )
 
 
 def published(part: str) -> str:

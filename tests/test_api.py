@@ -64,7 +64,7 @@ def test_predictions_are_scored_as_by_the_command(bench: Bench, board: xb.api.Bo
 
 
 def test_names_are_checked(bench: Bench) -> None:
-    with pytest.raises(xb.UnknownNameError, match="did you mean"):
+    with pytest.raises(xb.XMCBenchError, match="did you mean"):
         xb.leaderboard("lf-amazontitles-1.3")
     with pytest.raises(xb.XMCBenchError, match="did you mean 'quickstart'"):
         xb.run("quickstrat", store=bench.store.root)

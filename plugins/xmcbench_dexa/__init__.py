@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from pydantic import Field, model_validator
 
-import xmcbench
-from xmcbench import EmbeddingMethod, MethodInfo, TableConfig, TrainingData, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, MethodInfo, data, hookimpl, losses, sampling, tables
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -55,7 +54,7 @@ class DEXA(EmbeddingMethod):
         """The parameter groups of AdamW, with this method's epsilon."""
         return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
 
-    def label_groups(self, train: TrainingData, embeddings: sampling.Embeddings) -> np.ndarray:
+    def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray:
         """[L] the number of each label's auxiliary vector: those of clusters first, then those of head labels."""
         import torch
 
@@ -70,13 +69,15 @@ class DEXA(EmbeddingMethod):
         groups_L[head] = (groups_L[tail].max() + 1 if len(tail) else 0) + np.arange(len(head))
         return groups_L
 
-    def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
+    def build_modules(self, train: data.TrainingData) -> nn.Module:  # noqa: ARG002
         from torch import nn
 
         shard, size = self.shard, self.encoder.dimension
         bound = (6 / (int(shard.groups_L.max()) + 1 + size)) ** 0.5  # Xavier's, of the whole bank
-        bank = xmcbench.LabelTable(
-            np.unique(shard.groups_L[shard.label_ids]), size, TableConfig(learning_rate=self.config.learning_rate)
+        bank = tables.LabelTable(
+            np.unique(shard.groups_L[shard.label_ids]),
+            size,
+            tables.TableConfig(learning_rate=self.config.learning_rate),
         )
         bank.fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
         return nn.ModuleDict({"auxiliary": bank})
@@ -97,7 +98,7 @@ class DEXA(EmbeddingMethod):
         """[S, D] text embeddings: the sampler clusters queries only."""
         return embeddings_SD
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)

@@ -13,18 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field
 
-from xmcbench import (
-    Budget,
-    EmbeddingMethod,
-    Extent,
-    Method,
-    MethodInfo,
-    TrainingData,
-    hookimpl,
-    losses,
-    sampling,
-    upload,
-)
+from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, data, hookimpl, losses, sampling, upload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -101,7 +90,7 @@ class DEXML(EmbeddingMethod):
     config: DEXML.Config
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """How often a label is right shows in cosines in units of the temperature: one that dominates needs many."""
         sharp = data.dominated and given.get("negatives") != "in-batch"
         return ({"temperature": SHARP} if sharp else {}) | super().following(given, data, budget)
@@ -120,7 +109,7 @@ class DEXML(EmbeddingMethod):
         cached = config.cached_negatives if config.negatives == "embedding-cache" else 0
         return min(num_labels, cached + super().labels_of_step(config, num_labels, batch_size))
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         negatives: list[sampling.Negatives] = []
         match settings.negatives:

@@ -17,20 +17,18 @@ from typing import Any, ClassVar
 import scipy
 from pydantic import Field, model_validator
 
-import xmcbench
 from xmcbench import (
-    DatasetCard,
-    Environment,
     Ledger,
     Method,
     MethodInfo,
     Predictions,
     Progress,
     Run,
-    Texts,
-    TrainingData,
     XMCBenchError,
+    data,
+    evaluation,
     hookimpl,
+    programs,
 )
 
 PROGRAM = Path(__file__).parent / "program"  # modules that programs in Python may import
@@ -57,7 +55,7 @@ class OutsideMethod(Method):
     def num_parameters(self) -> int:
         return self._num_parameters
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         """Write the training data, run the program, and charge its time, memory and what it reports as spent."""
         folder = run.checkpoint / "program"
         self._model, self._num_labels = folder / "model", train.num_labels
@@ -70,7 +68,7 @@ class OutsideMethod(Method):
         self._write_task(folder, stage="fit", seed=run.seed, budget=budget, num_train=len(train.texts))
         seconds = run.budget.device_seconds
         with run.ledger.stage("train"):
-            usage = xmcbench.run_program(
+            usage = programs.run_program(
                 [*self.command(), "fit", folder],
                 Path.cwd(),
                 _environment(),
@@ -81,19 +79,19 @@ class OutsideMethod(Method):
         run.ledger.peak_bytes = max(run.ledger.peak_bytes, usage.peak_bytes)
         self._num_parameters = _charge(folder / "spent.json", run.ledger)
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         """Run the program on the texts and read its predictions [T, K], in any of the formats of `xmcbench score`."""
         with tempfile.TemporaryDirectory(prefix="xmcbench-") as name:
             folder = Path(name)
             (folder / "model").symlink_to(self._fitted().absolute())
             _write_texts(folder / "queries.txt", texts)
             self._write_task(folder, stage="predict", k=k, num_queries=len(texts))
-            xmcbench.run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
+            programs.run_program([*self.command(), "predict", folder], Path.cwd(), _environment())
             files = sorted(folder.glob("predictions.*"))
             if len(files) != 1:
                 names = ", ".join(path.name for path in files) or "none"
                 raise XMCBenchError(f"{self.name}: found the files {names}, expected one predictions.*")
-            return xmcbench.read_predictions(files[0], len(texts), self._num_labels, k)
+            return evaluation.read_predictions(files[0], len(texts), self._num_labels, k)
 
     def save(self, directory: Path) -> None:
         shutil.copytree(self._fitted(), directory / "program")
@@ -119,9 +117,9 @@ class PythonProgram(OutsideMethod):
     """A method whose program is a Python file that runs in a separate environment."""
 
     program: ClassVar[Path]
-    environment: ClassVar[Environment]
+    environment: ClassVar[programs.Environment]
 
-    def skip(self, card: DatasetCard) -> str | None:  # noqa: ARG002
+    def skip(self, card: data.DatasetCard) -> str | None:  # noqa: ARG002
         if self.environment.python() is None:
             return f"no environment: `xmcbench environment make {self.name}` installs {self.environment.name}"
         return None
@@ -208,7 +206,7 @@ def _environment() -> dict[str, str]:
     return {"PYTHONPATH": str(PROGRAM), "PYTHONNOUSERSITE": "1"}
 
 
-def _write_texts(path: Path, texts: Texts) -> None:
+def _write_texts(path: Path, texts: data.Texts) -> None:
     """Write one text per line. White space within a text becomes single spaces."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(" ".join(text.split()) + "\n" for text in texts)

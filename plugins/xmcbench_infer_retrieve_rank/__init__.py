@@ -20,20 +20,15 @@ import scipy
 from pydantic import Field, field_validator
 
 from xmcbench import (
-    DamagedFolder,
     EmbeddingMethod,
-    Judge,
     Method,
     MethodInfo,
     PassTooLargeError,
     Predictions,
     Run,
-    Teacher,
-    TeacherConfig,
-    TrainingData,
     XMCBenchError,
-    check_manifest,
-    checked_folder,
+    data,
+    files,
     hookimpl,
     losses,
     registry,
@@ -68,7 +63,9 @@ class InferRetrieveRank(EmbeddingMethod):
     counted: ClassVar = {"documents": ("queries",), "shortlist": ("labels",), "kept": ("labels",)}
 
     class Config(EmbeddingMethod.Config):
-        teacher: TeacherConfig = Field(description="the name of a teacher that writes, or a mapping of its settings")
+        teacher: teachers.TeacherConfig = Field(
+            description="the name of a teacher that writes, or a mapping of its settings"
+        )
         prompt: teachers.WritingPrompt = Field(PROMPT, description="the template that asks for labels of {document}")
         reply_tokens: int = Field(64, gt=0, description="most tokens of what the teacher writes about a document")
         written: int = Field(10, gt=0, description="labels of a reply that count, the first ones")
@@ -82,8 +79,8 @@ class InferRetrieveRank(EmbeddingMethod):
 
         @field_validator("teacher")
         @classmethod
-        def _writes(cls, config: Teacher.Config) -> Teacher.Config:
-            if registry().teacher(config.name).write is Teacher.write:
+        def _writes(cls, config: teachers.Teacher.Config) -> teachers.Teacher.Config:
+            if registry().teacher(config.name).write is teachers.Teacher.write:
                 raise ValueError(f"teacher {config.name!r} writes nothing, expected one that does, as 'openai'")
             return config
 
@@ -94,7 +91,7 @@ class InferRetrieveRank(EmbeddingMethod):
         assert isinstance(config, InferRetrieveRank.Config)
         return {**super().versions(config), **config.teacher.versions()}
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         ids = np.sort(run.rng("documents").permutation(len(train.texts))[: self.config.documents])
         data = train.rows(ids)
         ranked_NL = _restored(run)
@@ -112,7 +109,7 @@ class InferRetrieveRank(EmbeddingMethod):
             with run.ledger.uncharged():
                 run.log.add_point(1.0, run.held_out.evaluate(self.predict, train.num_labels))
 
-    def _ask(self, data: TrainingData, ids: np.ndarray, judge: Judge, run: Run) -> scipy.sparse.csr_array:
+    def _ask(self, data: data.TrainingData, ids: np.ndarray, judge: teachers.Judge, run: Run) -> scipy.sparse.csr_array:
         """[N, L] ones for the labels that the teacher accepts, at most `kept` a document; `ids` are its documents."""
         replies = judge.write(ids, self.config.prompt, self.config.reply_tokens)
         texts = [teachers.read_labels(reply or "")[: self.config.written] for reply in replies]
@@ -122,7 +119,7 @@ class InferRetrieveRank(EmbeddingMethod):
         judged = judge(ids[rows], labels)
         return best_accepted(rows, labels, np.where(judged.yes, judged.confidence, 0), self.config.kept, data)
 
-    def _retrieve(self, data: TrainingData, texts: list[tuple[str, ...]], run: Run) -> list[np.ndarray]:
+    def _retrieve(self, data: data.TrainingData, texts: list[tuple[str, ...]], run: Run) -> list[np.ndarray]:
         """The labels nearest to any of the texts that were written about each document, best first."""
         places = {text: place for place, text in enumerate(dict.fromkeys(text for own in texts for text in own))}
         if not places:
@@ -143,7 +140,7 @@ class InferRetrieveRank(EmbeddingMethod):
 
     # Hooks of the training loop ---------------------------------------------------------------------------------------
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
@@ -171,7 +168,7 @@ def merged(
 
 
 def best_accepted(
-    rows: np.ndarray, labels: np.ndarray, confidence: np.ndarray, kept: int, data: TrainingData
+    rows: np.ndarray, labels: np.ndarray, confidence: np.ndarray, kept: int, data: data.TrainingData
 ) -> scipy.sparse.csr_array:
     """[N, L] ones for the `kept` surest labels of each document; 0 is no acceptance. Ties go by the order given."""
     order = np.lexsort((np.arange(len(rows)), -confidence, rows))
@@ -185,7 +182,7 @@ def best_accepted(
 
 def _store(ranked_NL: scipy.sparse.csr_array, run: Run) -> None:
     """Keep what the teacher accepted, and what it has cost until now."""
-    with checked_folder(run.checkpoint / RANKED) as folder:
+    with files.checked_folder(run.checkpoint / RANKED) as folder:
         (folder / "note.json").write_text(json.dumps(run.log.state()))
         arrays = {name: getattr(ranked_NL, name) for name in ("data", "indices", "indptr")}
         np.savez(folder / "pairs.npz", shape=ranked_NL.shape, **arrays)
@@ -197,8 +194,8 @@ def _restored(run: Run) -> scipy.sparse.csr_array | None:
     if not folder.is_dir():
         return None
     try:
-        check_manifest(folder)
-    except DamagedFolder as damage:
+        files.check_manifest(folder)
+    except files.DamagedFolder as damage:
         _log.warning("warning: %s; the teacher is asked again", damage)
         return None
     run.log.restore(json.loads((folder / "note.json").read_text()))

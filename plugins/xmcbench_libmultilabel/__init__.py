@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xmcbench import Environment, Method, MethodInfo, hookimpl
+from xmcbench import Method, MethodInfo, hookimpl, programs
 from xmcbench_external import PythonProgram
 
 
@@ -22,7 +22,7 @@ class OneVsRest(PythonProgram):
         needs=("libmultilabel",),
     )
     program = Path(__file__).with_name("program.py")
-    environment = Environment("libmultilabel", ("libmultilabel==0.10.0", "scikit-learn>=1.5"))
+    environment = programs.Environment("libmultilabel", ("libmultilabel==0.10.0", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

@@ -20,20 +20,19 @@ from pydantic import Field
 
 from xmcbench import (
     EmbeddingMethod,
-    Judge,
     Method,
     MethodInfo,
     PassTooLargeError,
     Progress,
     Run,
-    TeacherConfig,
-    TrainingData,
     XMCBenchError,
-    checked_folder,
+    data,
+    files,
     hookimpl,
     losses,
     sampling,
     search,
+    teachers,
 )
 from xmcbench_lmtx.cycles import Answers, Cycles
 
@@ -60,7 +59,7 @@ class Rejected(sampling.Nearest):
 class Documents(NamedTuple):
     """The documents that all cycles work with, and the encoder's weights before the first cycle."""
 
-    data: TrainingData  # the N documents
+    data: data.TrainingData  # the N documents
     ids: np.ndarray  # [N] their rows in the training split
     development: np.ndarray  # the rows of `data` whose best label the teacher judges after a cycle
     weights: dict[str, Tensor]
@@ -83,7 +82,7 @@ class LMTX(EmbeddingMethod):
     counted: ClassVar = {"documents": ("queries",), "development": ("queries",), "shortlist": ("labels",)}
 
     class Config(losses.TripletLoss, EmbeddingMethod.Config):
-        teacher: TeacherConfig = Field(description="the name of a teacher, or a mapping of its settings")
+        teacher: teachers.TeacherConfig = Field(description="the name of a teacher, or a mapping of its settings")
         cycles: int = Field(6, gt=0, description="maximum number of cycles")
         epochs: float = Field(1.0, gt=0, description="passes per cycle over the documents with an accepted label")
         documents: int | None = Field(
@@ -133,7 +132,7 @@ class LMTX(EmbeddingMethod):
         assert isinstance(config, LMTX.Config)
         return {**super().versions(config), **config.teacher.versions()}
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         documents, cycles = self._documents(train, run), Cycles(run)
         if cycles.scores:
             self.load(cycles.model(len(cycles.scores) - 1))
@@ -147,7 +146,7 @@ class LMTX(EmbeddingMethod):
         if run.held_out is None:
             run.log.chosen_by = f"teacher: the best label of {len(documents.development)} training documents"
 
-    def _documents(self, train: TrainingData, run: Run) -> Documents:
+    def _documents(self, train: data.TrainingData, run: Run) -> Documents:
         """Draw the documents; a smaller number of documents is a subset of a larger one."""
         order = run.rng("documents").permutation(len(train.texts))[: self.config.documents]
         ids = np.sort(order)
@@ -162,7 +161,7 @@ class LMTX(EmbeddingMethod):
         within = answered or cycles.run.ledger.fraction(cycles.run.budget) < 1
         return within and cycles.improving and len(cycles.scores) < self.config.cycles
 
-    def _cycle(self, documents: Documents, cycles: Cycles, judge: Judge) -> bool:
+    def _cycle(self, documents: Documents, cycles: Cycles, judge: teachers.Judge) -> bool:
         """Run one cycle; False where no budget or no accepted pair is left to train with."""
         run, cycle = cycles.run, len(cycles.scores)
         if len(cycles.answers) == cycle:
@@ -190,12 +189,12 @@ class LMTX(EmbeddingMethod):
                 own.report(replace(progress, metrics={**progress.metrics, "cycle": cycle + 1}))
 
             super().fit(data.with_targets(accepted), replace(own, seed=seed, report=report))
-        with checked_folder(cycles.model(cycle)) as folder:
+        with files.checked_folder(cycles.model(cycle)) as folder:
             self.save(folder)
         cycles.add_score(self._evaluate(documents, cycles, judge))
         return True
 
-    def _ask(self, documents: Documents, judge: Judge, run: Run) -> Answers:
+    def _ask(self, documents: Documents, judge: teachers.Judge, run: Run) -> Answers:
         """The teacher's answers about the best labels of every document under the current encoder."""
         charging, operations = self.charging_to(run.ledger, run.budget), 2 * len(documents.ids) * self.index_LD.numel()
         with run.ledger.stage("mine"):
@@ -213,7 +212,7 @@ class LMTX(EmbeddingMethod):
         judged = judge(documents.ids[rows], labels)
         return Answers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
 
-    def _evaluate(self, documents: Documents, cycles: Cycles, judge: Judge) -> float:
+    def _evaluate(self, documents: Documents, cycles: Cycles, judge: teachers.Judge) -> float:
         """The score by which cycles are compared: the suite's held-out metric, else the teacher's; it joins the curve.
 
         Infinite where the teacher's budget does not reach: then the last cycle counts as the best.
@@ -239,7 +238,7 @@ class LMTX(EmbeddingMethod):
     def begin(self, embeddings: sampling.Embeddings) -> None:  # noqa: ARG002
         self.encoder.load_state_dict(self._start)
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         negatives = []
         if self.config.negatives == "rejected":
             negatives = [Rejected(self._rejected, self.config.rejected_per_query)]

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from xmcbench import DamagedFolder, Run, check_manifest, checked_folder
+from xmcbench import Run, files
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class Cycles:
         try:
             if states:
                 self._restore(states[-1])
-        except DamagedFolder as damage:
+        except files.DamagedFolder as damage:
             _log.warning("warning: %s; the first cycle starts again", damage)
             for folder in run.checkpoint.glob("*-*"):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -95,17 +95,17 @@ class Cycles:
     def _store(self) -> None:
         note = {"scores": self.scores, **self.run.log.state()}
         number = len(self.answers) + len(self.scores)
-        with checked_folder(self._state(number)) as folder:
+        with files.checked_folder(self._state(number)) as folder:
             (folder / "note.json").write_text(json.dumps(note))
             for cycle, answers in enumerate(self.answers):
                 np.savez(folder / f"answers-{cycle}.npz", **answers._asdict())
         shutil.rmtree(self._state(number - 1), ignore_errors=True)
 
     def _restore(self, folder: Path) -> None:
-        check_manifest(folder)
+        files.check_manifest(folder)
         note = json.loads((folder / "note.json").read_text())
         for cycle in {len(note["scores"]) - 1, int(np.argmax(note["scores"]))} if note["scores"] else ():
-            check_manifest(self.model(cycle))
+            files.check_manifest(self.model(cycle))
         self.scores = note["scores"]
         for path in sorted(folder.glob("answers-*.npz"), key=lambda path: int(path.stem.partition("-")[2])):
             with np.load(path, allow_pickle=False) as columns:

@@ -23,7 +23,7 @@ from xmcbench import (
     MethodInfo,
     PassTooLargeError,
     Run,
-    TrainingData,
+    data,
     evaluation,
     hookimpl,
     losses,
@@ -68,7 +68,7 @@ class Pretraining(ICT):
     config: Pretraining.Config
     _clusters: FinerClusters
 
-    def training_data(self, train: TrainingData) -> TrainingData:
+    def training_data(self, train: data.TrainingData) -> data.TrainingData:
         """One title and one view for each document, and the dataset's labels, which are true for none."""
         self._real = train
         queries, titles = zip(*self.pairs(train), strict=True)
@@ -78,9 +78,11 @@ class Pretraining(ICT):
         ends = np.arange(0, len(own) + 1, 2)
         pairs_csr = scipy.sparse.csr_array((np.ones(len(own), np.float32), own, ends), shape)
         labels = [*titles, *queries, *train.label_texts]
-        return TrainingData(train.card, queries, pairs_csr, labels, scipy.sparse.csr_array(shape, dtype=np.float32))
+        return data.TrainingData(
+            train.card, queries, pairs_csr, labels, scipy.sparse.csr_array(shape, dtype=np.float32)
+        )
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         from xmcbench_maclr.parts import FinerClusters, RandomLabels
 
         own = self.config
@@ -133,7 +135,7 @@ class MACLR(EmbeddingMethod):
     def versions(cls, config: Method.Config) -> dict[str, int]:
         return {**super().versions(config), WORDS: registry().method(WORDS).version}
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         first, share = Pretraining(self.config), 1 - self.config.self_training
         with run.part("pretraining", run.budget.times(share), done=share) as own:
             first.fit(train, own)
@@ -147,7 +149,7 @@ class MACLR(EmbeddingMethod):
             with run.ledger.uncharged():
                 run.log.add_point(1.0, run.held_out.evaluate(self.predict, train.num_labels))
 
-    def _proposed(self, first: Pretraining, train: TrainingData, run: Run) -> scipy.sparse.csr_array:
+    def _proposed(self, first: Pretraining, train: data.TrainingData, run: Run) -> scipy.sparse.csr_array:
         """[N, L] ones for the best labels by TF-IDF that share a word, and for the model's where it is surest."""
         charging, labels = first.charging_to(run.ledger, run.budget), train.label_texts
         with run.ledger.stage("mine"):
@@ -172,7 +174,7 @@ class MACLR(EmbeddingMethod):
         pairs_NL.data[:] = 1.0  # both may propose the same label
         return pairs_NL
 
-    def prepare(self, train: TrainingData, run: Run) -> None:
+    def prepare(self, train: data.TrainingData, run: Run) -> None:
         """Go on with the pretrained encoder and its tokenizer, which `tiny` and `nano` trained on other texts."""
         super().prepare(train, run)
         self.encoder = self._pretrained
@@ -180,7 +182,7 @@ class MACLR(EmbeddingMethod):
         self.labels = self.encoder.label_tokenizer.tokens(train.label_texts, self.label_length, run.cache)
         self.charging = self.charging_to(run.ledger, run.budget)
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:

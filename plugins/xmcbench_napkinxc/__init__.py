@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from xmcbench import Environment, Method, MethodInfo, hookimpl
+from xmcbench import Method, MethodInfo, hookimpl, programs
 from xmcbench_external import PythonProgram
 
 
@@ -15,7 +15,7 @@ class NapkinXC(PythonProgram):
     """The base of both models: features, linear solver, environment."""
 
     program = Path(__file__).with_name("program.py")
-    environment = Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
+    environment = programs.Environment("napkinxc", ("napkinxc==0.7.2", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

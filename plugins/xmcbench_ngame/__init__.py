@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from xmcbench import Budget, EmbeddingMethod, Extent, Method, MethodInfo, Run, TrainingData, hookimpl, losses, sampling
+from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, Run, data, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,7 +52,7 @@ class NGAME(EmbeddingMethod):
     config: NGAME.Config
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """A label that dominates has to be ahead of the others for some queries, behind for the rest: by little."""
         margin = {"margin": SMALL_MARGIN} if data.dominated else {}
         return margin | super().following(given, data, budget)
@@ -69,7 +69,7 @@ class NGAME(EmbeddingMethod):
         """The parameter groups of AdamW, with this method's epsilon."""
         return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from xmcbench import Environment, Method, MethodInfo, hookimpl
+from xmcbench import Method, MethodInfo, hookimpl, programs
 from xmcbench_external import PythonProgram
 
 
@@ -21,7 +21,7 @@ class Omikuji(PythonProgram):
         needs=("omikuji",),
     )
     program = Path(__file__).with_name("program.py")
-    environment = Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
+    environment = programs.Environment("omikuji", ("omikuji==0.5.2", "scikit-learn>=1.5"))
 
     class Config(Method.Config):
         ngrams: int = Field(default=1, ge=1, description="words of a term, at most")

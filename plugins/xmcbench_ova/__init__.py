@@ -13,31 +13,17 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-import xmcbench
-from xmcbench import (
-    Budget,
-    EmbeddingMethod,
-    EncoderConfig,
-    Extent,
-    Method,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    sampling,
-)
+from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, data, encoders, hookimpl, losses, sampling, tables
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from xmcbench import LabelTable
 
 ROW_RATE = 0.3  # of the rows, where a suite does not say: the best of 0.01, 0.1 and 0.3 on held-out queries
 SPREAD = 0.02  # standard deviation of random rows (Renee)
 
 
-class RawEncoderConfig(EncoderConfig):
+class RawEncoderConfig(encoders.EncoderConfig):
     """An encoder without normalisation by default, so that logits are not bounded by 1."""
 
     normalize: bool = Field(default=False, description="scale embeddings to length 1")
@@ -58,7 +44,9 @@ class OvA(EmbeddingMethod):
         encoder: RawEncoderConfig = Field(
             RawEncoderConfig(), description="as for every dual encoder, but `normalize` is false unless it is set"
         )
-        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows: a label table")
+        table: tables.TableConfig = Field(
+            tables.TableConfig(), description="optimiser and storage of the rows: a label table"
+        )
         rows: Literal["random", "label-embeddings"] = Field(
             "random",
             description="initial rows: normal with standard deviation 0.02, or the embeddings of the label texts "
@@ -75,7 +63,7 @@ class OvA(EmbeddingMethod):
     config: OvA.Config
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """The rows begin at random, and have to learn much faster than the encoder."""
         return {"table": {"learning_rate": ROW_RATE}} | super().following(given, data, budget)
 
@@ -85,10 +73,10 @@ class OvA(EmbeddingMethod):
         return super().search_space(config) | {"table": rows}
 
     @property
-    def classifier(self) -> LabelTable:
+    def classifier(self) -> tables.LabelTable:
         return self.tables()["classifier"]
 
-    def training_data(self, train: TrainingData) -> TrainingData:
+    def training_data(self, train: data.TrainingData) -> data.TrainingData:
         """With `label_texts_as_queries`, N + L queries. The last L are the label texts, each with its own label."""
         if not self.config.label_texts_as_queries:
             return train
@@ -101,10 +89,10 @@ class OvA(EmbeddingMethod):
             ignore=scipy.sparse.vstack([train.ignore, nothing], format="csr"),
         )
 
-    def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
+    def build_modules(self, train: data.TrainingData) -> nn.Module:  # noqa: ARG002
         from torch import nn
 
-        table = xmcbench.LabelTable(self.shard.label_ids, self.encoder.dimension, self.config.table)
+        table = tables.LabelTable(self.shard.label_ids, self.encoder.dimension, self.config.table)
         table.fill(lambda block_ND, generator: block_ND.normal_(0, SPREAD, generator=generator))
         return nn.ModuleDict({"classifier": table})
 
@@ -123,7 +111,7 @@ class OvA(EmbeddingMethod):
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         return self.classifier.forward(self.classifier.rows_of(label_ids))
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         size = self.config.batch_size
         return sampling.Sampler(train, batch_size=size, seed=seed, negatives=(sampling.Everything(),))
 

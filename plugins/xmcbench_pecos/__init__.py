@@ -8,17 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from xmcbench import (
-    EncoderConfig,
-    Environment,
-    Method,
-    MethodInfo,
-    Run,
-    TrainingData,
-    XMCBenchError,
-    encoders,
-    hookimpl,
-)
+from xmcbench import Method, MethodInfo, Run, XMCBenchError, data, encoders, hookimpl, programs
 from xmcbench_external import PythonProgram
 
 LIBPECOS = "libpecos==1.2.8"
@@ -51,7 +41,7 @@ class XRLinear(Pecos):
     )
     program = Path(__file__).with_name("xr_linear_program.py")
     # XR-Linear needs no other dependencies of libpecos.
-    environment = Environment("pecos", NUMERICS, no_dependencies=(LIBPECOS,))
+    environment = programs.Environment("pecos", NUMERICS, no_dependencies=(LIBPECOS,))
 
 
 class XRTransformer(Pecos):
@@ -67,13 +57,13 @@ class XRTransformer(Pecos):
     )
     program = Path(__file__).with_name("xr_transformer_program.py")
     # PECOS imports names that transformers 4.49 and later no longer have.
-    environment = Environment(
+    environment = programs.Environment(
         "pecos-transformers", (*NUMERICS, "torch>=2.3", "transformers>=4.40,<4.49"), no_dependencies=(LIBPECOS,)
     )
 
     class Config(Pecos.Config):
-        encoder: EncoderConfig = Field(
-            EncoderConfig(), description="PECOS reads `name` and `hidden_dropout` and pools in its own way"
+        encoder: encoders.EncoderConfig = Field(
+            encoders.EncoderConfig(), description="PECOS reads `name` and `hidden_dropout` and pools in its own way"
         )
         negatives: Literal["tfn", "man", "tfn+man"] = Field(
             default="tfn+man", description="scheme of negative sampling"
@@ -88,7 +78,7 @@ class XRTransformer(Pecos):
 
     config: Config
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         """Export the encoder in the layout of transformers, uncharged as in every method, then run the program."""
         encoder = encoders.build_encoder(self.config.encoder, train.texts, run.seed, run.cache)
         found = encoder.transformer.config.model_type if isinstance(encoder, encoders.TransformerEncoder) else "static"

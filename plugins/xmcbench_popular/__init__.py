@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl, rank
+from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, evaluation, hookimpl
 
 
 class Popular(Method):
@@ -19,7 +19,7 @@ class Popular(Method):
     name = "popular"
     info = MethodInfo(summary="the most frequent labels of the training split, the same for every query")
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         """Count the training queries of each label; pairs that evaluation ignores are not counted."""
         with run.ledger.stage("train"):
             counted_NL = train.targets - train.targets.multiply(train.ignore)
@@ -27,11 +27,11 @@ class Popular(Method):
         if not self.counts_L.any():
             raise XMCBenchError(f"{train.card.name}: no label has a training query, expected at least one")
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         """The same K labels for every text; padded with -1 if fewer labels have a training query."""
         labels_L = np.where(self.counts_L > 0, np.arange(len(self.counts_L)), -1)
         scores_L = np.where(self.counts_L > 0, self.counts_L, -np.inf)
-        best = rank(labels_L[None].astype(np.int32), scores_L[None].astype(np.float32), k)
+        best = evaluation.rank(labels_L[None].astype(np.int32), scores_L[None].astype(np.float32), k)
         return Predictions(*(np.repeat(row_1K, len(texts), axis=0) for row_1K in (best.indices, best.scores)))
 
     def save(self, directory: Path) -> None:

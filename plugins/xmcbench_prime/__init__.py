@@ -14,18 +14,7 @@ import numpy as np
 import scipy
 from pydantic import Field, model_validator
 
-import xmcbench
-from xmcbench import (
-    Budget,
-    EmbeddingMethod,
-    Extent,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    sampling,
-)
+from xmcbench import Budget, EmbeddingMethod, MethodInfo, data, encoders, hookimpl, losses, sampling, tables, upload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -148,7 +137,7 @@ class PRIME(EmbeddingMethod):
     config: PRIME.Config
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number."""
         half = 1 << max(0, (data.labels // 2).bit_length() - 1)
         vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
@@ -156,7 +145,7 @@ class PRIME(EmbeddingMethod):
 
     # Before training ----------------------------------------------------------------------------------------------
 
-    def label_groups(self, train: TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
+    def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002
         """[L] the number of each label's free vector: labels with similar texts share one."""
         import torch
 
@@ -165,7 +154,7 @@ class PRIME(EmbeddingMethod):
         rng = np.random.default_rng(torch.initial_seed())
         return sampling.balanced_clusters(embeddings.labels(), self.config.free_vectors, rng)
 
-    def build_modules(self, train: TrainingData) -> nn.Module:
+    def build_modules(self, train: data.TrainingData) -> nn.Module:
         from torch import nn
 
         settings, shard, size = self.config, self.shard, self.encoder.dimension
@@ -174,12 +163,14 @@ class PRIME(EmbeddingMethod):
             mine = np.unique(shard.groups_L[shard.label_ids])
             length = settings.free_vector_length or (2 * size / (int(shard.groups_L.max()) + 1 + size)) ** 0.5
             bound = length * (3 / size) ** 0.5  # of a uniform distribution, whose vectors have that length
-            config = TableConfig(learning_rate=settings.learning_rate)
-            modules["bank"] = xmcbench.LabelTable(mine, size, config)
+            config = tables.TableConfig(learning_rate=settings.learning_rate)
+            modules["bank"] = tables.LabelTable(mine, size, config)
             modules["bank"].fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
         if settings.centroids != "none":
             self.queries_of = scipy.sparse.csr_array(train.targets.T)
-            modules["centroids"] = xmcbench.LabelTable(shard.label_ids, size, TableConfig(optimizer="none"), seed=0)
+            modules["centroids"] = tables.LabelTable(
+                shard.label_ids, size, tables.TableConfig(optimizer="none"), seed=0
+            )
         return nn.ModuleDict(modules)
 
     def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
@@ -218,7 +209,7 @@ class PRIME(EmbeddingMethod):
         super().index(labels)
         weight.copy_(trained_SD)  # training may continue
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         order, drawn = settings.order(), sampling.Draw(settings.positives_per_query, settings.positives_by)
         return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
@@ -238,7 +229,7 @@ class PRIME(EmbeddingMethod):
         prototypes = []
         for start in range(0, max(1, len(label_ids)), AT_ONCE):
             part = slice(start, start + AT_ONCE)
-            with xmcbench.row_dropout(dropout_seed, "label", label_ids[part]):
+            with encoders.row_dropout(dropout_seed, "label", label_ids[part]):
                 prototypes.append(self._prototypes_of(embeddings_SD[part], label_ids[part]))
         return torch.cat(prototypes)
 
@@ -335,7 +326,7 @@ class PRIME(EmbeddingMethod):
         later_P = counts_S.cumsum(0)[group_P] - 1 - torch.arange(len(columns_P)).to(columns_P)
         rows_S = table.rows_of(batch.label_ids[labels_S.numpy()])
         indices = (rows_S, alpha**counts_S, group_P, by_label_P, (1 - alpha) * alpha**later_P)
-        rows_S, left_S, group_P, by_label_P, weights_P = (xmcbench.upload(each, device) for each in indices)
+        rows_S, left_S, group_P, by_label_P, weights_P = (upload(each, device) for each in indices)
         old_SD = table.weight[rows_S] * left_S[:, None]
         table.weight[rows_S] = old_SD.index_add(0, group_P, queries_PD[by_label_P] * weights_P[:, None])
 
@@ -357,7 +348,7 @@ class PRIME(EmbeddingMethod):
         self.charging.own_encoding(tokens.lengths)
         vectors_UD = unit(self.embed(tokens))
         columns_P = columns_S.repeat_interleave(drawn_SE.shape[1])
-        return columns_P, vectors_UD[xmcbench.upload(inverse_P.ravel(), vectors_UD.device)]
+        return columns_P, vectors_UD[upload(inverse_P.ravel(), vectors_UD.device)]
 
 
 @hookimpl

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import EmbeddingMethod, MethodInfo, Run, TrainingData, XMCBenchError, hookimpl, losses, sampling
+from xmcbench import EmbeddingMethod, MethodInfo, Run, XMCBenchError, data, hookimpl, losses, sampling
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,12 +43,12 @@ class PseudoLabels(EmbeddingMethod):
     def pair(self, words: Words, rng: np.random.Generator) -> tuple[Words, Words]:
         """A non-empty query and label from the words of a document, which has at least two."""
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         self._rng = run.rng("pairs")
         super().fit(train, run)
         self.shard = self._real_shard()  # after training only the dataset's labels matter
 
-    def pairs(self, train: TrainingData) -> list[tuple[str, str]]:
+    def pairs(self, train: data.TrainingData) -> list[tuple[str, str]]:
         """The queries and labels that are cut out of the documents. Raises XMCBenchError if there are none."""
         documents = (text.split() for text in train.texts)
         pairs = [
@@ -63,7 +63,7 @@ class PseudoLabels(EmbeddingMethod):
             )
         return pairs
 
-    def training_data(self, train: TrainingData) -> TrainingData:
+    def training_data(self, train: data.TrainingData) -> data.TrainingData:
         """Pairs in place of documents and labels. Labels with the same words become one label."""
         self._real = train
         queries, labels = zip(*self.pairs(train), strict=True)
@@ -73,7 +73,7 @@ class PseudoLabels(EmbeddingMethod):
         pairs_csr = scipy.sparse.csr_array(
             (np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape
         )
-        return TrainingData(
+        return data.TrainingData(
             train.card, queries, pairs_csr, list(numbers), scipy.sparse.csr_array(shape, dtype=np.float32)
         )
 
@@ -87,7 +87,7 @@ class PseudoLabels(EmbeddingMethod):
     def _real_shard(self) -> Any:
         return type(self.shard)(self._real.num_labels, self.shard.workers)
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-import xmcbench
-from xmcbench import MethodInfo, Progress, Run, TableConfig, TrainingData, losses, sampling
+from xmcbench import MethodInfo, Progress, Run, data, encoders, losses, sampling, tables, upload
 from xmcbench_second_stage.stage import SecondStage
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from xmcbench import LabelTable
 
 SEEDS = 2**63  # one per purpose
 
@@ -57,7 +55,9 @@ class Classifier(SecondStage):
             lt=1,
             description="share of the second stage in which the learning rate rises; it falls to 0 over the rest",
         )
-        table: TableConfig = Field(TableConfig(), description="optimiser and storage of the rows: a label table")
+        table: tables.TableConfig = Field(
+            tables.TableConfig(), description="optimiser and storage of the rows: a label table"
+        )
         dropout: float = Field(0.5, ge=0, lt=1, description="dropout on the query's vector")
         margin: float = Field(0.2, gt=0, description="margin of the hinge of a positive and a negative")
         hardest: int = Field(10, gt=0, description="negatives per query in the loss")
@@ -78,7 +78,7 @@ class Classifier(SecondStage):
     def num_parameters(self) -> int:
         return self.first.num_parameters + self.first.index_LD.numel()
 
-    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+    def learn(self, train: data.TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         import torch
         from torch.nn.functional import normalize
 
@@ -86,7 +86,7 @@ class Classifier(SecondStage):
             return
         index_LD, shard = self.first.index_LD, self.first.shard
         seed, settings = _seed(run, "rows"), self.config.table
-        table = xmcbench.LabelTable(shard.label_ids, index_LD.shape[1], settings, seed).to(index_LD.device)
+        table = tables.LabelTable(shard.label_ids, index_LD.shape[1], settings, seed).to(index_LD.device)
         table.weight.copy_(normalize(index_LD[table.row_ids], dim=1))
         queries_ND = normalize(queries_ND, dim=1)
         sampler = self._sampler(train, queries_ND, run)
@@ -96,7 +96,7 @@ class Classifier(SecondStage):
             rows_LD[shard.everyone()] = shard.workers.gather(normalize(table.weight.float(), dim=1))
             self.first.index_LD = rows_LD + self.config.fuse * index_LD
 
-    def _sampler(self, train: TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
+    def _sampler(self, train: data.TrainingData, queries_ND: Tensor, run: Run) -> sampling.Sampler:
         """Batches with negatives from shortlists. Shortlists and clusters are computed once: the encoder is frozen."""
         settings = self.config
         order: sampling.Order = sampling.Shuffled()
@@ -115,7 +115,7 @@ class Classifier(SecondStage):
             sampler.refresh(0, self.vectors(queries_ND, run))
         return sampler
 
-    def _train(self, sampler: sampling.Sampler, table: LabelTable, queries_ND: Tensor, run: Run) -> None:
+    def _train(self, sampler: sampling.Sampler, table: tables.LabelTable, queries_ND: Tensor, run: Run) -> None:
         """Take steps until `epochs` or the budget end, whichever is first; the learning rate falls to 0 by then."""
         ledger, start = run.ledger, self.spent(run)
         batches = sampler.num_batches(0)
@@ -137,14 +137,14 @@ class Classifier(SecondStage):
             done = self.config.share + (1 - self.config.share) * place
             run.report(Progress("train", done, {"loss": loss, "step": ledger.steps}))
 
-    def _step(self, whole: sampling.Batch, table: LabelTable, queries_ND: Tensor, seed: int) -> float:
+    def _step(self, whole: sampling.Batch, table: tables.LabelTable, queries_ND: Tensor, seed: int) -> float:
         """The loss of a batch, after its backward pass; all workers use the same dropout masks."""
         from torch.nn.functional import dropout, normalize
 
         shard, settings = self.first.shard, self.config
         batch = shard.share(whole)
-        queries_BD = queries_ND[xmcbench.upload(batch.query_ids, queries_ND.device)]
-        with xmcbench.row_dropout(seed, "query", batch.query_ids):
+        queries_BD = queries_ND[upload(batch.query_ids, queries_ND.device)]
+        with encoders.row_dropout(seed, "query", batch.query_ids):
             queries_BD = dropout(queries_BD, settings.dropout)
         positives = batch.positives.to(queries_ND.device)
         loss = losses.triplet(

@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import DatasetCard, MethodInfo, Progress, Run, Texts, TrainingData, XMCBenchError, import_extra
+from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data, import_extra
 from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -64,19 +64,19 @@ class CrossEncoderRanker(Reranker):
         own: int = sum(values.numel() for values in self.model.parameters() if values.requires_grad)
         return self.first.num_parameters + own
 
-    def skip(self, card: DatasetCard) -> str | None:
+    def skip(self, card: data.DatasetCard) -> str | None:
         if find_spec(LIBRARY) is None:
             return "needs sentence-transformers: pip install 'xmcbench[rerank]'"
         return super().skip(card)
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         import torch
 
         with run.ledger.stage("prepare"), torch.random.fork_rng(devices=[]):
             self._open(self.config.model, "cpu")  # what is no cross-encoder is refused before the first method trains
         super().fit(train, run)
 
-    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+    def learn(self, train: data.TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         import torch
 
         with run.ledger.stage("prepare"):
@@ -92,7 +92,7 @@ class CrossEncoderRanker(Reranker):
             listed_NK = self.vectors(queries_ND, run).nearest(k, exclude=wrong)
         self._train(train, listed_NK, run)
 
-    def _train(self, train: TrainingData, listed_NK: np.ndarray, run: Run) -> None:
+    def _train(self, train: data.TrainingData, listed_NK: np.ndarray, run: Run) -> None:
         import torch
 
         config, ledger, start = self.config, run.ledger, self.spent(run)
@@ -125,7 +125,7 @@ class CrossEncoderRanker(Reranker):
         self.model.eval()
 
     def _groups(
-        self, train: TrainingData, listed_NK: np.ndarray, queries_B: np.ndarray, rng: np.random.Generator
+        self, train: data.TrainingData, listed_NK: np.ndarray, queries_B: np.ndarray, rng: np.random.Generator
     ) -> np.ndarray:
         """[B, G] a true label of each query, drawn uniformly, and labels drawn from its shortlist; -1 pads."""
         groups_BG = np.full((len(queries_B), 1 + self.config.negatives), -1)
@@ -161,7 +161,7 @@ class CrossEncoderRanker(Reranker):
         embeddings = self.model.model.get_input_embeddings().weight.numel()
         return 2 * (sum(values.numel() for values in self.model.parameters()) - embeddings)
 
-    def scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
+    def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:
         import torch
 
         if not self.asked:

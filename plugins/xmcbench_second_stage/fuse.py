@@ -15,16 +15,14 @@ from pydantic import Field, field_validator
 
 from xmcbench import (
     Budget,
-    DatasetCard,
     DualEncoder,
     Method,
     MethodInfo,
     PassTooLargeError,
     Predictions,
     Run,
-    Texts,
-    TrainingData,
     XMCBenchError,
+    data,
     evaluation,
     registry,
 )
@@ -106,7 +104,7 @@ class Fuse(Method):
     def num_parameters(self) -> int:
         return sum(part.num_parameters for part in self.parts)
 
-    def skip(self, card: DatasetCard) -> str | None:
+    def skip(self, card: data.DatasetCard) -> str | None:
         reasons = [f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))]
         return reasons[0] if reasons else None
 
@@ -119,7 +117,7 @@ class Fuse(Method):
         """The share of the budget for one part."""
         return self.config.share / len(self.parts)
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         total, rule = len(train.texts), self.config.rule
         rows = np.empty(0, np.int64)
         if rule != "reciprocal-ranks":
@@ -135,12 +133,12 @@ class Fuse(Method):
         self.num_labels = train.num_labels
         self.fusion = self._fit_rule(train, rows, run)
 
-    def _fit_part(self, part: Method, number: int, train: TrainingData, run: Run) -> None:
+    def _fit_part(self, part: Method, number: int, train: data.TrainingData, run: Run) -> None:
         begun, seed = self._share * number, int(run.rng("fuse", "part", number).integers(SEEDS))
         with run.part(f"part-{number}", run.budget.times(self._share), begun, begun + self._share) as own:
             part.fit(train, replace(own, seed=seed))
 
-    def _fit_rule(self, train: TrainingData, rows: np.ndarray, run: Run) -> evaluation.Fusion:
+    def _fit_rule(self, train: data.TrainingData, rows: np.ndarray, run: Run) -> evaluation.Fusion:
         card, held_out = train.card, train.rows(rows)
         try:
             answers = [self._ask(part, held_out, run) for part in self.parts] if len(rows) else []
@@ -156,7 +154,7 @@ class Fuse(Method):
                 self.config.metric,
             )
 
-    def _ask(self, part: Method, held_out: TrainingData, run: Run) -> Predictions:
+    def _ask(self, part: Method, held_out: data.TrainingData, run: Run) -> Predictions:
         """What a part lists for the held-out queries, charged."""
         if encoder := _encoder(part):
             lengths_N = encoder.encoder.tokenizer.tokens(held_out.texts, encoder.query_length, run.cache).lengths
@@ -165,11 +163,11 @@ class Fuse(Method):
             found = part.predict(held_out.texts, min(self.config.listed, held_out.num_labels))
         return evaluation.drop_ignored(found, held_out.ignore, found.k)
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         listed = self._listed(k)
         return self.fusion.fuse([part.predict(texts, listed) for part in self.parts], k)
 
-    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+    def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         listed = self._listed(k)
         found = [part.predict_exactly(texts, listed) for part in self.parts]
         if not any(found):

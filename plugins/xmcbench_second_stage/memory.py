@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Predictions, Run, Texts, TrainingData, rank_sparse
+from xmcbench import MethodInfo, Predictions, Run, data, evaluation
 from xmcbench_second_stage.keys import Keys
 from xmcbench_second_stage.stage import SecondStage
 
@@ -64,13 +64,13 @@ class Memory(SecondStage):
     def num_parameters(self) -> int:
         return self.first.num_parameters
 
-    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+    def learn(self, train: data.TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         with run.ledger.stage("index"):
             known = queries_ND is not None
             self.memory_ND = queries_ND if queries_ND is not None else self.first.index_LD[:0]
             self.targets = scipy.sparse.csr_array(train.targets if known else train.targets[:0], dtype=np.float32)
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         import torch
 
         first, temperature = self.first, self.config.temperature
@@ -92,10 +92,10 @@ class Memory(SecondStage):
             weights_CM = scipy.sparse.csr_array((weights_CB.ravel(), near.indices.ravel(), ends), shape)
             scores_CL = scipy.sparse.csr_array(weights_CM @ values_ML)
             scores_CL.eliminate_zeros()  # labels of keys without a weight
-            parts.append(rank_sparse(scores_CL, k))
+            parts.append(evaluation.rank_sparse(scores_CL, k))
         return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
 
-    def add_labels(self, texts: Texts) -> None:
+    def add_labels(self, texts: data.Texts) -> None:
         """The new labels have keys of their own, and no training query."""
         self.first.add_labels(texts)
         self.targets.resize(self.targets.shape[0], len(self.first.index_LD))

@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
-from xmcbench import Predictions, Texts, rank
+from xmcbench import Predictions, data, evaluation
 from xmcbench_second_stage.stage import SecondStage
 
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
@@ -36,13 +36,13 @@ class Reranker(SecondStage):
     config: Reranker.Config
 
     @abstractmethod
-    def scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
+    def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:
         """[N, K] the second stage's scores of each query's labels, NaN where it has none."""
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self._rank(texts, self.first.predict(texts, self._candidates(k)), k)
 
-    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+    def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         found = self.first.predict_exactly(texts, self._candidates(k))
         return None if found is None else self._rank(texts, found, k)
 
@@ -50,7 +50,7 @@ class Reranker(SecondStage):
         """How many labels the first method is asked for."""
         return min(len(self.first.index_LD), max(k, self.config.shortlist))
 
-    def _rank(self, texts: Texts, found: Predictions, k: int) -> Predictions:
+    def _rank(self, texts: data.Texts, found: Predictions, k: int) -> Predictions:
         """The `k` best of the labels that the first method found."""
         listed = min(self.config.shortlist, len(self.first.index_LD))
         head_NK = found.indices[:, :listed]
@@ -58,7 +58,7 @@ class Reranker(SecondStage):
         scores_NK = standardised(found.scores[:, :listed]) + self.config.weight * own_NK
         # Labels beyond the shortlist stay below, in the first method's order.
         below = scores_NK.min(axis=1, keepdims=True) - 1 - np.arange(found.k - listed, dtype=np.float32)
-        return rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
+        return evaluation.rank(found.indices, np.concatenate([scores_NK, below], axis=1), k)
 
 
 def standardised(scores_NK: np.ndarray) -> np.ndarray:

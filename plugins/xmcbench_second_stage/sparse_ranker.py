@@ -13,7 +13,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Progress, Run, Texts, TrainingData, XMCBenchError
+from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data
 from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class SparseRanker(Reranker):
     def num_parameters(self) -> int:
         return self.first.num_parameters + self.weights_LV.nnz + int((~np.isnan(self.intercepts_L)).sum())
 
-    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+    def learn(self, train: data.TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         ledger = run.ledger
         listed_NK = np.full((len(train.texts), 1), -1)
         if queries_ND is not None:
@@ -68,7 +68,7 @@ class SparseRanker(Reranker):
         self._fit_labels(words_NV, _pairs(listed_NK, train.targets), train, run)
 
     def _fit_labels(
-        self, words_NV: scipy.sparse.csr_array, shown: scipy.sparse.csc_array, train: TrainingData, run: Run
+        self, words_NV: scipy.sparse.csr_array, shown: scipy.sparse.csc_array, train: data.TrainingData, run: Run
     ) -> None:
         """Train one classifier per label, frequent labels first, within the budget. `shown` [N, L] are its queries."""
         from sklearn.svm import LinearSVC
@@ -92,7 +92,7 @@ class SparseRanker(Reranker):
             run.report(Progress("train", share + (1 - share) * done / len(order), {"label": done}))
         self.weights_LV = scipy.sparse.vstack(rows, format="csr")
 
-    def scores(self, texts: Texts, labels_NK: np.ndarray) -> np.ndarray:
+    def scores(self, texts: data.Texts, labels_NK: np.ndarray) -> np.ndarray:
         margins_NK = np.empty(labels_NK.shape, np.float32)
         for start in range(0, len(texts), CHUNK):
             labels_CK = labels_NK[start : start + CHUNK]

@@ -15,18 +15,15 @@ from pydantic import Field, ValidationError, field_validator
 
 from xmcbench import (
     Budget,
-    DatasetCard,
     DualEncoder,
-    Extent,
     IdlePart,
     Method,
     PassTooLargeError,
     Predictions,
     Progress,
     Run,
-    Texts,
-    TrainingData,
     XMCBenchError,
+    data,
     registry,
     sampling,
     search,
@@ -48,7 +45,7 @@ class SecondStage(Method):
     searches: ClassVar[bool] = True  # `learn` searches the labels near each training query
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """The first method's settings follow its share of the budget."""
         named = {key: value for key, value in given["first"].items() if key in ("method", "origin")}
         settings = {key: value for key, value in given["first"].items() if key not in named}
@@ -81,10 +78,10 @@ class SecondStage(Method):
         first = registry().method(name).thing.versions(settings)
         return {**super().versions(config), **{f"first {part}": version for part, version in first.items()}}
 
-    def skip(self, card: DatasetCard) -> str | None:
+    def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
 
-    def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
+    def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
         return self.first.foreseen(data, budget.times(self.config.share))
 
     def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
@@ -94,7 +91,7 @@ class SecondStage(Method):
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         return self.first, budget.times(self.config.share)
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         self.first.fit(train, run.reserve(self.config.share))
         try:
             queries_ND = self._embed(train, run)
@@ -113,7 +110,7 @@ class SecondStage(Method):
             run.log.add_point(min(1.0, run.ledger.fraction(run.budget)), metrics)
 
     @abstractmethod
-    def learn(self, train: TrainingData, queries_ND: Tensor | None, run: Run) -> None:
+    def learn(self, train: data.TrainingData, queries_ND: Tensor | None, run: Run) -> None:
         """Learn from the first method's vectors of the training queries, until the budget is spent or it is done.
 
         They are None if computing them did not fit into the budget: then nothing is learnt, and the first method
@@ -135,10 +132,10 @@ class SecondStage(Method):
             progress=lambda share: run.report(Progress("mine", share)),
         )
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         return self.first.predict(texts, k)
 
-    def predict_exactly(self, texts: Texts, k: int) -> Predictions | None:
+    def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
         return self.first.predict_exactly(texts, k)
 
     def save(self, directory: Path) -> None:
@@ -148,7 +145,7 @@ class SecondStage(Method):
     def load(self, directory: Path) -> None:
         self.first.load(directory / FIRST)
 
-    def _embed(self, train: TrainingData, run: Run) -> Tensor:
+    def _embed(self, train: data.TrainingData, run: Run) -> Tensor:
         """[N, D] the vectors that training queries are scored with; charged.
 
         Raises PassTooLargeError unless they fit into the budget, with the search that follows where there is one.

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import Method, MethodInfo, Predictions, Run, Texts, TrainingData, XMCBenchError, hookimpl
+from xmcbench import Method, MethodInfo, Predictions, Run, XMCBenchError, data, hookimpl
 from xmcbench_tfidf.matching import answers, best, nearest
 
 
@@ -31,11 +31,11 @@ class WordMethod(Method):
 
         return TfidfVectorizer(vocabulary=vocabulary, sublinear_tf=True, dtype=np.float32)
 
-    def corpus(self, train: TrainingData) -> Iterable[str]:
+    def corpus(self, train: data.TrainingData) -> Iterable[str]:
         """The M texts that give words their weights."""
         return chain(train.texts, train.label_texts)
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
             self.words = self.vectorizer()
             try:
@@ -45,14 +45,14 @@ class WordMethod(Method):
             self.matrices = self.index(train, words_MV)
 
     @abstractmethod
-    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+    def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
         """The matrices that predictions need, of the rows of `corpus`."""
 
     @abstractmethod
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
         """The k best labels of a chunk of queries."""
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         return answers(texts, lambda chunk: self.best_labels(scipy.sparse.csr_array(self.words.transform(chunk)), k))
 
     def save(self, directory: Path) -> None:
@@ -82,7 +82,7 @@ class NearestNeighbours(WordMethod):
         neighbours: int = Field(20, gt=0, description="nearest training queries")
         power: float = Field(3.0, gt=0, description="exponent of the cosine; a high one favours the nearest")
 
-    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+    def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
         return {"queries": words_MV[: len(train.texts)].T.tocsr(), "targets": train.targets}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
@@ -100,13 +100,13 @@ class LabelMatch(WordMethod):
     name = "tfidf-label"
     info = MethodInfo(summary="labels whose text matches the query by TF-IDF", needs=("label texts",))
 
-    def index(self, train: TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
+    def index(self, train: data.TrainingData, words_MV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:
         return {"labels": words_MV[len(train.texts) :].T.tocsr()}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
         return nearest(words_CV, self.matrices["labels"], k)
 
-    def add_labels(self, texts: Texts) -> None:
+    def add_labels(self, texts: data.Texts) -> None:
         added_VN = scipy.sparse.csr_array(self.words.transform(list(texts))).T
         self.matrices["labels"] = scipy.sparse.hstack([self.matrices["labels"], added_VN], format="csr")
 
@@ -133,10 +133,10 @@ class BM25LabelMatch(WordMethod):
 
         return CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
 
-    def corpus(self, train: TrainingData) -> Iterable[str]:
+    def corpus(self, train: data.TrainingData) -> Iterable[str]:
         return train.label_texts
 
-    def index(self, train: TrainingData, words_LV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:  # noqa: ARG002
+    def index(self, train: data.TrainingData, words_LV: scipy.sparse.csr_array) -> dict[str, scipy.sparse.csr_array]:  # noqa: ARG002
         return {"labels": self._weighed(words_LV).T.tocsr()}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from xmcbench import Predictions, Texts, rank_sparse
+from xmcbench import Predictions, data, evaluation
 
 CHUNK = 1024  # queries scored at once
 SPARE = 16  # products kept beyond the best k; where they all tie with the last of these, the row is computed in full
 
 
-def answers(texts: Texts, predict: Callable[[list[str]], Predictions]) -> Predictions:
+def answers(texts: data.Texts, predict: Callable[[list[str]], Predictions]) -> Predictions:
     """Predictions for all texts by `predict`, which takes a chunk of them."""
     parts = [predict(list(texts[start : start + CHUNK])) for start in range(0, len(texts), CHUNK)]
     return Predictions(np.concatenate([p.indices for p in parts]), np.concatenate([p.scores for p in parts]))
@@ -45,4 +45,4 @@ def nearest(words_CV: scipy.sparse.csr_array, others_VN: scipy.sparse.csr_array,
 def best(scores_CN: scipy.sparse.csr_array, k: int) -> Predictions:
     """The k highest stored scores of each row that are not 0; -1 pads a row that has fewer."""
     scores_CN.eliminate_zeros()
-    return rank_sparse(scores_CN, k)
+    return evaluation.rank_sparse(scores_CN, k)

@@ -13,19 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-import xmcbench
-from xmcbench import (
-    Budget,
-    EmbeddingMethod,
-    Extent,
-    Method,
-    MethodInfo,
-    TableConfig,
-    TrainingData,
-    hookimpl,
-    losses,
-    sampling,
-)
+from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, data, encoders, hookimpl, losses, sampling, tables
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -142,7 +130,7 @@ class UniDEC(EmbeddingMethod):
     config: UniDEC.Config
 
     @classmethod
-    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """Heads and classifier begin at random: in short trainings they learn faster than in the paper's 150 epochs."""
         rates = {"head_learning_rate": HEAD_RATE, "classifier_learning_rate": CLASSIFIER_RATE}
         if given.get("heads") == "de":
@@ -160,13 +148,13 @@ class UniDEC(EmbeddingMethod):
             own["classifier_learning_rate"] = {"low": rate / 10, "high": 3 * rate, "log": True}
         return super().search_space(config) | own
 
-    def build_modules(self, train: TrainingData) -> nn.Module:
+    def build_modules(self, train: data.TrainingData) -> nn.Module:
         modules = self._heads()
         if self.config.heads == "both":
             self.targets = train.targets
             size, rows = self.config.dimension, self.shard.label_ids
-            config = TableConfig(learning_rate=self.config.classifier_learning_rate)
-            table = xmcbench.LabelTable(rows, size, config)
+            config = tables.TableConfig(learning_rate=self.config.classifier_learning_rate)
+            table = tables.LabelTable(rows, size, config)
             table.fill(lambda block_ND, generator: block_ND.normal_(0, size**-0.5, generator=generator))
             modules["classifier"] = table
         return modules
@@ -199,7 +187,7 @@ class UniDEC(EmbeddingMethod):
         """The heads have a learning rate of their own."""
         return self.config.head_learning_rate
 
-    def sampler(self, train: TrainingData, seed: int) -> sampling.Sampler:
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         settings = self.config
         start, every = settings.refresh_start, settings.refresh_every
         negatives: list[sampling.Nearest] = []
@@ -267,10 +255,10 @@ class UniDEC(EmbeddingMethod):
         import torch
 
         settings, seed = self.config, int(torch.randint(SEEDS, ()))
-        with xmcbench.row_dropout(seed, "query", batch.query_ids):
+        with encoders.row_dropout(seed, "query", batch.query_ids):
             de_BD = self.mining_query_vectors(queries_BH)
             clf_BD = self._head("clf", queries_BH) if settings.heads == "both" else None
-        with xmcbench.row_dropout(seed, "label", batch.label_ids):
+        with encoders.row_dropout(seed, "label", batch.label_ids):
             labels_SD = self.mining_query_vectors(labels_SH)
         of_de = self._both_ways(de_BD, labels_SD, batch.positives, settings.temperature)
         if clf_BD is None:

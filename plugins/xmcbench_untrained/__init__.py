@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from xmcbench import DualEncoder, MethodInfo, Run, TrainingData, hookimpl
+from xmcbench import DualEncoder, MethodInfo, Run, data, hookimpl
 
 
 class Untrained(DualEncoder):
@@ -14,7 +14,7 @@ class Untrained(DualEncoder):
     name = "untrained"
     info = MethodInfo(summary="the pretrained encoder without training", needs=("label texts",))
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
             self.prepare(train, run)
             self.index_LD = self.all_label_vectors(self.labels)

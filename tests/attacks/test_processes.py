@@ -17,7 +17,7 @@ from fakes.bench import Bench
 from processes import MAIN, command_line, gone, until
 
 from xmcbench.plugins.registry import registry
-from xmcbench.trial.program import MARK
+from xmcbench.trial.programs import MARK
 from xmcbench.trial.record import Status
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX")

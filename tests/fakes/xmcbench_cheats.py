@@ -15,19 +15,19 @@ from typing import Any, ClassVar
 import numpy as np
 from xmcbench_fakes import Ok
 
-from xmcbench import DualEncoder, Predictions, Run, Texts, TrainingData, hookimpl
+from xmcbench import DualEncoder, Predictions, Run, data, hookimpl
 
 
 class Cheat(Ok):
     """Well behaved, but for what a subclass adds to `fit`."""
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
             self.popularity = np.asarray(train.targets.sum(axis=0), dtype=np.float32).ravel()
         run.ledger.steps = run.budget.steps or 1
         self.accident(train, run)
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         """What goes wrong."""
 
 
@@ -43,28 +43,28 @@ def update() -> None:
 class NanLedger(Cheat):
     name = "nan-ledger"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.encoder_tokens = float("nan")  # type: ignore[assignment]
 
 
 class TextLedger(Cheat):
     name = "text-ledger"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.steps = "5"  # type: ignore[assignment]
 
 
 class NegativeSeconds(Cheat):
     name = "negative-seconds"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.stage_seconds["train"] = -3453.0
 
 
 class ClearedSeconds(Cheat):
     name = "cleared-seconds"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
             time.sleep(5)
         run.ledger.stage_seconds.clear()
@@ -73,7 +73,7 @@ class ClearedSeconds(Cheat):
 class OwnStage(Cheat):
     name = "own-stage"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("tokenise"):
             pass
 
@@ -81,14 +81,14 @@ class OwnStage(Cheat):
 class BadCurve(Cheat):
     name = "bad-curve"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.log.curve.append({"fraction": float("inf")})
 
 
 class LargestStep(Cheat):
     name = "largest-step"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.steps = 40
         run.ledger.largest_step = {"steps": 1e18}
 
@@ -100,12 +100,12 @@ class OwnPass(Cheat):
     late_imports = DualEncoder.late_imports
     stage: ClassVar[str] = "train"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         import torch
 
-        from xmcbench import EncoderConfig, encoders
+        from xmcbench import encoders
 
-        encoder = encoders.build_encoder(EncoderConfig(name="nano"), train.texts, 0, run.cache)
+        encoder = encoders.build_encoder(encoders.EncoderConfig(name="nano"), train.texts, 0, run.cache)
         with run.ledger.stage(self.stage), torch.no_grad():
             for _ in range(4):
                 encoder(torch.ones((len(train.texts), 8), dtype=torch.long))
@@ -125,7 +125,7 @@ class TrainsInIndex(Cheat):
     name = "trains-in-index"
     late_imports = DualEncoder.late_imports
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
             update()
 
@@ -134,7 +134,7 @@ class TrainsUncharged(Cheat):
     name = "trains-uncharged"
     late_imports = DualEncoder.late_imports
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.uncharged():
             update()
 
@@ -143,7 +143,7 @@ class TrainsInPredict(Cheat):
     name = "trains-in-predict"
     late_imports = DualEncoder.late_imports
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         update()
         return super().predict(texts, k)
 
@@ -172,10 +172,10 @@ class LearnsIntoModel(Cheat):
     name = "learns-into-model"
     model: Path | None = None
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         self.model = run.checkpoint.parent / "model"
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         if self.model is not None:
             self.popularity = self.popularity + len(texts) * np.arange(len(self.popularity))
             super().save(self.model)
@@ -188,7 +188,7 @@ class SlowIndex(Cheat):
 
     name = "slow-index"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("index"):
             time.sleep(1.5 * (run.budget.device_seconds or 0) + 3)
 
@@ -199,7 +199,7 @@ class FitsOnTest(Cheat):
     name = "fits-on-test"
     seen: int = 0
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         if not self.seen:
             self.seen = 1 + len(texts)
             self.popularity = self.popularity + np.arange(len(self.popularity)) * (self.seen % 7 + 1)
@@ -219,7 +219,7 @@ class StoresPath(Cheat):
 
     name = "stores-path"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         self.place = run.checkpoint.parent / "kept.json"
         self.place.write_text(json.dumps(self.popularity.tolist()))
 
@@ -246,7 +246,7 @@ class HomeCache(Cheat):
 
     name = "home-cache"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         place = Path.home() / ".cache" / "mine" / "order.json"
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ class SharedCache(Cheat):
 
     name = "shared-cache"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         place = run.cache / "tokens" / "order.json"
         if not place.exists():
             place.parent.mkdir(exist_ok=True)
@@ -270,7 +270,7 @@ class SharedCache(Cheat):
 class ReadsEnvironment(Cheat):
     name = "reads-environment"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         self.popularity = self.popularity * float(os.environ.get("MY_POWER", "1"))
 
 
@@ -279,7 +279,7 @@ class Regenerates(Cheat):
 
     name = "regenerates"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         from xmcbench.data import find_source
 
         source = find_source(train.card.name, run.cache)
@@ -289,7 +289,7 @@ class Regenerates(Cheat):
 class QuietlyRegenerates(Regenerates):
     name = "quietly-regenerates"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         try:
             super().accident(train, run)
         except Exception:
@@ -301,7 +301,7 @@ class ReadsAnnotations(Cheat):
 
     name = "reads-annotations"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         (place,) = run.cache.glob(f"datasets/{train.card.name}-*/train_targets.indices.npy")
         labels = np.load(place)
         self.popularity = np.bincount(labels, minlength=train.num_labels).astype(np.float32)
@@ -312,7 +312,7 @@ class ThreadTrains(Cheat):
     name = "thread-trains"
     late_imports = DualEncoder.late_imports
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         thread = threading.Thread(target=update)
         thread.start()
         thread.join()
@@ -321,7 +321,7 @@ class ThreadTrains(Cheat):
 class NegativeSteps(Cheat):
     name = "negative-steps"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.steps = -3
 
 
@@ -335,7 +335,7 @@ class LowersTokens(OwnPass):
 
     name = "lowers-tokens"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.ledger.encoder_tokens += 960
         super().accident(train, run)
         run.ledger.encoder_tokens -= 900
@@ -346,7 +346,7 @@ class PatchedClock(Cheat):
 
     name = "patched-clock"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         time.perf_counter = lambda: 0.0
         with run.ledger.stage("train"):
             time.sleep(0.5)
@@ -357,7 +357,7 @@ class ChildWorks(Cheat):
 
     name = "child-works"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.stage("train"):
             subprocess.run([sys.executable, "-c", "sum(range(20_000_000))"], check=True)
 
@@ -367,7 +367,7 @@ class OwnLoop(Cheat):
 
     name = "own-loop"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         with run.ledger.uncharged():
             for _ in range(20):
                 self.popularity = self.popularity + 0.1 * np.sin(self.popularity)
@@ -379,10 +379,10 @@ class LateLedger(Cheat):
     name = "late-ledger"
     fitted: Run | None = None
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         self.fitted = run
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         if self.fitted is not None:
             self.fitted.ledger.steps = 1
             self.fitted.log.curve.append({"fraction": float("nan")})
@@ -392,7 +392,7 @@ class LateLedger(Cheat):
 class ChangesBudget(Cheat):
     name = "changes-budget"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         run.budget.__dict__["steps"] = 10**6
         run.ledger.steps = 1000
 
@@ -402,7 +402,7 @@ class ForgesRecord(Cheat):
 
     name = "forges-record"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         from xmcbench.trial.record import Record, Status
         from xmcbench.trial.store import Store
         from xmcbench.trial.trial import Trial
@@ -425,14 +425,14 @@ class SavesLink(Cheat):
 class PatchesJson(Cheat):
     name = "patches-json"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         json.dumps = lambda *_, **__: "{}"  # type: ignore[assignment]
 
 
 class ErrorWithoutText(Cheat):
     name = "error-without-text"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         class Wordless(Exception):
             def __str__(self) -> str:
                 raise ValueError
@@ -443,7 +443,7 @@ class ErrorWithoutText(Cheat):
 class EndlessError(Cheat):
     name = "endless-error"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         raise type("\n" + "E" * 5000, (Exception,), {})("x" * 10**6 + "\ud800")
 
 
@@ -457,7 +457,7 @@ class ClimbsHeldOut(Cheat):
 
     name = "climbs-held-out"
 
-    def accident(self, train: TrainingData, run: Run) -> None:
+    def accident(self, train: data.TrainingData, run: Run) -> None:
         for _ in range(60 if run.held_out else 0):
             assert run.held_out is not None
             run.held_out.score(self.predict(run.held_out.texts, 20))

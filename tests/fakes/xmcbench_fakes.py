@@ -18,19 +18,7 @@ from typing import ClassVar
 import numpy as np
 import scipy.sparse as sp
 
-from xmcbench import (
-    Dataset,
-    Method,
-    MethodInfo,
-    Predictions,
-    Progress,
-    Run,
-    Split,
-    TeacherConfig,
-    Texts,
-    TrainingData,
-    hookimpl,
-)
+from xmcbench import Method, MethodInfo, Predictions, Progress, Run, data, hookimpl, teachers
 from xmcbench.data import Draft, Source
 
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 30, 40, 20
@@ -55,7 +43,7 @@ class Ok(Method):
         def unused(self) -> frozenset[str]:
             return frozenset() if self.mode == "wide" else frozenset({"width"})
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         with (run.checkpoint.parent / "fits.txt").open("a") as fits:
             fits.write("fit\n")
         self.popularity = np.asarray(train.targets.sum(axis=0), dtype=np.float32).ravel()
@@ -64,7 +52,7 @@ class Ok(Method):
         if run.held_out:
             run.log.curve.append(run.held_out.score(self.predict(run.held_out.texts, NUM_LABELS)))
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         best = np.lexsort((np.arange(len(self.popularity)), -self.popularity))[:k].astype(np.int32)
         rows = (len(texts), k)
         return Predictions(np.broadcast_to(best, rows).copy(), np.broadcast_to(self.popularity[best], rows).copy())
@@ -81,7 +69,7 @@ class Rare(Ok):
 
     name = "fake-rare"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.popularity = self.popularity.max() - self.popularity
 
@@ -94,7 +82,7 @@ class Slow(Ok):
     class Config(Method.Config):
         seconds: float = 300.0
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         assert isinstance(self.config, Slow.Config)
         child = subprocess.Popen(["sleep", "60"])
         (run.checkpoint.parent / "processes.json").write_text(json.dumps([os.getpid(), child.pid]))
@@ -114,7 +102,7 @@ class Slow(Ok):
 class Crash(Ok):
     name = "fake-crash"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         print("about to divide")
         raise ValueError("no way on")
 
@@ -122,7 +110,7 @@ class Crash(Ok):
 class Oom(Ok):
     name = "fake-oom"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         raise MemoryError("12 TB asked for")
 
 
@@ -131,7 +119,7 @@ class Killed(Ok):
 
     name = "fake-killed"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -140,7 +128,7 @@ class Litterer(Ok):
 
     name = "fake-litterer"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
         LITTER.append(np.ones(10**8, np.uint8))
@@ -156,7 +144,7 @@ class Tidy(Ok):
 
     name = "fake-tidy"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         draws = [random.random(), float(np.random.random())]  # noqa: NPY002
         found = {"litter": len(LITTER), "variable": os.environ.get("LITTER"), "folder": str(Path.cwd()), "draws": draws}
@@ -176,7 +164,7 @@ class Meets(Ok):
 
     name = "fake-meets"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         own = run.checkpoint.parent / "here"
         own.touch()
@@ -192,7 +180,7 @@ class Meets(Ok):
 class ServerKiller(Ok):
     name = "fake-server-killer"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(60)
 
@@ -207,7 +195,7 @@ class Partners(Ok):
     class Config(Method.Config):
         last: str = "stays"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         from xmcbench.engine.workers import current_workers
 
         workers = current_workers()
@@ -226,14 +214,14 @@ class Partners(Ok):
 class FullDisk(Ok):
     name = "fake-full-disk"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(run.checkpoint / "state"))
 
 
 class Nan(Ok):
     name = "fake-nan"
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         found = super().predict(texts, k)
         return Predictions(found.indices, found.scores * np.float32("nan"))
 
@@ -241,7 +229,7 @@ class Nan(Ok):
 class Overspender(Ok):
     name = "fake-overspender"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         run.ledger.steps = 10 * (run.budget.steps or 1)
         run.ledger.largest_step = {"steps": 1}
@@ -257,12 +245,12 @@ class Cheater(Ok):
         matrices = [thing for thing in gc.get_objects() if type(thing) is sp.csr_array]
         return [m for m in matrices if m.shape == (NUM_TEST, NUM_LABELS) and m.nnz == NUM_TEST]
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         if self._loot():
             raise PermissionError("found test targets while fitting")
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         if self._loot():
             raise PermissionError("found test targets while predicting")
         return super().predict(texts, k)
@@ -273,7 +261,7 @@ class Constant(Ok):
 
     name = "fake-constant"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         self.popularity = -np.arange(train.num_labels, dtype=np.float32)
 
 
@@ -282,7 +270,7 @@ class Blind(Constant):
 
     name = "fake-blind"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         gc.collect()
         matrices = [thing for thing in gc.get_objects() if type(thing) is sp.csr_array]
@@ -296,10 +284,10 @@ class Asker(Blind):
     name = "fake-asker"
 
     class Config(Method.Config):
-        teacher: TeacherConfig
+        teacher: teachers.TeacherConfig
         rounds: int = 1
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         assert isinstance(self.config, Asker.Config)
         with run.judge(self.config.teacher) as judge:
             documents, labels = np.divmod(np.arange(len(train.texts) * train.num_labels), train.num_labels)
@@ -315,7 +303,7 @@ class OrderDependent(Ok):
 
     name = "fake-order"
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         first = np.arange(len(texts), dtype=np.int32)[:, None]
         indices = (first + np.arange(k, dtype=np.int32)) % NUM_LABELS
         scores = np.broadcast_to(-np.arange(k, dtype=np.float32), indices.shape).copy()
@@ -340,15 +328,15 @@ class TwentyLabels(Source):
     def fingerprint(self, data_dir: Path) -> str:
         return "1"
 
-    def read(self, data_dir: Path) -> Dataset:
+    def read(self, data_dir: Path) -> data.Dataset:
         train = _targets(np.minimum(np.arange(NUM_TRAIN) % 23, np.arange(NUM_TRAIN) % NUM_LABELS))
         test = _targets(np.arange(NUM_TEST) % NUM_LABELS)
         ignore = sp.csr_array((np.ones(1, np.float32), ([3], [0])), shape=test.shape)
         card = self.draft.card(NUM_TRAIN, NUM_TEST, NUM_LABELS, "memory")
-        return Dataset(
+        return data.Dataset(
             card,
-            Split([f"train {i}" for i in range(NUM_TRAIN)], train),
-            Split([f"test {i}" for i in range(NUM_TEST)], test),
+            data.Split([f"train {i}" for i in range(NUM_TRAIN)], train),
+            data.Split([f"test {i}" for i in range(NUM_TEST)], test),
             [f"label {i}" for i in range(NUM_LABELS)],
             sp.csr_array(train.shape, dtype=np.float32),
             ignore,

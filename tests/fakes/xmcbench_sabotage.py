@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 from xmcbench_fakes import Ok
 
-from xmcbench import Method, Predictions, Progress, Run, Teacher, Texts, Tracker, TrainingData, hookimpl, rank, teachers
+from xmcbench import Method, Predictions, Progress, Run, data, evaluation, hookimpl, teachers, tracking
 
 print("hello from the plugin")
 
@@ -47,7 +47,7 @@ SPOILT: dict[str, Callable[[Predictions], Any]] = {
 def spoilt(name: str, change: Callable[[Predictions], Any]) -> type[Method]:
     """A method that predicts well, then changes its predictions."""
 
-    def predict(self: Ok, texts: Texts, k: int) -> Any:
+    def predict(self: Ok, texts: data.Texts, k: int) -> Any:
         return change(Ok.predict(self, texts, k))
 
     return type(name, (Ok,), {"name": name, "predict": predict})
@@ -57,7 +57,7 @@ class Counting(Ok):
     name = "counting"
     calls = 0
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         type(self).calls += 1
         self.popularity = np.roll(self.popularity, self.calls)
         return super().predict(texts, k)
@@ -66,12 +66,12 @@ class Counting(Ok):
 class Neighbours(Ok):
     name = "neighbours"
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         if len(texts) % 2:
             return super().predict(texts, k)
         labels = np.arange(len(self.popularity), dtype=np.int32)
         scores = self.popularity + np.arange(len(texts))[:, None] * (labels % 3)
-        return rank(np.broadcast_to(labels, scores.shape).copy(), scores.astype(np.float32), k)
+        return evaluation.rank(np.broadcast_to(labels, scores.shape).copy(), scores.astype(np.float32), k)
 
 
 class LoadRaises(Ok):
@@ -107,7 +107,7 @@ class Pickling(Ok):
 class Global(Ok):
     name = "global"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.popularity = self.popularity + np.random.rand(train.num_labels).astype(np.float32)  # noqa: NPY002
 
@@ -115,7 +115,7 @@ class Global(Ok):
 class Hashing(Ok):
     name = "hashing"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.popularity = np.array([hash(text) % 1000 for text in train.label_texts], np.float32)
 
@@ -123,7 +123,7 @@ class Hashing(Ok):
 class Reader(Ok):
     name = "reader"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         for path in sorted(run.cache.glob("datasets/*/test*")):
             if path.is_file():
@@ -133,7 +133,7 @@ class Reader(Ok):
 class QuietReader(Reader):
     name = "quiet-reader"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         try:
             super().fit(train, run)
         except Exception:
@@ -146,7 +146,7 @@ class Mutating(Ok):
     class Config(Method.Config):
         depths: list[int] = Field(default=[1])
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.config.depths.append(2)
 
@@ -154,7 +154,7 @@ class Mutating(Ok):
 class Replacing(Ok):
     name = "replacing"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.config = self.config.model_copy(update={"strength": 2.0})
 
@@ -162,7 +162,7 @@ class Replacing(Ok):
 class Spender(Ok):
     name = "spender"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         run.ledger.steps = 100
 
@@ -170,7 +170,7 @@ class Spender(Ok):
 class Resuming(Ok):
     name = "resuming"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         run.report(Progress("train", 0.1))
         seen = run.checkpoint / "seen"
         resumed = seen.exists()
@@ -184,7 +184,7 @@ class Resuming(Ok):
 class Words(Ok):
     name = "words"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         self.first_words = [text.split()[0] for text in train.texts]
 
@@ -192,7 +192,7 @@ class Words(Ok):
 class Pairs(Ok):
     name = "pairs"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         np.partition(self.popularity, 1)
 
@@ -200,28 +200,28 @@ class Pairs(Ok):
 class Exits(Ok):
     name = "exits"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         sys.exit(0)
 
 
 class Vanishes(Ok):
     name = "vanishes"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         os._exit(0)
 
 
 class Interrupts(Ok):
     name = "interrupts"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         raise KeyboardInterrupt
 
 
 class Recursive(Ok):
     name = "recursive"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         self.fit(train, run)
 
 
@@ -230,7 +230,7 @@ class Thread(Ok):
 
     name = "thread"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         threading.Thread(target=time.sleep, args=(36_000,)).start()
 
@@ -240,7 +240,7 @@ class Surroundings(Ok):
 
     name = "surroundings"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         super().fit(train, run)
         os.environ.clear()
         os.chdir("/")
@@ -248,7 +248,7 @@ class Surroundings(Ok):
         Ok.predict = None  # type: ignore[assignment, method-assign]
         Ok.name = "fake-patched"
 
-    def predict(self, texts: Texts, k: int) -> Predictions:
+    def predict(self, texts: data.Texts, k: int) -> Predictions:
         labels = np.tile(np.arange(k, dtype=np.int32), (len(texts), 1))
         return Predictions(labels, -labels.astype(np.float32))
 
@@ -256,7 +256,7 @@ class Surroundings(Ok):
 class Runaway(Ok):
     name = "runaway"
 
-    def fit(self, train: TrainingData, run: Run) -> None:
+    def fit(self, train: data.TrainingData, run: Run) -> None:
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
         (run.cache / "child").write_text(str(child.pid))
         time.sleep(60)
@@ -279,7 +279,7 @@ class Bad(Asked):
         return 0.5
 
 
-class Half(Teacher):
+class Half(teachers.Teacher):
     name, summary = "half", "answers half of the pairs"
 
     def ask(self, pairs: teachers.Pairs) -> Any:
@@ -288,7 +288,7 @@ class Half(Teacher):
         yield teachers.Answers(np.arange(n), zeros.astype(np.int8), zeros.astype(np.float32), zeros, zeros)
 
 
-class Single(Tracker):
+class Single(tracking.Tracker):
     name, summary = "single", "one trial at a time"
     trial: Any = None
 

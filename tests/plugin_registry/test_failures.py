@@ -59,7 +59,7 @@ def mine(bench: Bench) -> Iterator[Bench]:
     [
         ("skips", "fake-20", "plugin xmcbench-mine 1.0: xmcbench_mine.py:9: ZeroDivisionError: division by zero"),
         ("versions", "fake-20", "plugin xmcbench-mine 1.0: xmcbench_mine.py:15: KeyError: 'method'"),
-        ("fake-ok", "pair", "dataset pair: read returned tuple, expected xmcbench.Dataset"),
+        ("fake-ok", "pair", "dataset pair: read returned tuple, expected xmcbench.data.Dataset"),
     ],
 )
 def test_a_failing_plugin_is_named_on_one_line(

@@ -35,7 +35,7 @@ def {hook}(register):
 """
 
 TEACHER = """
-from xmcbench import Teacher, hookimpl
+from xmcbench import hookimpl, teachers
 
 class Mine(Teacher):
     name = 'mine'
@@ -80,7 +80,7 @@ def method(name: str = "mine", hook: str = "register_methods", thing: str = "Min
         ("import a_package_that_is_not_there", "ModuleNotFoundError"),
         (method(hook="register_method"), "unknown hook 'register_method'"),
         (method(hook="register_methods", thing="3"), "is not a subclass of xmcbench.Method"),
-        (method(hook="register_teachers"), "is not a subclass of xmcbench.Teacher"),
+        (method(hook="register_teachers"), "is not a subclass of xmcbench.teachers.Teacher"),
         (TEACHER.replace("def ask", "def answer"), "Mine does not define ask"),
         (TEACHER.replace("summary", "about"), "Mine has no summary"),
         (method(hook="register_datasets"), "is not a Source or a Family of xmcbench.data"),

@@ -19,7 +19,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import ONLY, registry
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.method import Method
-from xmcbench.trial.program import ProgramError
+from xmcbench.trial.programs import ProgramError
 from xmcbench_external import External
 
 # Answers each query with label 3, then with the number that `fit` wrote, whatever the query says.
@@ -124,7 +124,7 @@ def test_time_is_enforced_and_no_child_is_left(tmp_path: Path, monkeypatch: pyte
     """Also a child that left the process group and whose parent has ended. An hour passes once the child is there."""
     written = tmp_path / "pid"
     later = SimpleNamespace(monotonic=lambda: 3600.0 if written.exists() and written.read_text() else 0.0)
-    monkeypatch.setattr("xmcbench.trial.program.time", later)
+    monkeypatch.setattr("xmcbench.trial.programs.time", later)
     away = f'(setsid sh -c "echo \\$\\$ > {tmp_path}/pid; exec sleep 60" &) ; sleep 60'
     with pytest.raises(ProgramError, match=r"was ended after .* seconds of wall clock"):
         external(tmp_path, away).fit(toy_data(), run(tmp_path, device_seconds=60))

@@ -12,8 +12,9 @@ from fitting import assert_saved_predicts_the_same
 from pydantic import ValidationError
 from toy import LABELS, QUERIES, make_run
 
-from xmcbench import Run, UnknownNameError, XMCBenchError
+from xmcbench import Run, XMCBenchError
 from xmcbench.data.dataset import TrainingData
+from xmcbench.errors import UnknownNameError
 from xmcbench.evaluation import drop_ignored, inverse_propensity
 from xmcbench.evaluation.fusion import Tree, Weighted, fit_fusion
 from xmcbench.plugins.registry import ONLY, registry

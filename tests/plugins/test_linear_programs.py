@@ -14,7 +14,7 @@ from toy import make_run, toy_data
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import Registry, registry
-from xmcbench.trial.program import Environment
+from xmcbench.trial.programs import Environment
 from xmcbench.trial.record import Status
 from xmcbench_external import PythonProgram
 
@@ -69,7 +69,7 @@ def test_it_finds_the_labels_of_what_it_was_trained_on(
 
 ENVIRONMENT_USER = """
 from xmcbench import XMCBenchError, hookimpl
-from xmcbench.trial.program import Environment
+from xmcbench.trial.programs import Environment
 from xmcbench_fakes import Ok
 
 class Program(Ok):

@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import normalize
 from toy import LABELS, make_run, toy_data
 
-from xmcbench import row_dropout
+from xmcbench import encoders
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import ALONE
 from xmcbench_prime import PRIME
@@ -106,12 +106,12 @@ def test_dropout_of_a_prototype_follows_its_label() -> None:
     """Neither the other labels of the call nor their order matter, and all four dropouts of the layer are reached."""
     torch.manual_seed(0)
     network, bag_STD, ids = Prototypes(8, 16, dropout=0.5), torch.randn(5, 3, 8), np.array([4, 8, 15, 16, 23])
-    with row_dropout(7, "label", ids):
+    with encoders.row_dropout(7, "label", ids):
         whole_SD = network(bag_STD)
-    with row_dropout(7, "label", ids[[3, 1]]):
+    with encoders.row_dropout(7, "label", ids[[3, 1]]):
         torch.testing.assert_close(network(bag_STD[[3, 1]]), whole_SD[[3, 1]])
-    with row_dropout(7, "label", ids) as dropout:
+    with encoders.row_dropout(7, "label", ids) as dropout:
         network(bag_STD)
     assert dropout.calls == 4
-    with row_dropout(8, "label", ids):
+    with encoders.row_dropout(8, "label", ids):
         assert not torch.equal(network(bag_STD), whole_SD)

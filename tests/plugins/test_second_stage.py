@@ -15,10 +15,11 @@ from pydantic import ValidationError
 from torch.nn.functional import normalize
 from toy import LABELS, QUERIES, make_run, toy_data
 
-from xmcbench import Method, UnknownNameError, XMCBenchError, registry
+from xmcbench import Method, XMCBenchError, registry
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.search import shortlists
 from xmcbench.engine.workers import ALONE, Workers
+from xmcbench.errors import UnknownNameError
 from xmcbench_second_stage import Classifier, SparseRanker
 from xmcbench_second_stage.classifier import _rate
 from xmcbench_second_stage.reranker import standardised

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import log_softmax, normalize
 from toy import LABELS, QUERIES, make_run
 
-from xmcbench import LabelTable, sampling
+from xmcbench import sampling, tables
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
 from xmcbench_unidec import UniDEC
@@ -231,7 +231,7 @@ def test_inference_scores_one_head_the_other_or_the_sum_of_their_cosines(prepare
         assert of_queries.shape[1] == of_labels.shape[1] == 2 * D  # one index serves every inference
         scores[inference] = of_queries @ of_labels.T
     table = method.tables()["classifier"]
-    assert isinstance(table, LabelTable)
+    assert isinstance(table, tables.LabelTable)
     cosines = normalize(method._head("clf", queries), dim=1) @ normalize(table.weight, dim=1).T
     torch.testing.assert_close(scores["clf"], cosines)
     torch.testing.assert_close(scores["both"], scores["de"] + scores["clf"])

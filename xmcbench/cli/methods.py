@@ -14,7 +14,7 @@ from xmcbench.cli.options import StoreDir, method_names
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
-    from xmcbench.trial.program import Environment
+    from xmcbench.trial.programs import Environment
 
 HEADERS = ("method", "summary", "distribution", "version", "needs")
 BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")

@@ -1,4 +1,5 @@
 from .dataset import Dataset, DatasetCard, Split, Texts, TrainingData
+from .extent import Extent
 from .prepared import content_hash, dataset_name, find_source, load
 from .source import Draft, Family, Source
 from .texts import PackedTexts
@@ -7,6 +8,7 @@ __all__ = [
     "Dataset",
     "DatasetCard",
     "Draft",
+    "Extent",
     "Family",
     "PackedTexts",
     "Source",

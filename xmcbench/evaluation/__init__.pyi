@@ -11,6 +11,7 @@ from .evaluator import (
     truth_hash,
 )
 from .fusion import Fusion, fit_fusion, restore_fusion
+from .imported import read_predictions
 from .metrics import Hits, MetricTerms, find_hits, inverse_propensity
 from .ranking import InvalidPredictions, check_metrics, check_predictions, drop_ignored, rank, rank_sparse
 
@@ -36,6 +37,7 @@ __all__ = [
     "parse_metric",
     "rank",
     "rank_sparse",
+    "read_predictions",
     "resampled_metrics",
     "restore_fusion",
     "score",

@@ -20,14 +20,12 @@ A change to these rules raises `RESAMPLING_VERSION`: replicates of different ver
 from __future__ import annotations
 
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
 from math import exp, factorial, sqrt
 from typing import Protocol
 
 import numpy as np
 import scipy
-from threadpoolctl import threadpool_limits
 
 from xmcbench.data.pairs import map_chunks, num_threads
 
@@ -109,6 +107,10 @@ def _ratio(numerator_B: np.ndarray, denominator_B: np.ndarray) -> np.ndarray:
 
 def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
     """The sums of the columns of `terms_NC` over the queries of every resample, float64 [B, C]. Column 0 must be 1."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from threadpoolctl import threadpool_limits
+
     num_queries = len(terms_NC)
     mean = max(0.0, 1.0 - _MARGIN / sqrt(num_queries))
     draws = _PoissonDraws(terms_NC, mean)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import METRIC_VERSION, Record
-from xmcbench.trial.store import Store
+
+if TYPE_CHECKING:
+    from xmcbench.trial.store import Store
 
 DEFAULT_METRICS = (
     *(f"{name}@{k}" for name in ("P", "nDCG", "PSP", "PSnDCG") for k in (1, 3, 5)),

@@ -47,7 +47,7 @@ from xmcbench.trial.budget import forget_peak_memory, peak_memory
 from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering, uncharged_work
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.program import ENVIRONMENTS
+from xmcbench.trial.programs import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.record_fields import LARGEST
 from xmcbench.trial.recordable import why_not_recordable

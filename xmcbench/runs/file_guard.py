@@ -23,7 +23,7 @@ from xmcbench.files import network
 from xmcbench.plugins.registry import LOOKED_UP
 from xmcbench.runs import landlock
 from xmcbench.runs.job import Job
-from xmcbench.trial.program import ENVIRONMENTS
+from xmcbench.trial.programs import ENVIRONMENTS
 
 T = TypeVar("T")
 

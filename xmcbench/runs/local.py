@@ -22,7 +22,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.worker import MEETING
 from xmcbench.suite.resources import Needs
-from xmcbench.trial.program import MARK, end_processes, new_mark, process_tree
+from xmcbench.trial.programs import MARK, end_processes, new_mark, process_tree
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store, StoreError
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import psutil
 
-from xmcbench.trial.program import MARK, adopt_orphans, end_processes, end_with_parent, process_tree
+from xmcbench.trial.programs import MARK, adopt_orphans, end_processes, end_with_parent, process_tree
 
 MAX_REQUEST_BYTES = 65536
 Worker = Callable[[], int]  # the rest of a forked process; returns its exit code

@@ -1,6 +1,7 @@
 from .build import build_encoder
+from .dropout import row_dropout
 from .encoder import Encoder
 from .settings import EncoderConfig
 from .transformer import TransformerEncoder
 
-__all__ = ["Encoder", "EncoderConfig", "TransformerEncoder", "build_encoder"]
+__all__ = ["Encoder", "EncoderConfig", "TransformerEncoder", "build_encoder", "row_dropout"]

@@ -24,6 +24,8 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.meter import running_program
 
+__all__ = ["Environment", "run_program"]  # of `xmcbench.programs`
+
 MARK = "XMCBENCH_PROCESS"  # an environment variable that child processes inherit: a token for each owner
 POLL_SECONDS = 0.1
 _PR_SET_PDEATHSIG = 1
