@@ -37,7 +37,7 @@ def {hook}(register):
 TEACHER = """
 from xmcbench import hookimpl, teachers
 
-class Mine(Teacher):
+class Mine(teachers.Teacher):
     name = 'mine'
     summary = "none"
     def ask(self, pairs): ...

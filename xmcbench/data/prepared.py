@@ -125,7 +125,7 @@ def _read(source: Source, data_dir: Path) -> Dataset:
     dataset = source.read(data_dir)
     if not isinstance(dataset, Dataset):
         kind = type(dataset).__name__
-        raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.Dataset")
+        raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.data.Dataset")
     return dataset
 
 

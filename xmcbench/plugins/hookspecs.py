@@ -60,18 +60,18 @@ def register_datasets(register: Callable[[Any], None]) -> None:
 
 @hookspec
 def register_teachers(register: Callable[[type[Any]], None]) -> None:
-    """Register subclasses of `xmcbench.Teacher`, which judge whether a label fits a document."""
+    """Register subclasses of `xmcbench.teachers.Teacher`, which judge whether a label fits a document."""
 
 
 @hookspec
 def register_trackers(register: Callable[[type[Any]], None]) -> None:
-    """Register subclasses of `xmcbench.Tracker`, which forward the events of a run to another tool."""
+    """Register subclasses of `xmcbench.tracking.Tracker`, which forward the events of a run to another tool."""
 
 
-def check_subclass(thing: Any, base: type[Any]) -> None:
-    """Raise TypeError unless `thing` is a subclass of `base` that defines all its abstract methods."""
+def check_subclass(thing: Any, base: type[Any], name: str) -> None:
+    """Raise TypeError unless `thing` is a subclass of `base`, which is public as `name`, and no abstract one."""
     if not (isinstance(thing, type) and issubclass(thing, base)):
-        raise TypeError(f"{thing!r} is not a subclass of xmcbench.{base.__name__}")
+        raise TypeError(f"{thing!r} is not a subclass of {name}")
     if missing := sorted(getattr(thing, "__abstractmethods__", ())):
         raise TypeError(f"{thing.__name__} does not define {', '.join(missing)}")
 

@@ -21,7 +21,7 @@ def register_teachers(register: Callable[[Any], None]) -> None:
 
 def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as a teacher."""
-    check_subclass(thing, Teacher)
+    check_subclass(thing, Teacher, "xmcbench.teachers.Teacher")
     if not isinstance(getattr(thing, "summary", None), str):
         raise TypeError(f"{thing.__name__} has no summary")
     check_config(thing, Teacher)

@@ -22,4 +22,4 @@ def register_trackers(register: Callable[[type[Tracker]], None]) -> None:
 
 def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as a tracker."""
-    check_subclass(thing, Tracker)
+    check_subclass(thing, Tracker, "xmcbench.tracking.Tracker")

@@ -152,7 +152,7 @@ class Method(ABC):
 
 def check_plugin(thing: Any) -> None:
     """Raise TypeError if `thing` cannot be registered as a method."""
-    check_subclass(thing, Method)
+    check_subclass(thing, Method, "xmcbench.Method")
     if not isinstance(getattr(thing, "info", None), MethodInfo):
         raise TypeError(f"{thing.__name__}.info is not a MethodInfo")
     if type(thing.info.version) is not int:

@@ -31,7 +31,7 @@ class DatasetSubject:
         if reason := self.source.missing(self.data):
             raise NotApplicableError(reason)
         found = self.source.read(self.data)
-        require(isinstance(found, Dataset), f"read returned {type(found).__name__}, expected xmcbench.Dataset")
+        require(isinstance(found, Dataset), f"read returned {type(found).__name__}, expected xmcbench.data.Dataset")
         return found
 
 

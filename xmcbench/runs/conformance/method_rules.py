@@ -140,7 +140,7 @@ def settings_survive_json(subject: MethodSubject) -> None:
 @RULES.rule(
     "`predict(texts, k)` returns `[N, k]` label ids and scores, best first, equal scores by ascending label, no label "
     "twice; -1 and -inf pad a row that has fewer.",
-    "rank the scores with xmcbench.rank",
+    "rank the scores with xmcbench.evaluation.rank",
 )
 def predictions_are_ranked(subject: MethodSubject) -> None:
     for k in (1, K, NUM_LABELS):
@@ -273,7 +273,7 @@ def the_loaded_model_predicts_the_same(subject: MethodSubject) -> None:
 
 @RULES.rule(
     "What it writes to `run.checkpoint` is there again when a killed trial is resumed.",
-    "write whole files with xmcbench.atomic_write, restore all state from them, or start again from nothing",
+    "write whole files with xmcbench.files.atomic_write, restore all state from them, or start again from nothing",
 )
 def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
     trial = replace(subject.trial, name="resumed")
