@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from xmcbench.engine.training import memory
-from xmcbench.engine.training.memory import kept_bytes, room_now
+from xmcbench.engine.training import steps
+from xmcbench.engine.training.steps import kept_bytes, room_now
 from xmcbench.engine.workers import Workers
 from xmcbench.trial.budget import Budget
 
@@ -18,7 +18,7 @@ GIB = 2**30
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """8 GiB are free, this process has taken 1 GiB, and there is no GPU."""
-    monkeypatch.setattr(memory, "default_device", lambda: SimpleNamespace(type="cpu"))
+    monkeypatch.setattr(steps, "default_device", lambda: SimpleNamespace(type="cpu"))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GIB))
     monkeypatch.setattr(psutil.Process, "memory_info", lambda _: SimpleNamespace(rss=GIB))
 

@@ -25,7 +25,7 @@ from xmcbench.engine.planning.workload import Workload
 from xmcbench.engine.sampling.clusters import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
 from xmcbench.engine.search.exact import SIZES
-from xmcbench.engine.training.memory import kept_bytes
+from xmcbench.engine.training.steps import kept_bytes
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens

@@ -24,7 +24,7 @@ from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
 from xmcbench.engine.planning.memory import FLOAT, Memory, memory
 from xmcbench.engine.planning.probe import Probe, observe
 from xmcbench.engine.planning.workload import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Workload
-from xmcbench.engine.training.memory import kept_bytes
+from xmcbench.engine.training.steps import kept_bytes
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.method import Method, build_method

@@ -1,6 +1,8 @@
 """The optimiser steps of a method: the sampler gives a batch, the gradient cache embeds it, the method's loss gives the
 embeddings' gradients, the cache pushes them through the encoder, the update applies them at the schedule's rate.
 
+Each worker embeds its share of the queries and the labels it holds, and gathers the queries of all workers.
+
 Legend: N queries, L labels, B queries of a batch, S labels of the pool (of this worker), D dimensions.
 """
 
@@ -9,24 +11,153 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
+import numpy as np
+import psutil
 import torch
 from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.assembly import plain_embeddings
-from xmcbench.engine.device import seed_random
+from xmcbench.engine.device import default_device, seed_random, upload
+from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.flops import counting
+from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.sampler import Prefetch
+from xmcbench.engine.sampling.sampler import Prefetch, Sampler
 from xmcbench.engine.tables.touched_rows import TouchedRows
-from xmcbench.engine.training.batch_embedder import BatchEmbedder
 from xmcbench.engine.training.contract import TrainedMethod
+from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
 from xmcbench.engine.training.loop import Charge, Metrics, Position
-from xmcbench.engine.training.schedule import warmup_linear
 from xmcbench.engine.training.update import Update
+from xmcbench.engine.workers import Workers
 from xmcbench.errors import XMCBenchError
+from xmcbench.trial.budget import Budget, Ledger, peak_memory
 from xmcbench.trial.run import Progress, derive_seed
+
+
+def warmup_linear(fraction: float, warmup: float) -> float:
+    """Factor in 0..1 at `fraction` of the budget: a linear rise over the first `warmup`, then a linear fall to 0.
+
+    A shorter budget is a shorter schedule, not a cut one.
+    """
+    if fraction < warmup:
+        return fraction / warmup
+    return max(0.0, (1.0 - fraction) / (1.0 - warmup))
+
+
+def kept_bytes(most_gib: float, room: float) -> int:
+    """Bytes of activations that a worker keeps: `most_gib`, or half of its `room` if that is less.
+
+    The other half is for what comes with the first step: gradients, moments, scores. Activations that are not kept are
+    computed again, to equal values.
+    """
+    return int(min(most_gib * 2**30, max(0.0, room) / 2))
+
+
+def room_now(budget: Budget, workers: Workers) -> float:
+    """Bytes that this worker can still take: of its device, of which workers on processors have equal shares, and of
+    the budget.
+    """
+    if (device := default_device()).type != "cpu":
+        gpu = torch.get_device_module(device)
+        free, taken = float(gpu.mem_get_info()[0]), gpu.memory_allocated()
+    else:
+        free, taken = psutil.virtual_memory().available / workers.size, psutil.Process().memory_info().rss
+    return free if budget.peak_bytes is None else min(free, budget.peak_bytes - taken)
+
+
+def check_memory(ledger: Ledger, budget: Budget, workers: Workers) -> None:
+    """Raise `TooLargeError` on all workers where one has taken more memory than the budget allows a worker."""
+    if budget.peak_bytes is None:
+        return
+    device = default_device()
+    peak = peak_memory() if device.type == "cpu" else torch.get_device_module(device).max_memory_allocated()
+    ledger.check_memory(budget, workers.largest(float(peak)))
+
+
+def note_memory(ledger: Ledger, workers: Workers) -> None:
+    """Enter the peak resident bytes of each worker into the ledger."""
+    own = torch.tensor([peak_memory()], device=default_device())
+    ledger.worker_bytes = workers.gather(own).tolist()
+
+
+@dataclass(frozen=True)
+class EmbeddedBatch:
+    """A batch, this worker's share of it, the embeddings of all its queries and of the share's labels."""
+
+    whole: Batch
+    share: Batch
+    queries_BD: Tensor
+    labels_SD: Tensor
+    cached: tuple[CachedEmbeddings, ...]
+
+    def backward(self) -> None:
+        """Push the gradients of the embeddings through the encoder."""
+        for cached in self.cached:
+            cached.backward()
+
+
+class BatchEmbedder:
+    """Embeds the batches of `sampler` with the encoder of `method`."""
+
+    def __init__(self, method: TrainedMethod, sampler: Sampler) -> None:
+        self.method, self.sampler = method, sampler
+        self.device = default_device()
+        self.cache = GradientCache(
+            method.encoder,
+            device=self.device,
+            micro_batch_tokens=method.micro_batch_tokens,
+            activation_bytes=kept_bytes(
+                method.config.activation_gib, room_now(method.run.budget, method.shard.workers)
+            ),
+            autocast=autocast(self.device, method.precision),
+        )
+
+    def embed(self, whole: Batch, dropout_seed: int) -> EmbeddedBatch:
+        """The batch's embeddings; where the sampler then adds labels to its pool, theirs too."""
+        method, shard = self.method, self.method.shard
+        share = shard.share(whole)
+        texts = [TextRows(method.queries, share.query_ids[shard.queries(len(share.query_ids))], "query")]
+        if method.encodes_labels:
+            texts.append(TextRows(method.labels, share.label_ids, "label"))
+        cached = self.cache.embed(texts, dropout_seed)
+        # Split, not sliced: the gradient of a slice is as large as the whole.
+        sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
+        own_BD, labels_SD = torch.split(cached.embeddings, sizes)
+        embedded = EmbeddedBatch(whole, share, shard.workers.gather(own_BD), labels_SD, (cached,))
+        if self.sampler.adds:
+            with method.run.ledger.stage("mine"):
+                pool = self.sampler.harder(whole, *self.mining_vectors(embedded))
+            embedded = self._with_pool(embedded, pool, dropout_seed)
+        on_device = embedded.share.positives.to(self.device)
+        return replace(embedded, share=replace(embedded.share, positives=on_device))
+
+    def _with_pool(self, embedded: EmbeddedBatch, label_ids: np.ndarray, dropout_seed: int) -> EmbeddedBatch:
+        """The same batch with the larger pool `label_ids`, whose additional labels are embedded."""
+        whole = self.sampler.with_pool(embedded.whole, label_ids)
+        share = self.method.shard.share(whole)
+        if not self.method.encodes_labels:
+            return replace(embedded, whole=whole, share=share)
+        more = np.setdiff1d(share.label_ids, embedded.share.label_ids)
+        texts = [TextRows(self.method.labels, more, "label")]
+        added = self.cache.embed(texts, dropout_seed, embedded.cached[0].kept_bytes)
+        by_id = np.argsort(np.concatenate((embedded.share.label_ids, more)))
+        labels_SD = torch.cat((embedded.labels_SD, added.embeddings))[upload(by_id, self.device)]
+        cached = (*embedded.cached, added)
+        return replace(embedded, whole=whole, share=share, labels_SD=labels_SD, cached=cached)
+
+    @torch.no_grad()
+    def mining_vectors(self, embedded: EmbeddedBatch) -> tuple[Tensor, Tensor]:
+        """The vectors that the sampler sees: of all queries, and of all labels of the pool by ascending id."""
+        method, shard, ids = self.method, self.method.shard, embedded.share.label_ids
+        labels_SD = embedded.labels_SD.detach() if method.encodes_labels else embedded.labels_SD.new_empty(len(ids), 0)
+        with evaluating(method.modules):
+            queries_BD = method.mining_query_vectors(embedded.queries_BD.detach())
+            labels_SD = method.mining_label_vectors(labels_SD, ids)
+        by_worker = np.argsort(shard.owner_L[embedded.whole.label_ids], kind="stable")
+        return queries_BD, shard.workers.gather(labels_SD)[upload(np.argsort(by_worker), self.device)]
 
 
 class NonFiniteLossError(XMCBenchError):

@@ -5,9 +5,8 @@ from __future__ import annotations
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.loop import Loop, Metrics, Position
-from xmcbench.engine.training.memory import check_memory, note_memory
 from xmcbench.engine.training.resume import BestWeights, Checkpoints
-from xmcbench.engine.training.steps import TrainingSteps
+from xmcbench.engine.training.steps import TrainingSteps, check_memory, note_memory
 from xmcbench.trial.run import Progress
 
 
