@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -17,6 +18,7 @@ from packaging.utils import canonicalize_name
 
 import xmcbench
 from xmcbench.files import yaml_lines
+from xmcbench.plugins.registry import registry
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -80,6 +82,30 @@ def used(path: Path) -> set[str]:
 def public_members() -> set[str]:
     modules = {what: getattr(xmcbench, what) for what in xmcbench.__all__}
     return {f"{of}.{attr}" for of, own in modules.items() if isinstance(own, ModuleType) for attr in own.__all__}
+
+
+def code_lines(path: Path) -> int:
+    """The number of lines that are neither blank nor a comment nor a docstring; a setting counts as one line."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    documents = set[int]()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, kinds) and ast.get_docstring(node):
+            documents |= {*range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1)}
+        elif (
+            isinstance(node, ast.AnnAssign)
+            and isinstance(node.value, ast.Call)
+            and "Field" in ast.dump(node.value.func)
+        ):
+            documents |= {*range(node.lineno + 1, (node.end_lineno or 0) + 1)}
+    lines = enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+    return sum(re.match(r"\s*[^\s#]", line) is not None for i, line in lines if i not in documents)
+
+
+def test_a_method_has_at_most_250_lines_of_code() -> None:
+    methods = Counter(plugin.thing.__module__.split(".")[0] for plugin in registry().all("method"))
+    for plugin in (ROOT / "plugins").iterdir():
+        lines = sum(code_lines(path) for path in plugin.glob("*.py"))
+        assert lines <= 250 * max(1, methods[plugin.name]), f"{plugin.name}: {lines} lines"
 
 
 def test_nothing_is_pickled() -> None:

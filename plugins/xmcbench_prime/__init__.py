@@ -121,18 +121,16 @@ class PRIME(EmbeddingMethod):
             return self
 
         def unused(self) -> frozenset[str]:
-            unused = set(super().unused())
-            if not self.regulariser_weight:
-                unused |= {"regulariser_margin", "regulariser_mean"}
-            if self.margin == "fixed":
-                unused.add("smallest_margin")
-            if self.centroids != "momentum":
-                unused |= {"momentum", "queries_per_centroid"}
-            if self.centroids == "none":
-                unused.add("final_centroids")
-            if not self.free_vectors:
-                unused.add("free_vector_length")
-            return frozenset(unused)
+            used = {
+                "regulariser_margin": self.regulariser_weight,
+                "regulariser_mean": self.regulariser_weight,
+                "smallest_margin": self.margin != "fixed",
+                "momentum": self.centroids == "momentum",
+                "queries_per_centroid": self.centroids == "momentum",
+                "final_centroids": self.centroids != "none",
+                "free_vector_length": self.free_vectors,
+            }
+            return super().unused() | {name for name, is_used in used.items() if not is_used}
 
     config: PRIME.Config
 

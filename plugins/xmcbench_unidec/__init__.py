@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -40,6 +40,8 @@ class UniDEC(EmbeddingMethod):
         needs=("label texts",),
         version=3,  # 2: dropout of the heads follows query and label; 3: losses of labels are summed as in the paper
     )
+
+    counted: ClassVar = dict.fromkeys(("negatives_per_query", "shortlist", "extra_positives"), ("labels",))
 
     class Config(EmbeddingMethod.Config):
         batch_size: int = Field(576, gt=0, description="queries per step")
