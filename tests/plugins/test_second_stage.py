@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from fitting import assert_saved_predicts_the_same
 from many_workers import on_workers
 from pydantic import ValidationError
+from sklearn.svm import LinearSVC
 from torch.nn.functional import normalize
 from toy import LABELS, QUERIES, make_run, toy_data
 
@@ -294,6 +297,40 @@ def test_clustered_batches_are_of_queries_that_lie_close(
 
 
 # The sparse ranker ------------------------------------------------------------------------------------------------
+
+
+def tfidf_ND(texts: Sequence[str]) -> np.ndarray:
+    """TF-IDF written out: 1 + log of a word's count, times 1 + log((1 + N) / (1 + texts with it)), rows of length 1."""
+    split = [re.findall(r"\w\w+", text.lower()) for text in texts]
+    words = sorted({word for text in split for word in text})
+    counts = np.array([[text.count(word) for word in words] for text in split], float)
+    weights = np.log((1 + len(texts)) / (1 + (counts > 0).sum(axis=0))) + 1
+    rows = np.where(counts > 0, 1 + np.log(np.maximum(counts, 1)), 0) * weights
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True))
+
+
+def test_the_ranker_equals_dense_classifiers_of_one_label_each(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    method = fitted(SparseRanker, small_encoder, data, tmp_path, shortlist=6, weight=2.0)
+    words, true, ignored = tfidf_ND(data.texts), data.targets.toarray() > 0, data.ignore.toarray() > 0
+    ranked = method.first.predict(data.texts, LABELS).indices
+    shown = true.copy()
+    for query, labels in enumerate(ranked):
+        shown[query, [label for label in labels if not ignored[query, label]][:6]] = True
+    margins = np.full(true.shape, np.nan)
+    for label in range(LABELS):
+        own = np.flatnonzero(shown[:, label])
+        if 0 < true[own, label].sum() < len(own):
+            learnt = LinearSVC(random_state=0).fit(words[own], true[own, label])
+            margins[:, label] = words @ learnt.coef_[0] + learnt.intercept_[0]
+    assert np.isfinite(margins).sum() > 0
+    found = method.scores(data.texts, np.tile(np.arange(LABELS), (len(words), 1)))
+    np.testing.assert_allclose(found, margins, rtol=1e-3, atol=1e-3)
+    listed = method.first.predict(data.texts, 6)
+    both = standardised(listed.scores) + 2.0 * standardised(np.take_along_axis(found, listed.indices, axis=1))
+    wanted = np.take_along_axis(listed.indices, np.argsort(-both, axis=1, kind="stable"), axis=1)
+    assert np.array_equal(method.predict(data.texts, 6).indices, wanted)
 
 
 def test_without_weight_the_ranker_leaves_the_order(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
