@@ -154,6 +154,17 @@ def test_a_tokenizer_without_a_padding_token_is_one_line(tmp_path: Path) -> None
     assert redact(str(caught.value)) == str(caught.value)  # which takes what follows `token:` for a secret
 
 
+def test_an_ending_that_the_model_does_not_know_is_one_line(tmp_path: Path) -> None:
+    name = saved_decoder("qwen2", tmp_path)
+    tokenizer = AutoTokenizer.from_pretrained(name)
+    tokenizer.add_special_tokens({"eos_token": "<end>"})
+    tokenizer.save_pretrained(name)
+    with pytest.raises(
+        XMCBenchError, match=r"ending: '<end>' has number \d+ in its tokenizer, expected a number below"
+    ):
+        TransformerEncoder.build(EncoderConfig(name=name, pooling="mean", ending="<end>"), [], 0, tmp_path)
+
+
 def test_a_model_without_a_pooling_is_one_line(tmp_path: Path) -> None:
     name = saved_decoder("llama", tmp_path)
     module = {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"}

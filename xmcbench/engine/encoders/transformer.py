@@ -116,6 +116,12 @@ class TransformerEncoder(Encoder):
                 **_no_pooler(settings),
             )
             tokenizer = _tokenizer(config, place, offline)
+        rows = transformer.get_input_embeddings().num_embeddings
+        if config.ending and (number := tokenizer.tokenizer.convert_tokens_to_ids(config.ending)) >= rows:
+            raise XMCBenchError(
+                f"encoder {config.name!r}: ending: {config.ending!r} has number {number} in its tokenizer, expected a "
+                f"number below {rows}, the rows of the model's table of words"
+            )
         return cls(config, transformer, tokenizer, own)
 
     @staticmethod
