@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import corridors
 import pytest
-import torch
+from toy_fixtures import one_thread
 
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench_external import OutsideMethod
 
+__all__ = ["one_thread"]  # a fixture for every test here
 METHODS = list(corridors.METHODS)
 
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("corridors")
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def test_every_built_in_method_has_a_corridor_of_its_current_versions() -> None:
