@@ -89,5 +89,5 @@ def test_a_file_is_no_store(bench: Bench, show: Show) -> None:
 def test_sections_that_say_nothing_are_left_out() -> None:
     records = (decode(packed.content) for packed in Packed(ACCEPTED).records.values())
     record = next(own for own in records if own.curve and own.chosen).model_copy(update={"curve": [], "chosen": {}})
-    titles = [section.title for section in describe(record)]
+    titles = list(describe(record))
     assert titles == ["Trial", "Outcome", "Metrics (per cent)", "Settings", "Spent", "Provenance", "Reproduce"]

@@ -117,7 +117,7 @@ def test_what_a_trial_left_of_its_budget_is_shown_where_it_ended_early() -> None
     rest = rest.model_copy(update={"spent": rest.spent | {"steps": 400}})  # a method that stops by itself
     grid = cell_table("", TableShape(columns=["unspent"]), cells_of(early, rest))
     assert grid.rows == (("a", "60.0 %"), ("b", "-"))
-    outcome = dict(next(section.rows for section in describe(early) if section.title == "Outcome"))
+    outcome = dict(describe(early)["Outcome"])
     assert outcome["training ended early"] == "P@1 had not risen; 60.0% of the budget is unspent"
 
 

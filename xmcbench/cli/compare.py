@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, StoreDir, TableFormat, names_in, trial_names
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -39,7 +40,6 @@ def compare(
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
     from xmcbench.cli.find import find_seeds
     from xmcbench.data import load
-    from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import render_tables
     from xmcbench.trial.store import Store
 
@@ -65,7 +65,6 @@ def compare(
 def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
     """The metrics to compare. Raises XMCBenchError if the trials were scored against different test targets."""
     from xmcbench.cli.find import described
-    from xmcbench.errors import UnknownNameError, XMCBenchError
 
     if records[0].truth_hash != records[1].truth_hash:
         raise XMCBenchError(
@@ -207,7 +206,6 @@ def analyse(
     """
     from xmcbench.cli.find import find_trial, find_trials
     from xmcbench.data import load
-    from xmcbench.errors import XMCBenchError
     from xmcbench.reporting.analyses import across_datasets_table, analyse_together, analysis_tables, write_analyses
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
@@ -236,7 +234,6 @@ def analyse(
 def _similarity(store: Store, run: str, dataset_hash: str) -> np.ndarray:
     """[L] mean similarity of each label to its neighbours, from the label vectors of a trial on the same data."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.errors import XMCBenchError
     from xmcbench.runs.saved_model import load_saved_model
 
     record = find_trial(store, run)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DatasetName, dataset_names
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
@@ -188,7 +189,6 @@ def fetch(
     """
     from xmcbench.data.download import check_digest, unpack
     from xmcbench.data.prepared import find_source
-    from xmcbench.errors import XMCBenchError
 
     data_dir = _data_dir(context, data)
     source = find_source(name, data_dir)

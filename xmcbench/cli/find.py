@@ -1,13 +1,13 @@
-"""Finds the trial that a name on the command line means."""
+"""Finds the trial that a name on the command line means. Commands import it when they run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.store import Store
+from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.reporting import budget_text, leaderboard
+from xmcbench.trial.record import SCORED, Record
+from xmcbench.trial.store import Store
 
 
 def find_trial(store: Store, name: str, seed: int | None = None) -> Record:
@@ -16,16 +16,12 @@ def find_trial(store: Store, name: str, seed: int | None = None) -> Record:
     A name is a key or the start of one, a label as in the suite or the leaderboard, or `dataset/label`. Raises
     XMCBenchError if no trial or several match; the message lists them.
     """
-    from xmcbench.errors import XMCBenchError
-    from xmcbench.trial.record import SCORED
-
     records = _records(store)
     candidates = _with_seed(_candidates(records, name), seed)
-    matches = [record for record in candidates if record.status in SCORED]
+    matches = _scored(candidates)
     if not matches and candidates:
         raise XMCBenchError(f"{described(candidates[0])} ended as {candidates[0].status}: it has no model")
-    scored = [record for record in records.values() if record.status in SCORED]
-    return _only(matches, scored, name, store)
+    return _only(matches, _scored(records.values()), name, store)
 
 
 def find_seeds(store: Store, name: str) -> list[Record]:
@@ -33,9 +29,7 @@ def find_seeds(store: Store, name: str) -> list[Record]:
 
     Raises XMCBenchError as `find_trial` does.
     """
-    from xmcbench.trial.record import SCORED
-
-    matches = [record for record in _candidates(_records(store), name) if record.status in SCORED]
+    matches = _scored(_candidates(_records(store), name))
     if len({record.trial.but_seed for record in matches}) != 1:
         return [find_trial(store, name)]
     return sorted(matches, key=lambda record: record.trial.seed)
@@ -43,9 +37,7 @@ def find_seeds(store: Store, name: str) -> list[Record]:
 
 def find_trials(store: Store, name: str) -> list[Record]:
     """All finished trials that `name` means, on whatever datasets. Raises XMCBenchError if there is none."""
-    from xmcbench.trial.record import SCORED
-
-    matches = [record for record in _candidates(_records(store), name) if record.status in SCORED]
+    matches = _scored(_candidates(_records(store), name))
     return matches or [find_trial(store, name)]
 
 
@@ -57,19 +49,19 @@ def find_record(store: Store, name: str, seed: int | None = None) -> Record:
 
 def described(record: Record) -> str:
     """One line about a trial, for messages."""
-    from xmcbench.reporting import budget_text
-
     trial = record.trial
     return f"{record.key} {trial.dataset}/{trial.label}, seed {trial.seed}, {budget_text(trial.budget.limits())}"
 
 
 def _records(store: Store) -> dict[str, Record]:
-    from xmcbench.errors import XMCBenchError
-
     records = {record.key: record for record in store.records()}
     if not records:
         raise XMCBenchError(f"{store.root}: no records yet; `xmcbench run SUITE` creates them")
     return records
+
+
+def _scored(records: Iterable[Record]) -> list[Record]:
+    return [record for record in records if record.status in SCORED]
 
 
 def _candidates(records: dict[str, Record], name: str) -> list[Record]:
@@ -81,8 +73,6 @@ def _candidates(records: dict[str, Record], name: str) -> list[Record]:
 
 def _with_seed(candidates: list[Record], seed: int | None) -> list[Record]:
     """The candidates of one seed, or all without one. Raises XMCBenchError if no candidate has it."""
-    from xmcbench.errors import XMCBenchError
-
     matches = [record for record in candidates if seed in (None, record.trial.seed)]
     if candidates and not matches:
         seeds = ", ".join(str(each) for each in sorted({record.trial.seed for record in candidates}))
@@ -92,8 +82,6 @@ def _with_seed(candidates: list[Record], seed: int | None) -> list[Record]:
 
 def _only(matches: list[Record], others: Iterable[Record], name: str, store: Store) -> Record:
     """The only record in `matches`. Raises XMCBenchError if there is not exactly one; `others` supply near names."""
-    from xmcbench.errors import XMCBenchError, suggest
-
     if len(matches) == 1:
         return matches[0]
     if matches:
@@ -105,8 +93,6 @@ def _only(matches: list[Record], others: Iterable[Record], name: str, store: Sto
 
 def _names(records: dict[str, Record]) -> dict[str, set[str]]:
     """The names of each trial, other than its key."""
-    from xmcbench.reporting import leaderboard
-
     names = {key: {record.trial.label} for key, record in records.items()}
     for group in leaderboard(records.values()).groups:
         for row in group.rows:  # labels that distinguish trials with the same suite label

@@ -22,6 +22,7 @@ from xmcbench.cli.options import (
     method_names,
     names_in,
 )
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, escaped, width
 
 if TYPE_CHECKING:
@@ -167,7 +168,6 @@ def tables(
 
 def _target(text: str) -> Target:
     """The target `METRIC=VALUE`."""
-    from xmcbench.errors import XMCBenchError
     from xmcbench.suite.tables import Target
 
     if target := Target.parse(f"to {text}"):
@@ -239,10 +239,10 @@ def _print(record: Record, store: Store) -> None:
     from xmcbench.reporting.describe import describe
 
     console = Console(highlight=False, soft_wrap=True)
-    for section in describe(record, store.root):
-        console.print(Text(section.title, style="bold"))
-        width = max(len(name) for name, _ in section.rows)
-        for name, value in section.rows:
+    for title, rows in describe(record, store.root).items():
+        console.print(Text(title, style="bold"))
+        width = max(len(name) for name, _ in rows)
+        for name, value in rows:
             console.print(Text(f"  {name:<{width}}  ", style="dim") + Text(value))
         console.print()
     if record.failure and record.failure.log_tail:

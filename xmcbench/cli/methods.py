@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import StoreDir, method_names
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
@@ -72,7 +73,6 @@ def use(
 
 
 def _environment(name: str) -> Environment:
-    from xmcbench.errors import XMCBenchError
     from xmcbench.plugins.registry import registry
 
     environment: Environment | None = getattr(registry().method(name).thing, "environment", None)
@@ -125,8 +125,6 @@ def export(
 
     write = writer(form, to_file=output is not None)
     if not (store / FILE).is_file():
-        from xmcbench.errors import XMCBenchError
-
         raise XMCBenchError(f"{store / FILE}: no judgements; trials of a method that asks a teacher store them")
     judgements = JudgementStore(store)
     try:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, plugin_names
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.runs.terminal import echo
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -89,7 +90,6 @@ def new(
     folder: Annotated[Path | None, typer.Option(help="Where to write it.", show_default="./NAME")] = None,
 ) -> None:
     """Write an installable package with a new plugin: a working example, a suite, tests, a README."""
-    from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
 
     package = Package(kind, name)
@@ -117,7 +117,6 @@ def _render(template: str, values: dict[str, str]) -> str:
 
 def _check_name(package: Package) -> None:
     """Raise XMCBenchError if the name is malformed or registered."""
-    from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.plugins.registry import registry
 
     if not NAME.fullmatch(package.name):

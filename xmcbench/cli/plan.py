@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, DatasetNames, EncoderName, Only, Sets, SuitePath, TableFormat
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -79,8 +80,6 @@ def plan(
 
 def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str]]:
     """The plans of trials, once for all seeds, and why others have none."""
-    from xmcbench.errors import XMCBenchError
-
     plans: list[TrialPlan] = []
     left_out: list[str] = []
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}

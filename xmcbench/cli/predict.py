@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, RunName, Seed, StoreDir
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def predict(
 ) -> None:
     """Rank the labels of a trial's dataset for new texts, best first. Added labels have the ids after the others."""
     from xmcbench.cli.find import find_trial
-    from xmcbench.errors import XMCBenchError
     from xmcbench.runs.saved_model import load_saved_model
     from xmcbench.trial.store import Store
 
@@ -69,7 +69,6 @@ LARGEST = 1_000_000_000  # bytes of a file of texts
 
 def lines(file: Path) -> list[str]:
     """The lines of a UTF-8 file or of standard input."""
-    from xmcbench.errors import XMCBenchError
     from xmcbench.files.regular import read_regular
 
     try:
@@ -82,7 +81,6 @@ def lines(file: Path) -> list[str]:
 def label_texts(record: Record, data: Path) -> Texts:
     """The label texts of the trial's dataset, by label id."""
     from xmcbench.data import load
-    from xmcbench.errors import XMCBenchError
 
     trial = record.trial
     dataset = load(trial.dataset, data)
@@ -179,8 +177,6 @@ def ranking(method: Method, uris: Sequence[str], labels: Texts) -> Rank:
 def _uris(file: Path | None, record: Record, num_labels: int) -> list[str]:
     """The URI of each label; without a file, names that tell the dataset and the id."""
     from urllib.parse import quote
-
-    from xmcbench.errors import XMCBenchError
 
     if file is None:
         return [f"urn:xmcbench:{quote(record.trial.dataset)}:{label}" for label in range(num_labels)]

@@ -21,6 +21,7 @@ from xmcbench.cli.options import (
     dataset_names,
     tracker_names,
 )
+from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
@@ -174,8 +175,6 @@ def _run_search(runner: Runner, display: Display) -> RunSearch:
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
     """The executor that the options ask for; None for the default."""
-    from xmcbench.errors import XMCBenchError
-
     if parallel > 1 and (debug or where is not Where.LOCAL):
         other = "--debug" if debug else f"--executor {where}"
         raise XMCBenchError(f"--parallel is for subprocesses of this machine, found {other}: expected one of them")
@@ -272,8 +271,6 @@ def tune(
 
     path = Path(f"tuned-{dataset}.yaml") if out is None else out
     if not path.name or path.is_dir():
-        from xmcbench.errors import XMCBenchError
-
         raise XMCBenchError(f"--out {path}: found a folder, expected the name of a file")
     searching = path.with_name(f"{path.stem}.search.yaml")
     plain: dict[str, Any] = {
@@ -323,8 +320,6 @@ def _used(trial: Trial) -> dict[str, Any]:
 
 def _budget(text: str) -> dict[str, float]:
     """The budget `LIMIT=N`, or several with commas between them."""
-    from xmcbench.errors import XMCBenchError
-
     try:
         pairs = (part.split("=") for part in text.split(","))
         limits = {name.strip(): float(value) for name, value in pairs}

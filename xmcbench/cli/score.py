@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from xmcbench.cli.options import DataDir, Seed, StoreDir, dataset_names, names_in, trial_names
+from xmcbench.errors import XMCBenchError, suggest
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def score(
     """Score predictions that another program made, with 95 % intervals over test queries."""
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
-    from xmcbench.evaluation.imported import import_predictions
+    from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
     from xmcbench.reporting import scores_table
     from xmcbench.trial.store import Store
 
@@ -59,13 +60,13 @@ def score(
         echo(f"warning: {warning}", err=True)
     if store is not None:
         place = Store(store)
-        record = imported.store(place, loaded, label, sys.argv)
+        origin = Origin(METHOD, file=predictions.name)
+        record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores, sys.argv)
         echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
 
 
 def _repeated(names: list[str]) -> list[str]:
     """The metrics that compute `names` a second time. Raises XMCBenchError where none does."""
-    from xmcbench.errors import XMCBenchError
     from xmcbench.evaluation.evaluator import repeated_metrics
 
     repeated = repeated_metrics(names)
@@ -140,7 +141,6 @@ def rescore(
     from functools import cache
 
     from xmcbench.data import load
-    from xmcbench.errors import XMCBenchError
     from xmcbench.evaluation import find_evaluators
     from xmcbench.trial.store import Store
 
@@ -168,7 +168,6 @@ def _chosen(store: Store, patterns: list[str]) -> list[Record]:
     """The scored records whose key or label matches a pattern. Raises XMCBenchError if a pattern matches none."""
     from fnmatch import fnmatchcase
 
-    from xmcbench.errors import XMCBenchError, suggest
     from xmcbench.trial.record import SCORED
 
     scored = [record for record in store.records() if record.status in SCORED or _unscored(store, record)]

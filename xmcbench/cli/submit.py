@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from xmcbench.cli.options import DataDir, StoreDir, trial_names
+from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
@@ -54,8 +54,6 @@ def submit(
 
     Exit code: 0 if nothing is wrong, 1 otherwise.
     """
-    from xmcbench.errors import XMCBenchError
-
     if check == bool(runs):
         raise XMCBenchError("submit: expected a RUN to hand in, or --check and no RUN")
     if comment is not None and not check:
@@ -76,19 +74,14 @@ def submit(
     raise typer.Exit(1 if problems else 0)
 
 
-@dataclass
 class _Checker:
     """Checks records against the datasets in the folder `data`."""
 
-    data: Path
-
-    def __post_init__(self) -> None:
-        self.dataset: Callable[[str], Dataset] = cache(self._load)
-
-    def _load(self, name: str) -> Dataset:
+    def __init__(self, data: Path) -> None:
         from xmcbench.data import load
 
-        return load(name, data_dir=self.data)
+        self.data = data
+        self.dataset: Callable[[str], Dataset] = cache(lambda name: load(name, data_dir=data))
 
     @cached_property
     def planner(self) -> Planner:
@@ -126,7 +119,6 @@ def _retrain(run: str, to: Path, place: Path, data: Path, verified: Path) -> lis
     from tempfile import TemporaryDirectory
 
     from xmcbench.cli.find import find_trial
-    from xmcbench.errors import XMCBenchError
     from xmcbench.reporting import review
     from xmcbench.reporting.describe import reproducing_suite
     from xmcbench.runs.progress import display
@@ -187,7 +179,6 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
 
     Costs are recounted of trials that are not in `base` as they are here.
     """
-    from xmcbench.errors import XMCBenchError
     from xmcbench.files.atomic import atomic_write
     from xmcbench.reporting import acceptance, review, submission
     from xmcbench.trial.store import Store, StoreError
@@ -234,7 +225,6 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
 def _check_one(store: Store, record: Record, checker: _Checker) -> tuple[list[str], bool]:
     """The problems of an accepted trial, and whether its metrics were recomputed."""
     from xmcbench.data.prepared import default_cache_dir, find_source, prepared_directory, read_statistics
-    from xmcbench.errors import UnknownNameError, XMCBenchError
     from xmcbench.reporting import acceptance, submission
 
     problems = [*acceptance.problems(record), *submission.misplaced(store, record)]

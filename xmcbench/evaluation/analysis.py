@@ -164,24 +164,22 @@ def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, Label
     ks = sorted({*TRADE_OFF_KS, k})
     return Analysis(
         k=k,
-        breakdowns={name: breakdown(hits, partition, k) for name, partition in bins.items()},
+        breakdowns={
+            name: Breakdown(
+                part.names,
+                part.num_labels(),
+                part.num_pairs(hits.truth),
+                part.contribution(hits, k),
+                part.recall(hits, k),
+                part.coverage(hits, k),
+            )
+            for name, part in bins.items()
+        },
         coverage={at: _coverage(hits, at) for at in ks},
         distinct={at: _distinct(predictions, at) / num_labels for at in ks},
         trade_off={at: (precision(hits, at).value, propensity_scored_precision(hits, at).value) for at in ks},
         precision_recall=precision_recall(hits),
         scores=score_distributions(hits),
-    )
-
-
-def breakdown(hits: Hits, bins: LabelBins, k: int) -> Breakdown:
-    """The metrics at `k` of each bin."""
-    return Breakdown(
-        bins.names,
-        bins.num_labels(),
-        bins.num_pairs(hits.truth),
-        bins.contribution(hits, k),
-        bins.recall(hits, k),
-        bins.coverage(hits, k),
     )
 
 

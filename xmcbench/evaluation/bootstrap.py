@@ -22,12 +22,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import accumulate
 from math import exp, factorial, sqrt
-from typing import Protocol
 
 import numpy as np
 import scipy
 
 from xmcbench.data.pairs import map_chunks, num_threads
+from xmcbench.evaluation.metrics import MetricTerms
 
 RESAMPLES = 1000
 LEVEL = 0.95
@@ -37,16 +37,7 @@ _RESAMPLES_AT_ONCE = 100
 _MARGIN = 5.0  # standard deviations between the expected total of part 1 and N
 
 
-class Ratio(Protocol):
-    """A metric as the ratio of two sums over queries: the terms of each query, float64 [N] each."""
-
-    @property
-    def numerator(self) -> np.ndarray: ...
-    @property
-    def denominator(self) -> np.ndarray: ...
-
-
-def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
+def resample(terms: Mapping[str, MetricTerms]) -> dict[str, np.ndarray]:
     """The replicates of each metric, float32 [B] each. `terms` are over the same N queries, or the same L labels."""
     sizes = {name: len(ratio.numerator) for name, ratio in terms.items()}
     return {
@@ -56,7 +47,7 @@ def resample(terms: Mapping[str, Ratio]) -> dict[str, np.ndarray]:
     }
 
 
-def _resample(terms: Mapping[str, Ratio], size: int) -> dict[str, np.ndarray]:
+def _resample(terms: Mapping[str, MetricTerms], size: int) -> dict[str, np.ndarray]:
     columns = _Columns(size)
     places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
     sums_BC = resampled_sums(columns.matrix())

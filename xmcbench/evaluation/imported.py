@@ -346,15 +346,9 @@ METHOD = "imported"  # no plugin has this name: the predictions came from elsewh
 class Imported:
     """Predictions read from a file, with their scores on a dataset and doubts about them."""
 
-    path: Path
     predictions: Predictions
     scores: Scores
     warnings: tuple[str, ...]
-
-    def store(self, store: Store, dataset: Dataset, label: str, command: Sequence[str]) -> Record:
-        """Keep the predictions under `label`, and the record of them; the same predictions have the same key."""
-        origin = Origin(METHOD, file=self.path.name)
-        return write_unbudgeted(store, dataset, label, origin, self.predictions, self.scores, command)
 
 
 def import_predictions(
@@ -368,7 +362,7 @@ def import_predictions(
     predictions = drop_ignored(ranked, dataset.ignore_test, min(STORED, num_labels))
     check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
     scores = score_predictions(predictions, dataset, metrics, evaluators)
-    return Imported(path, predictions, scores, tuple(find_warnings(ranked, predictions, dataset)))
+    return Imported(predictions, scores, tuple(find_warnings(ranked, predictions, dataset)))
 
 
 DEPTH = 5  # labels per query that are looked at

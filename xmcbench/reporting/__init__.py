@@ -12,7 +12,7 @@ from xmcbench.reporting.cells import (
 from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.describe import scores_table
 from xmcbench.reporting.leaderboard_text import FORMATS, bibliography, bibtex_entry, render, summary
-from xmcbench.reporting.published import PublishedRow, published_rows, read_published
+from xmcbench.reporting.published import PublishedRow, published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.results import recorded_metrics
 from xmcbench.reporting.rows import Group, Leaderboard, Row, View, budget_text
@@ -38,7 +38,6 @@ __all__ = [
     "published_rows",
     "rank_tables",
     "read_claims",
-    "read_published",
     "recorded_metrics",
     "render",
     "render_tables",

@@ -12,14 +12,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.notes import BELOW_POPULAR, POPULAR
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import encoder_text, measured_rows, newest_versions, printed_row
-from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, heading
+from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.budget import CAPS
@@ -63,9 +62,7 @@ def time_to_quality(records: Sequence[Record], target: Target) -> str:
     text = format_value(fmean(costs), kind)
     if len(costs) == 1:
         return text
-    from scipy.stats import t
-
-    half = float(t.ppf(0.975, len(costs) - 1)) * stdev(costs) / sqrt(len(costs))
+    half = half_width(costs)
     return f"{text} ({format_value(max(0.0, fmean(costs) - half), kind)} to {format_value(fmean(costs) + half, kind)})"
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -45,15 +44,10 @@ ASKED = (
 )
 
 
-@dataclass(frozen=True)
-class Section:
-    """A part of a record: names and values, as text."""
-
-    title: str
-    rows: tuple[tuple[str, str], ...]
+Sections = dict[str, list[tuple[str, str]]]  # by title: names and values, as text
 
 
-def describe(record: Record, store: Path | None = None) -> tuple[Section, ...]:
+def describe(record: Record, store: Path | None = None) -> Sections:
     """The non-empty sections of a record. They hold all of the record except the log of a failure.
 
     With the `store` that holds the record, the last section has the command that runs its trial again.
@@ -75,12 +69,10 @@ def describe(record: Record, store: Path | None = None) -> tuple[Section, ...]:
     )
 
 
-def _sections(rows: Mapping[str, Iterable[tuple[str, str]]]) -> tuple[Section, ...]:
-    """The non-empty sections by title, their texts printable."""
-    sections = (
-        Section(title, tuple((printable(name), printable(text)) for name, text in own)) for title, own in rows.items()
-    )
-    return tuple(section for section in sections if section.rows)
+def _sections(rows: Mapping[str, Iterable[tuple[str, str]]]) -> Sections:
+    """The non-empty sections, their texts printable."""
+    sections = {title: [(printable(name), printable(text)) for name, text in own] for title, own in rows.items()}
+    return {title: own for title, own in sections.items() if own}
 
 
 def summary(record: Record) -> str:
@@ -92,7 +84,7 @@ def summary(record: Record) -> str:
     return printable(text + (f", {record.ended[:10]}" if record.ended else ""))
 
 
-def for_people(record: Record) -> tuple[Section, ...]:
+def for_people(record: Record) -> Sections:
     """What people ask of a record besides its metrics: settings, cost and origin, without what was left at nothing."""
     spent, provenance = record.spent, record.provenance
     shown = {name: _rounded(spent[name]) for name in ASKED if spent.get(name)}
@@ -288,7 +280,7 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
         f"the dataset {_code(trial.dataset)} with a budget of {budget_text(trial.budget.limits())} and seed "
         f"{trial.seed}."
     )
-    sections = {section.title: section.rows for section in for_people(record)}
+    sections = for_people(record)
     load = SENTENCE_TRANSFORMERS if sentence_transformers else "With xmcbench, the method's package and the dataset"
     parts = (
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",

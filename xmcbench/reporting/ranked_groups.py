@@ -161,7 +161,13 @@ def _measured_groups(
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
-        rows = [(first, _with_standing(row, stated, accepted)) for first, row in rows]
+        rows = [
+            (
+                first,
+                replace(row, stated=any(k in stated for k in row.keys), accepted=all(k in accepted for k in row.keys)),
+            )
+            for first, row in rows
+        ]
         shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
         source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
@@ -169,13 +175,6 @@ def _measured_groups(
         every = view.variants or view.method or view.group_by
         groups += _split(shown if every else _folded(shown), common, view)
     return groups
-
-
-def _with_standing(row: Row, stated: Container[str], accepted: Container[str]) -> Row:
-    """The row, marked where its trials are accepted, and where their metrics cannot be recomputed."""
-    return replace(
-        row, stated=any(key in stated for key in row.keys), accepted=all(key in accepted for key in row.keys)
-    )
 
 
 def _folded(rows: list[Row]) -> list[Row]:
@@ -278,7 +277,7 @@ def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: 
         rows = with_uncertainty(_beside_popular(rows, sort), compared, records, resampled)
     best = {name: _two_best(rows, name) for name in compared}
     if view.variants:
-        rows = _unfolded(rows, sort)
+        rows = unfolded(rows, sort)
     if order:
         rows.sort(key=lambda row: _least_first(row.facts.get(order) or cell(row, order) or None))
     return replace(group, rows=tuple(rows), metrics=metrics, columns=_columns(group, view), sort=sort, best=best)
@@ -328,18 +327,13 @@ def _usual_metrics(group: Group, view: View) -> tuple[str, ...]:
     return known or group.metrics
 
 
-def every_printed(group: Group) -> list[Row]:
-    """Every printed row of the group on its own, best first."""
-    return _unfolded(group.rows, group.sort)
-
-
-def _unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
+def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
     """Every printed row on its own, best first; the first that prints a ranked result has its rank."""
-    unfolded: list[Row] = []
+    found: list[Row] = []
     for row in rows:
         first, *others = row.folded or (row,)
-        unfolded += [replace(first, rank=row.rank), *others]
-    return sorted(unfolded, key=lambda row: (-row.metrics.get(sort, -1.0), row.rank is None))
+        found += [replace(first, rank=row.rank), *others]
+    return sorted(found, key=lambda row: (-row.metrics.get(sort, -1.0), row.rank is None))
 
 
 def _least_first(fact: Any) -> tuple[bool, bool, Any]:

@@ -283,12 +283,12 @@ def mean_curve(records: Sequence[Record]) -> dict[str, list[float]]:
         else:
             found[name] = [round(100 * fmean(own), 2) for own in values]
             if len(records) > 1:
-                found[f"{name} ±"] = [round(100 * _half_width(own), 2) for own in values]
+                found[f"{name} ±"] = [round(100 * half_width(own), 2) for own in values]
     return found
 
 
-def _half_width(values: Sequence[float]) -> float:
-    """Half the 95 % interval of the mean of `values`."""
+def half_width(values: Sequence[float]) -> float:
+    """Half the 95 % interval of the mean of several `values`, Student's."""
     from xmcbench.evaluation.significance import Estimate  # scipy
 
     own = Estimate(0.0, 0.0, stdev(values) / sqrt(len(values)), len(values) - 1.0)

@@ -56,20 +56,6 @@ class Scalars(NamedTuple):
     step: int
 
 
-def of_progress(progress: TrialProgress) -> Scalars:
-    """The metrics that a method reports, under the name of its stage, and the amounts spent."""
-    spent = progress.spent
-    values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
-    values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
-    return Scalars(values, int(spent.get("steps", 0)))
-
-
-def of_evaluation(point: Mapping[str, float]) -> Scalars:
-    """The metrics of one evaluation on held-out training queries."""
-    values = {f"select/{name}": value for name, value in point.items() if "@" in name}
-    return Scalars(values, int(point.get("steps", 0)))
-
-
 def of_record(record: Record) -> Scalars:
     """The metrics on the test split."""
     values = {f"test/{name}": value for name, value in record.metrics.items()}
@@ -80,10 +66,14 @@ class ScalarTracker(Tracker):
     """Writes the values of progress and of evaluations as they come."""
 
     def step(self, trial: Trial, progress: TrialProgress) -> None:
-        self._write(trial, of_progress(progress))
+        spent = progress.spent
+        values = {f"{progress.stage}/{name}": value for name, value in progress.metrics.items() if name != "step"}
+        values |= {f"spent/{name}": float(spent[name]) for name in SPENT if name in spent}
+        self._write(trial, Scalars(values, int(spent.get("steps", 0))))
 
     def evaluation(self, trial: Trial, point: Mapping[str, float]) -> None:
-        self._write(trial, of_evaluation(point))
+        values = {f"select/{name}": value for name, value in point.items() if "@" in name}
+        self._write(trial, Scalars(values, int(point.get("steps", 0))))
 
     @abstractmethod
     def _write(self, trial: Trial, scalars: Scalars) -> None: ...

@@ -15,7 +15,7 @@ from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, samples, tied_with_best
 from xmcbench.reporting.curated import Findings, NamedMethod, methods
 from xmcbench.reporting.notes import CLAIM, notes_of
-from xmcbench.reporting.ranked_groups import every_printed
+from xmcbench.reporting.ranked_groups import unfolded
 from xmcbench.reporting.results import Resampled
 from xmcbench.reporting.rows import (
     CHART_COSTS,
@@ -153,7 +153,7 @@ class _Group:
             "compared": list(self._samples),
             "halves": {name: half_widths(self._samples, name) for name in metrics} if self._samples else {},
             "rows": [self._row(row) for row in group.rows],
-            "printed": [self._row(one) for one in every_printed(group)] if self._several else [],
+            "printed": [self._row(one) for one in unfolded(group.rows, group.sort)] if self._several else [],
         }
 
     def _row(self, row: Row) -> dict[str, Any]:
