@@ -73,6 +73,20 @@ def test_listings_import_no_framework(arguments: list[str], tmp_path: Path, monk
     found = modules_after(call)
     assert "xmcbench.plugins.registry" in found
     assert not found & (HEAVY | {"scipy.sparse", "tokenizers", "concurrent.futures", "filelock"})
+    assert "run" in arguments or "yaml" not in found
+
+
+def test_a_command_starts_almost_without_garbage_collections() -> None:
+    """What imports allocate stays; the default thresholds walk it about 150 times."""
+    call = (
+        "import gc, sys; from contextlib import redirect_stdout, suppress; from io import StringIO\n"
+        "from xmcbench.__main__ import main\n"
+        "sys.argv = ['xmcbench', 'methods']; before = gc.get_stats()\n"
+        "with redirect_stdout(StringIO()), suppress(SystemExit): main()\n"
+        "print(sum(now['collections'] - old['collections'] for now, old in zip(gc.get_stats(), before)))"
+    )
+    done = subprocess.run([sys.executable, "-c", call], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert int(done.stdout) <= 20
 
 
 def test_a_method_that_is_named_after_its_plugin_imports_no_other_plugin() -> None:

@@ -18,7 +18,6 @@ from pydantic import Field, ValidationError
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset, DatasetCard, Facts
 from xmcbench.errors import XMCBenchError, shown, suggest
-from xmcbench.files import yaml_lines
 
 FEWEST_TRAIN = 3
 SIZES = ("num_train", "num_test", "num_labels")
@@ -137,7 +136,9 @@ def own_source(directory: Path) -> FolderSource:
     path = directory / CARD_FILE
     if not os.path.lexists(path):
         return FolderSource(Draft(name=directory.name, source=str(directory.resolve())))
-    content = yaml_lines.read(path)
+    from xmcbench.files.yaml_lines import read
+
+    content = read(path)
     allowed = sorted(set(Draft.model_fields) - {"name"})
     for key in content.data:
         if key not in allowed:
