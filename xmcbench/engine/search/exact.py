@@ -66,11 +66,12 @@ class ExactIndex:
     `precision` is that of the products that nominate labels: k + 8 labels in float32, 1.25 k + 8 in bf16. A label is
     missed only if rounding lifts more than this surplus above it. Before rounding to bf16, the mean label vector is
     subtracted: this shifts all scores of a query equally and keeps the differences between labels. It needs a bf16 copy
-    of the labels.
+    of the labels. The labels must not change later: they are checked once.
     """
 
     def __init__(self, labels_LD: Tensor, precision: Precision = "float32") -> None:
         self.labels_LD, self.precision = labels_LD.detach(), precision
+        self.greatest = greatest(self.labels_LD)
         self.products_LD = _rounded(self.labels_LD) if precision == "bf16" else self.labels_LD
 
     @torch.no_grad()
@@ -79,7 +80,7 @@ class ExactIndex:
 
         Raises ValueError if k exceeds the number of labels, shapes do not fit, or a score might not be finite.
         """
-        check(queries_ND, self.labels_LD, k, exclude)
+        check(queries_ND, self.labels_LD, self.greatest, k, exclude)
         flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
         width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
         chunks = _Chunks(self.products_LD, torch.bfloat16 if self.precision == "bf16" else torch.float32)
@@ -93,8 +94,8 @@ class ExactIndex:
         return best_of_all
 
 
-def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array | None) -> None:
-    """Raise ValueError unless the search is well defined and every score is finite."""
+def check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
+    """Raise ValueError unless the search is well defined and every score finite; `label` is the labels' `greatest`."""
     shapes = f"queries {list(queries_ND.shape)} and labels {list(labels_LD.shape)}"
     if queries_ND.ndim != 2 or labels_LD.ndim != 2 or queries_ND.shape[1] != labels_LD.shape[1]:
         raise ValueError(f"{shapes}, expected [N, D] and [L, D]")
@@ -104,16 +105,18 @@ def check(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array |
         raise ValueError(f"excluded pairs {list(exclude.shape)} for {shapes}")
     if not len(queries_ND):
         return
-    query, label = _greatest(queries_ND), _greatest(labels_LD)
-    for name, greatest in (("query", query), ("label", label)):
-        if not math.isfinite(greatest):
-            raise ValueError(f"a {name} vector contains {greatest}, expected finite numbers")
+    query = greatest(queries_ND)
+    for name, value in (("query", query), ("label", label)):
+        if not math.isfinite(value):
+            raise ValueError(f"a {name} vector contains {value}, expected finite numbers")
     if queries_ND.shape[1] * query * label >= torch.finfo(torch.float32).max:
         raise ValueError(f"queries up to {query:.3g} and labels up to {label:.3g} overflow float32 scores")
 
 
-def _greatest(vectors_ND: Tensor) -> float:
-    """The largest magnitude; NaN if any value is NaN."""
+def greatest(vectors_ND: Tensor) -> float:
+    """The largest magnitude of a value, 0 of no values; NaN if any value is NaN."""
+    if not vectors_ND.numel():
+        return 0.0
     least, most = (float(end) for end in vectors_ND.aminmax())
     return max(-least, most)
 

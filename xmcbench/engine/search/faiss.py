@@ -68,6 +68,7 @@ class FaissIndex:
     def __init__(self, labels_LD: Tensor, approximate: HNSW | IVF | None = None) -> None:
         faiss = import_faiss()
         self.labels_LD, self.approximate = labels_LD.detach(), approximate
+        self.greatest = exact.greatest(self.labels_LD)
         num_labels, dimension = labels_LD.shape
         vectors_LD = _array(labels_LD)
         if isinstance(approximate, HNSW):
@@ -92,7 +93,7 @@ class FaissIndex:
 
         Pairs in `exclude` [N, L] are left out; faiss searches for that many more labels. -1 pads short rows.
         """
-        exact.check(queries_ND, self.labels_LD, k, exclude)
+        exact.check(queries_ND, self.labels_LD, self.greatest, k, exclude)
         results = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         rows = exact.SIZES[self.labels_LD.device.type].rows
         for start in range(0, len(queries_ND), rows):
