@@ -6,7 +6,7 @@ Legend: B queries, S labels of the pool (of this worker), L labels, V auxiliary 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -53,6 +53,10 @@ class DEXA(EmbeddingMethod):
     def parameter_groups(self) -> list[dict[str, Any]]:
         """The parameter groups of AdamW, with this method's epsilon."""
         return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
+
+    @property
+    def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        return ("labels",)
 
     def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray:
         """[L] the number of each label's auxiliary vector: those of clusters first, then those of head labels."""

@@ -101,6 +101,10 @@ class OvA(EmbeddingMethod):
 
         return nn.Module()
 
+    @property
+    def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        return ("labels",) if self.config.rows == "label-embeddings" else ()
+
     def begin(self, embeddings: sampling.Embeddings) -> None:
         from torch.nn.functional import normalize
 

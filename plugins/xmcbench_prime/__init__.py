@@ -141,6 +141,11 @@ class PRIME(EmbeddingMethod):
         vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
         return vectors | super().following(given, data, budget)
 
+    @property
+    def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        labels: tuple[Literal["labels"], ...] = ("labels",) if self.config.free_vectors else ()
+        return labels if self.config.centroids == "none" else (*labels, "queries")
+
     # Before training ----------------------------------------------------------------------------------------------
 
     def label_groups(self, train: data.TrainingData, embeddings: sampling.Embeddings) -> np.ndarray | None:  # noqa: ARG002

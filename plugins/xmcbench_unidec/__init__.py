@@ -178,6 +178,10 @@ class UniDEC(EmbeddingMethod):
             heads["clf"] = nn.Sequential(linear(), nn.Dropout(self.config.head_dropout))
         return nn.ModuleDict(heads)
 
+    @property
+    def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        return ("labels",) if self.config.heads == "both" and self.config.rows == "label-embeddings" else ()
+
     def begin(self, embeddings: sampling.Embeddings) -> None:
         """With `rows: label-embeddings`, start each row as the second head's unit vector of its label text."""
         if self.config.heads == "both" and self.config.rows == "label-embeddings":

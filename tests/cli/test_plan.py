@@ -53,6 +53,18 @@ def test_what_does_not_fit_makes_the_exit_code(suite: Path, capsys: pytest.Captu
     assert ",no\n" in capsys.readouterr().out
 
 
+def test_a_trial_that_fails_before_its_first_step_makes_the_exit_code(
+    suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = yaml.safe_load(suite.read_text())
+    content |= {"methods": {"p": {"method": "prime", "free_vectors": 16}}, "budget": {"encoder_tokens": 100}}
+    suite.write_text(yaml.safe_dump(content))
+    assert call("plan", suite) == 1
+    assert "fails: catalog-200/p: before the first step a pass over 200 texts takes" in capsys.readouterr().err
+    assert call("run", suite, "--dry-run") == 0
+    assert "fails: about" in capsys.readouterr().err
+
+
 def test_a_time_limit_that_is_too_short_is_told(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", suite, "--set", "timeout=1e-9", "--only", "in-batch", "--accelerator", "h100") == 1
     told = capsys.readouterr().err

@@ -32,6 +32,19 @@ def test_few_steps_are_told_once_for_all_trials_that_have_them() -> None:
     assert told[0].startswith("a, b on made: about 100 steps")
 
 
+def test_a_budget_that_is_spent_before_the_first_step_is_told() -> None:
+    small = trial("small", "prime", {"encoder_tokens": 204_999}, batch_size=16)
+    told = "small on made: fails: about 205,000 tokens are encoded before the first step, the budget has 204,999"
+    assert told in remarks([small], DATA)
+    for passes, settings in ((5_000, {"centroids": "none"}), (200_000, {"free_vectors": 0})):
+        assert any(f"fails: about {passes:,}" in line for line in remarks([prime(passes - 1, **settings)], DATA))
+        assert not any("fails" in line for line in remarks([prime(passes, **settings)], DATA))
+
+
+def prime(tokens: int, **settings: Any) -> Trial:
+    return trial("p", "prime", {"encoder_tokens": tokens}, batch_size=16, **settings)
+
+
 def test_parts_without_room_and_settings_that_cannot_matter_are_named() -> None:
     swept = [trial(f"n={n}", "dexml", {"epochs": 5}, batch_size=16, negatives_per_query=n) for n in (1, 2)]
     ngame = trial("ngame", "ngame", {"epochs": 5}, batch_size=16)

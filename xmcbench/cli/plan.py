@@ -45,7 +45,7 @@ def plan(
 ) -> None:
     """Predict operations, hours, memory and network traffic of each trial of a suite, without running any.
 
-    Exit code: 0 every trial fits into memory and the suite's time limit; 1 a trial does not; 2 invalid input.
+    Exit code: 0 every trial fits into memory, budget and the suite's time limit; 1 a trial does not; 2 invalid input.
     """
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
@@ -65,30 +65,35 @@ def plan(
     extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}
     trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only or ())
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
-    plans, left_out = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
+    plans, left_out, failing = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
     grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
     echo(render_tables(grids, format))
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents)}
-    for kind, texts in (*lines.items(), ("not planned", left_out)):
+    for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing)):
         for text in texts:
             echo(f"{kind}: {text}", err=True)
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for reason in overlong:
         echo(f"too long: {reason}", err=True)
-    raise typer.Exit(1 if overlong or any(_fits(plan, machine) == "no" for plan in plans) else 0)
+    raise typer.Exit(1 if overlong or failing or any(_fits(plan, machine) == "no" for plan in plans) else 0)
 
 
-def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str]]:
-    """The plans of trials, once for all seeds, and why others have none."""
+def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str], list[str]]:
+    """The plans of trials, once for all seeds, why others have none, and why others will fail."""
+    from xmcbench.trial.budget import PassTooLargeError
+
     plans: list[TrialPlan] = []
     left_out: list[str] = []
+    failing: list[str] = []
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
     for trial in reversed(first.values()):
         try:
             plans.append(plan(trial))
+        except PassTooLargeError as problem:
+            failing.append(f"{trial.dataset}/{trial.label}: before the first step {problem}")
         except XMCBenchError as problem:
             left_out.append(f"{trial.dataset}/{trial.label}: {problem}")
-    return plans, left_out
+    return plans, left_out, failing
 
 
 def _fits(plan: TrialPlan, machine: Machine) -> str:

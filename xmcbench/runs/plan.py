@@ -1,6 +1,6 @@
 """The plan of a run: the action for each trial and its reason; what a display hears of the run, and how it ended; and
-what can be said of trials before they run: too few steps, parts that will not run, texts that are cut, and more asked
-for than there is.
+what can be said of trials before they run: a budget that is spent before the first step, too few steps, parts that will
+not run, texts that are cut, and more asked for than there is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH, Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -101,7 +102,8 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         method = build_method(trial)
         spent = method.foreseen(data, trial.budget)
         idle = method.idle_parts(spent)
-        texts = [*_of_steps(trial, spent), *(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
+        texts = [*_of_first_passes(method, trial.budget, spent), *_of_steps(trial, spent)]
+        texts += [*(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
         texts += [text for part in parts for text in _of_counts(part, data)]
         for text in texts:
@@ -115,6 +117,13 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         for group in same.values()
         if len(group) > 1
     ]
+
+
+def _of_first_passes(method: Method, budget: Budget, spent: Mapping[str, Any]) -> Iterator[str]:
+    """That the trial will fail before its first step."""
+    limit, needed = method.encoder_training(budget)[1].encoder_tokens, spent.get("first_tokens", 0)
+    if limit is not None and needed > limit:
+        yield f"fails: about {needed:,.0f} tokens are encoded before the first step, the budget has {limit:,}"
 
 
 def _of_steps(trial: Trial, spent: Mapping[str, Any]) -> Iterator[str]:

@@ -107,7 +107,10 @@ class Method(ABC):
         return {}
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
-        """About what a training will spend, by names of the ledger; empty where the budget does not tell."""
+        """About what a training will spend, by names of the ledger; empty where the budget does not tell.
+
+        `first_tokens` are the tokens that are encoded before the first step.
+        """
         return {}
 
     def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:  # noqa: ARG002

@@ -86,6 +86,19 @@ def test_a_plan_is_what_a_trial_then_takes(name: str, small_encoder: str, data: 
     assert planned.flops == pytest.approx(spent.flops, rel=0.05)
 
 
+PASSES = {**METHODS, "prime no": {"free_vectors": 0, "centroids": "none"}, "unidec start": {"rows": "label-embeddings"}}
+
+
+@pytest.mark.parametrize("name", [*PASSES, "dexa"])
+def test_a_method_says_which_texts_it_embeds_before_the_first_step(
+    name: str, data: TrainingData, tmp_path: Path
+) -> None:
+    method = built(name, "static", **PASSES.get(name, {}))
+    work, encoder = workload(method, data, tmp_path)
+    probe = observe(method, work, encoder.dimension)
+    assert sorted(method.first_passes) == ["labels"] * probe.asks_labels + ["queries"] * probe.asks_queries
+
+
 @pytest.mark.parametrize("name", ["dexml hard", "prime", "ova start"])
 def test_a_plan_of_a_static_encoder_too(name: str, data: TrainingData, tmp_path: Path) -> None:
     test_a_plan_is_what_a_trial_then_takes(name, "static", data, tmp_path)

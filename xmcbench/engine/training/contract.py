@@ -104,7 +104,9 @@ class TrainedMethod(DualEncoder):
             return {}
         size = self.config.batch_size
         epochs = epochs_of(budget, data, size, self.labels_of_step(self.config, data.labels, size))
-        return {"epochs": epochs, "steps": epochs * data.queries / size}
+        tokens = {"queries": data.queries * data.query_tokens, "labels": data.labels * data.label_tokens}
+        first = sum(tokens[texts] for texts in self.first_passes)
+        return {"epochs": epochs, "steps": epochs * data.queries / size, "first_tokens": first}
 
     def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
         own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
@@ -113,6 +115,11 @@ class TrainedMethod(DualEncoder):
             for part, (start, settings) in SCHEDULED.items()
             if own.get(start, 0) >= epochs
         ]
+
+    @property
+    def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
+        """The texts whose embeddings `label_groups` and `begin` ask for, before the first step."""
+        return ()
 
     @property
     def skips_refreshes(self) -> bool:
