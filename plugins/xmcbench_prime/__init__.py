@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from xmcbench_prime.prototypes import Prototypes
 
-AT_ONCE = 16_384  # prototypes
+AT_ONCE = 16_384  # prototypes of a step: a bag holds several vectors
+INDEXED = 2_048  # prototypes of an index that are computed at a time
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
 PAPERS_LENGTH = 0.152
 SEEDS = 2**62
@@ -223,15 +224,16 @@ class PRIME(EmbeddingMethod):
         return unit(embeddings_ND)
 
     def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
-        """[S, D] prototypes of length 1, computed `AT_ONCE` at a time: a bag holds several vectors."""
-        return self._prototypes(embeddings_SD, label_ids, dropout_seed=0)  # dropout is off
+        """[S, D] prototypes of length 1."""
+        return self._prototypes(embeddings_SD, label_ids, INDEXED, dropout_seed=0)  # dropout is off
 
-    def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray, dropout_seed: int) -> Tensor:
+    def _prototypes(self, embeddings_SD: Tensor, label_ids: np.ndarray, at_once: int, dropout_seed: int) -> Tensor:
+        """[S, D] prototypes of length 1, computed `at_once` at a time."""
         import torch
 
         prototypes = []
-        for start in range(0, max(1, len(label_ids)), AT_ONCE):
-            part = slice(start, start + AT_ONCE)
+        for start in range(0, max(1, len(label_ids)), at_once):
+            part = slice(start, start + at_once)
             with encoders.row_dropout(dropout_seed, "label", label_ids[part]):
                 prototypes.append(self._prototypes_of(embeddings_SD[part], label_ids[part]))
         return torch.cat(prototypes)
@@ -270,7 +272,7 @@ class PRIME(EmbeddingMethod):
         if settings.query_to_label:
             loss = loss + self._triplet(texts_BD, texts_SD, positives)
         if settings.query_to_prototype or settings.regulariser_weight:
-            prototypes_SD = self._prototypes(labels_SD, batch.label_ids, int(torch.randint(SEEDS, ())))
+            prototypes_SD = self._prototypes(labels_SD, batch.label_ids, AT_ONCE, int(torch.randint(SEEDS, ())))
             if settings.query_to_prototype:
                 loss = loss + self._triplet(texts_BD, prototypes_SD, positives)
             if settings.regulariser_weight:
