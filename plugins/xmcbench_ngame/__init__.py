@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-SMALL_MARGIN = 0.05  # where one label dominates
+# Where one label dominates. In nearly every batch it is a negative of most queries; drawn as one of several labels of
+# the others, it would be a positive too rarely. It has to be ahead of the others for some queries, behind for the rest.
+DOMINATED = {"margin": 0.05, "positives": "all", "positives_per_query": 5}
 
 
 class NGAME(EmbeddingMethod):
@@ -53,9 +55,9 @@ class NGAME(EmbeddingMethod):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """A label that dominates has to be ahead of the others for some queries, behind for the rest: by little."""
-        margin = {"margin": SMALL_MARGIN} if data.dominated else {}
-        return margin | super().following(given, data, budget)
+        """Where one label dominates the margin is small, and every positive in the pool is trained on."""
+        own = DOMINATED if data.dominated else {}
+        return super().following(own | given, data, budget)
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:

@@ -110,6 +110,15 @@ def test_where_one_label_dominates_less_of_a_score_tells_it_apart(method: str, s
     assert following("dexml", replace(SMALL, head=0.31), {"epochs": 9}, negatives="in-batch")["temperature"] == 0.05
 
 
+def test_a_label_that_dominates_is_a_positive_of_ngame_wherever_it_is_in_the_pool() -> None:
+    positives = ("positives", "positives_per_query")
+    few, many = (following("ngame", replace(SMALL, head=head), {"epochs": 9}) for head in (0.29, 0.31))
+    assert [few[name] for name in positives] == ["drawn", 1]
+    assert [many[name] for name in positives] == ["all", 5]
+    stated = following("ngame", replace(SMALL, head=0.31), {"epochs": 9}, positives="drawn", positives_per_query=2)
+    assert [stated[name] for name in positives] == ["drawn", 2]
+
+
 def test_a_second_stages_first_method_follows_its_share() -> None:
     first = {"method": "dexml"}
     whole, half = (
