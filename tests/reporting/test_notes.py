@@ -79,8 +79,15 @@ def popular(p1: float, beside: Record) -> Record:
 def test_a_label_that_dominates_is_named() -> None:
     low = trained(p1=0.5)
     notes = leaderboard([low, popular(0.6, low)]).notes
-    hint = "one label is right for 60% of the queries, which a lower temperature or margin tells apart"
+    hint = "one label alone is right for 60% of the queries"
     assert f"{BELOW_POPULAR} hard: most likely {what_is_wrong(low)}; {hint}." in notes
+
+
+def test_nothing_is_wrong_where_popular_cannot_be_beaten() -> None:
+    perfect = trained(p1=1.0)
+    assert not any(BELOW_POPULAR in note for note in leaderboard([perfect, popular(1.0, perfect)]).notes)
+    low = trained(p1=0.9)
+    assert any(BELOW_POPULAR in note for note in leaderboard([low, popular(1.0, low)]).notes)
 
 
 def test_few_steps_are_noted_below_the_table() -> None:

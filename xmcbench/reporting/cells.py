@@ -178,10 +178,11 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
 
 
 def _below_popular(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
-    """Whether a trained cell is not above the labels ranked by frequency alone, on the same dataset."""
+    """Whether a trained cell could be, and is not, above the labels ranked by frequency alone, on the same dataset."""
     same = [other for other in others if other.trial.dataset == cell.trial.dataset]
     popular = [other.row.metrics[metric] for other in same if other.trial.method == POPULAR]
-    return bool(cell.row.facts.get("steps") and popular) and cell.row.metrics[metric] <= max(popular)
+    value = cell.row.metrics[metric]
+    return bool(cell.row.facts.get("steps") and popular) and value <= max(popular) and value < 1
 
 
 def _cost(cell: SweepCell) -> tuple[float, ...]:

@@ -307,16 +307,16 @@ def _two_best(rows: Sequence[Row], metric: str) -> tuple[float, ...]:
 
 
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
-    """The rows, with a mark at those that were trained and are not better than the most frequent labels."""
+    """The rows, with a mark at trained ones that could be, and are not, better than the most frequent labels."""
     from xmcbench.data.extent import DOMINATES  # imports numpy, which papers' results do not need
 
     floors = [row.metrics for row in rows if row.plugin == POPULAR and row.rank]
     floor = max((metrics[sort] for metrics in floors), default=-1.0)
     often = max((metrics.get("P@1", 0.0) for metrics in floors), default=0.0)
-    hint = f"; one label is right for {often:.0%} of the queries, which a lower temperature or margin tells apart"
+    hint = f"; one label alone is right for {often:.0%} of the queries"
     return [
         replace(row, below_popular=True, wrong=row.wrong + hint * (often > DOMINATES))
-        if row.rank and row.facts.get("steps") and row.metrics[sort] <= floor
+        if row.rank and row.facts.get("steps") and row.metrics[sort] <= floor and row.metrics[sort] < 1
         else row
         for row in rows
     ]
