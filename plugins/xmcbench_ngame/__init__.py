@@ -57,7 +57,7 @@ class NGAME(EmbeddingMethod):
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """Where one label dominates the margin is small, and every positive in the pool is trained on."""
         own = DOMINATED if data.dominated else {}
-        return super().following(own | given, data, budget)
+        return super().following({**own, **given}, data, budget)
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
