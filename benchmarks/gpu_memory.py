@@ -32,10 +32,8 @@ from xmcbench.engine.assembly import add_modules
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.dry_run import DryRun, dry_run
-from xmcbench.engine.planning.encoder import costs
-from xmcbench.engine.planning.memory import Memory, memory
-from xmcbench.engine.planning.probe import observe
-from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.planning.memory import Memory, costs, memory
+from xmcbench.engine.planning.probe import Workload, observe
 from xmcbench.engine.tables.label_table import LabelTable
 from xmcbench.engine.training.steps import TrainingSteps
 from xmcbench.engine.workers import ALONE

@@ -111,9 +111,8 @@ def overhead(trials: int = 200) -> Rows:
 
 def plan(asked: Any, root: Path) -> Rows:
     """Predicted over measured: the peak is reached in a few steps of a small budget."""
-    from xmcbench.engine.planning.accelerators import HERE, accelerator
-    from xmcbench.engine.planning.trials import Machine, Planner
-    from xmcbench.engine.planning.workload import Lengths
+    from xmcbench.engine.planning.probe import Lengths
+    from xmcbench.engine.planning.trials import HERE, Machine, Planner, accelerator
 
     suite = {
         "name": "plan", "datasets": [asked.dataset or "catalog-1k"], "encoder": {"name": asked.encoder},

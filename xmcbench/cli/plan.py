@@ -49,10 +49,9 @@ def plan(
     """
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
-    from xmcbench.engine.planning.accelerators import HERE, device_kind
-    from xmcbench.engine.planning.accelerators import accelerator as find
-    from xmcbench.engine.planning.trials import Machine, Planner, too_long
-    from xmcbench.engine.planning.workload import Lengths
+    from xmcbench.engine.planning.probe import Lengths
+    from xmcbench.engine.planning.trials import HERE, Machine, Planner, device_kind, too_long
+    from xmcbench.engine.planning.trials import accelerator as find
     from xmcbench.reporting import render_tables
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share

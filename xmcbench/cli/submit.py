@@ -86,9 +86,8 @@ class _Checker:
     @cached_property
     def planner(self) -> Planner:
         from xmcbench.data.prepared import default_cache_dir
-        from xmcbench.engine.planning.accelerators import HERE, accelerator
-        from xmcbench.engine.planning.trials import Machine, Planner
-        from xmcbench.engine.planning.workload import Lengths
+        from xmcbench.engine.planning.probe import Lengths
+        from xmcbench.engine.planning.trials import HERE, Machine, Planner, accelerator
 
         return Planner(self.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
 

@@ -20,7 +20,7 @@ from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.lora import read_adapters
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.encoder import costs
+from xmcbench.engine.planning.memory import costs
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.errors import XMCBenchError
 

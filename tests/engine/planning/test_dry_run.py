@@ -20,10 +20,8 @@ from xmcbench.engine.encoders.build import build_encoder
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
-from xmcbench.engine.planning.encoder import EncoderCosts, costs, tokenizer_of
-from xmcbench.engine.planning.memory import _table_gradients, _word_gradients
-from xmcbench.engine.planning.probe import Table, observe
-from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.planning.memory import EncoderCosts, _table_gradients, _word_gradients, costs, tokenizer_of
+from xmcbench.engine.planning.probe import Table, Workload, observe
 from xmcbench.engine.search import shortlists
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.loop import Loop

@@ -11,9 +11,20 @@ import pytest
 import torch
 
 from xmcbench.engine.planning import memory as memory_module
-from xmcbench.engine.planning.accelerators import ACCELERATORS, Accelerator, accelerator, measured_peak
-from xmcbench.engine.planning.trials import MARGIN, Machine, Planner, TrialPlan, fits, too_large, too_long
-from xmcbench.engine.planning.workload import Lengths
+from xmcbench.engine.planning.probe import Lengths
+from xmcbench.engine.planning.trials import (
+    ACCELERATORS,
+    MARGIN,
+    Accelerator,
+    Machine,
+    Planner,
+    TrialPlan,
+    accelerator,
+    fits,
+    measured_peak,
+    too_large,
+    too_long,
+)
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget

@@ -20,8 +20,7 @@ from xmcbench.engine import flops
 from xmcbench.engine.charging import Charging, StepCost, batch_lengths
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses import Positives
-from xmcbench.engine.planning.probe import Probe
-from xmcbench.engine.planning.workload import Workload
+from xmcbench.engine.planning.probe import Probe, Workload
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Sampler
