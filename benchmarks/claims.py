@@ -140,7 +140,7 @@ class Trials:
         better, than = (tuple(record.key for record in found) for found in records)
         older = {record.older_than(trial.versions) for side in sides for trial, record in side if record} - {""}
         keys = {"better_keys": better, "than_keys": than, "older": "; ".join(sorted(older))}
-        return Attempt(regime.model_copy(update=keys), *samples, records[0][0].truth_hash)
+        return Attempt(regime.model_copy(update=keys), samples[0], samples[1], records[0][0].truth_hash)
 
     def _side(self, pair: Pair, label: str) -> list[tuple[Trial, Record | None]]:
         planned = self._planned(pair.suite)
@@ -277,10 +277,9 @@ class Comparison:
         for own in self.plan.questions:
             here, papers, changed = self.asked[own.id], self._papers(own), []
             for metric in papers if own.of else ():
-                if (estimate := changes[own.id, metric]) is not None:
-                    sides = [each.estimate(metric) for each in (here, self.attempts[own.of, own.at])]
-                    values = [side.value for side in sides if side]
-                    changed.append(column(metric, *values, estimate, p_of_changes[own.id, metric]))
+                estimate, base = changes[own.id, metric], self.attempts[own.of, own.at].estimate(metric)
+                if estimate and base and (mine := here.estimate(metric)):
+                    changed.append(column(metric, mine.value, base.value, estimate, p_of_changes[own.id, metric]))
             regime = here.judged(papers, p_values, own.id)
             yield Question(id=own.id, question=own.question, of=own.of, regime=regime, changes=tuple(changed))
 

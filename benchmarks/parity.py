@@ -263,9 +263,9 @@ def printed(row: dict[str, Any]) -> dict[str, str]:
 
 
 def main() -> None:
-    clones = dict.fromkeys(("dexml", "ngame", "prime", "deepxml"), (Path, "a clone of that code"))
-    asked = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"), only=CASES, **clones).parse_args()
-    clones = {name: vars(asked)[name].absolute() for name in clones if vars(asked)[name]}
+    known = dict.fromkeys(("dexml", "ngame", "prime", "deepxml"), (Path, "a clone of that code"))
+    asked = options(__doc__, seeds=10, out=Path("benchmarks/results/parity"), only=CASES, **known).parse_args()
+    clones = {name: vars(asked)[name].absolute() for name in known if vars(asked)[name]}
     asked.only = [case for case in asked.only if CASES[case].code in clones]
     out = asked.out.absolute()
     data = out / "data" if "dexml" not in clones else clones["dexml"] / "Datasets"
