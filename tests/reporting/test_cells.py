@@ -127,6 +127,9 @@ def test_a_trained_cell_that_is_not_above_the_most_frequent_labels_is_marked() -
     grid = cost_table(cells_of(frequent, made("worse", 0.4), made("better", 0.41)), "P@1")
     assert {row[0] for row in grid.rows} == {"frequent", f"worse{BELOW_POPULAR}", "better"}
     assert any("popular" in note for note in grid.notes)
+    everywhere = frequent.model_copy(update={"metrics": frequent.metrics | {"P@1": 1.0}})
+    grid = cost_table(cells_of(everywhere, made("worse", 0.4), made("perfect", 1.0)), "P@1")
+    assert {row[0] for row in grid.rows} == {"frequent", f"worse{BELOW_POPULAR}", "perfect"}
 
 
 def test_a_column_can_be_a_target() -> None:
