@@ -35,10 +35,9 @@ from xmcbench.evaluation import (
 )
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
-from xmcbench.runs.fresh_process import FreshProcess
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
 from xmcbench.runs.job import Job, WorkerRank, now
-from xmcbench.runs.predicting import Sample, predict_test, untrained
+from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
 from xmcbench.teachers.cached_judge import JudgeFactory
