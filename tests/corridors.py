@@ -36,9 +36,8 @@ from xmcbench.evaluation import check_predictions
 from xmcbench.evaluation.evaluator import dataset_hits, find_evaluators, score
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.judging import Judgements
 from xmcbench.trial.predictions import STORED
-from xmcbench.trial.run import Progress, Run
+from xmcbench.trial.run import Judgements, Progress, Run
 
 CORRIDORS = Path(__file__).with_suffix(".yaml")
 DATASET = "catalog-500"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xmcbench.teachers.prompts import PROMPTS, OneLabelPrompt, Prompt, WritingPrompt, read_labels
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherConfig, TeacherError
-from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judge, Judgements
+from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements
 
 __all__ = [
     "NO",

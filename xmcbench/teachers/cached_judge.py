@@ -27,8 +27,7 @@ from xmcbench.teachers.database import LOCKS, JudgementStore, StoredAnswers
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset, SubprocessTeacher
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.judging import NO, UNASKED, UNPARSED, YES, Judge, Judgements, TeacherSettings
-from xmcbench.trial.run import Progress, Run
+from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress, Run, TeacherSettings
 from xmcbench.trial.splitmix64 import mix, splitmix64
 
 KEY = np.dtype([("pair", "<i8"), ("checksum", "<i8")])  # in the file

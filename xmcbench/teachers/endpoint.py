@@ -19,7 +19,7 @@ from xmcbench.files.secrets import redact, remember
 from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.prompts import Prompt, has_several_labels, read_answer, read_answers, template
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
-from xmcbench.trial.judging import UNPARSED
+from xmcbench.trial.run import UNPARSED
 
 T = TypeVar("T")
 NO_KEY = "none"  # sent to a server that needs no key

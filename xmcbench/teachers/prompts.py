@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import AfterValidator
 
 from xmcbench.errors import suggest
-from xmcbench.trial.judging import NO, UNPARSED, YES
+from xmcbench.trial.run import NO, UNPARSED, YES
 
 # LMTX, Section 5.1; its {doc} and {label_text} are {document} and {label} here.
 _TAG = "document = {document}. Is the tag {label} relevant to the document? answer yes or no"

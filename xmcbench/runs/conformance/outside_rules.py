@@ -15,9 +15,8 @@ from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
 from xmcbench.tracking.tracker import Tracker
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.judging import NO, UNPARSED, YES
 from xmcbench.trial.record import Failure, Record, Status
-from xmcbench.trial.run import TrialProgress
+from xmcbench.trial.run import NO, UNPARSED, YES, TrialProgress
 from xmcbench.trial.trial import Trial
 
 NUM_PAIRS = 40
