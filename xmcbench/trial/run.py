@@ -52,7 +52,7 @@ class Judgements:
 
 
 class TeacherSettings(Protocol):
-    """The settings that name a teacher: `xmcbench.Teacher.Config` or a subclass."""
+    """The settings that name a teacher: `xmcbench.teachers.Teacher.Config` or a subclass."""
 
     @property
     def name(self) -> str:
