@@ -1,4 +1,4 @@
-"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of four suites.
+"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of five suites.
 
 Rows are compared over test queries and seeds with Holm's correction (`xmcbench/evaluation/significance.py`). Quality
 along the budget is that on held-out training queries, which also chose settings and checkpoints.
@@ -67,6 +67,7 @@ STUDIES = {
         Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
         Study("packages", "evidence-packages", "debian-packages", ("quality",)),
         Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
+        Study("layers", "evidence-minilm", "lf-tate-titles-16k", ()),
     )
 }
 
@@ -201,8 +202,25 @@ def along(methods: Sequence[Method]) -> str:
     return f"{ranked}\n\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
 
 
-def blocks(study: Study, methods: Sequence[Method]) -> dict[str, str]:
+def encoders(study: Study, methods: Sequence[Method], root: Path) -> str:
+    """What another encoder gives: a pair of rows for each method that both studies of the dataset have."""
+    first = next(one for one in STUDIES.values() if one.dataset == study.dataset)
+    deep = {method.label: method for method in methods}
+    rows = []
+    for static in read(root, first):
+        for method in filter(None, (static, deep.get(static.label))) if static.label in deep else ():
+            found = [f"{100 * estimate(method.samples[metric]).value:.1f}" for metric in METRICS]
+            seeds = str(len(method.records))
+            flat = "-" if not method.evaluated_along else "yes" if method.converged else "no"
+            name = method.records[0].suite
+            rows.append([method.label, name, seeds, *found, format_value(method.spent("flops"), "count"), flat])
+    return written(("method", "suite", "seeds", *METRICS, "operations", "converged"), rows)
+
+
+def blocks(study: Study, methods: Sequence[Method], root: Path) -> dict[str, str]:
     """The tables of the document, by name."""
+    if not study.figures:
+        return {f"{study.name}-table": encoders(study, methods, root)}
     return {
         f"{study.name}-table": table(methods),
         f"{study.name}-rivals": against(methods, ("plt", "parabel", "tfidf-neighbours"), ("P@1", "P@5")),
@@ -314,7 +332,7 @@ def main() -> None:
     texts: dict[str, str] = {}
     for study in [STUDIES[options.study]] if options.study else STUDIES.values():
         methods = read(options.store, study)
-        texts |= blocks(study, methods)
+        texts |= blocks(study, methods, options.store)
         for figure in study.figures:
             DRAWN[figure](methods, study, PICTURES / f"findings-{study.name}-{figure}.svg")
     if options.store == ACCEPTED:
