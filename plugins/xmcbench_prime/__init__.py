@@ -172,9 +172,8 @@ class PRIME(EmbeddingMethod):
             modules["bank"].fill(lambda block_VD, rng: block_VD.uniform_(-bound, bound, generator=rng))
         if settings.centroids != "none":
             self.queries_of = scipy.sparse.csr_array(train.targets.T)
-            modules["centroids"] = tables.LabelTable(
-                shard.label_ids, size, tables.TableConfig(optimizer="none"), seed=0
-            )
+            config = tables.TableConfig(optimizer="none")
+            modules["centroids"] = tables.LabelTable(shard.label_ids, size, config, seed=0)
         return nn.ModuleDict(modules)
 
     def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
@@ -187,8 +186,7 @@ class PRIME(EmbeddingMethod):
     def _network(self) -> Prototypes:
         from xmcbench_prime.prototypes import Prototypes
 
-        settings = self.config
-        return Prototypes(self.encoder.dimension, settings.feedforward, settings.prototype_dropout)
+        return Prototypes(self.encoder.dimension, self.config.feedforward, self.config.prototype_dropout)
 
     def begin(self, embeddings: sampling.Embeddings) -> None:
         """Centroids start as the means of their labels' queries, of length 1; without queries as zero."""
