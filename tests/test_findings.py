@@ -21,7 +21,7 @@ NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 def test_the_tables_are_those_of_the_accepted_records() -> None:
     assert findings().dataset in {study.dataset for study in tables.STUDIES.values()}
     for study in tables.STUDIES.values():
-        for name, text in tables.blocks(study, tables.read(ACCEPTED, study)).items():
+        for name, text in tables.blocks(study, tables.read(ACCEPTED, study), ACCEPTED).items():
             assert f"<!-- {name} -->\n{text}\n<!-- end -->" in DOCUMENT
 
 
