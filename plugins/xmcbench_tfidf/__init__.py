@@ -86,10 +86,11 @@ class NearestNeighbours(WordMethod):
         return {"queries": words_MV[: len(train.texts)].T.tocsr(), "targets": train.targets}
 
     def best_labels(self, words_CV: scipy.sparse.csr_array, k: int) -> Predictions:
-        neighbours = nearest(words_CV, self.matrices["queries"], self.config.neighbours)
+        queries_VN = self.matrices["queries"]
+        neighbours = nearest(words_CV, queries_VN, min(self.config.neighbours, queries_VN.shape[1]))
         votes = np.where(neighbours.indices >= 0, neighbours.scores, 0.0) ** self.config.power
         rows = np.repeat(np.arange(len(neighbours)), neighbours.k)
-        shape = len(neighbours), self.matrices["queries"].shape[1]
+        shape = len(neighbours), queries_VN.shape[1]
         votes_CN = scipy.sparse.csr_array((votes.ravel(), (rows, neighbours.indices.clip(0).ravel())), shape=shape)
         return best((votes_CN @ self.matrices["targets"]).tocsr(), k)
 
