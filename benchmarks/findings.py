@@ -13,6 +13,7 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from statistics import fmean
 
@@ -57,7 +58,10 @@ class Study:
     name: str
     suite: str
     dataset: str
-    figures: tuple[str, ...]
+    figures: tuple[str, ...] = ()
+    beside: str = (
+        ""  # the study whose methods have another encoder: its rows stand beside these, in place of other tables
+    )
 
 
 STUDIES = {
@@ -67,7 +71,7 @@ STUDIES = {
         Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
         Study("packages", "evidence-packages", "debian-packages", ("quality",)),
         Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
-        Study("layers", "evidence-minilm", "lf-tate-titles-16k", ()),
+        Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
     )
 }
 
@@ -121,9 +125,12 @@ class Method:
         )
 
     @property
-    def converged(self) -> bool:
+    def converged(self) -> str:
+        """For a table: yes, no, or - where it was not evaluated along the budget."""
+        if not self.evaluated_along:
+            return "-"
         start, rise = FLAT
-        return self.at(1.0) - self._best(lambda _, own: own["fraction"] <= start + NEAR) <= rise
+        return "yes" if self.at(1.0) - self._best(lambda _, own: own["fraction"] <= start + NEAR) <= rise else "no"
 
     def spent(self, name: str) -> float:
         return fmean(record.spent[name] or 0 for record in self.records)
@@ -164,7 +171,7 @@ def table(methods: Sequence[Method]) -> str:
             format_value(flops, "count") if flops else "-",
             format_value(method.spent("peak_bytes"), "bytes"),
             f"{1000 * method.spent('predict_cpu_seconds') / queries:.2f}" if queries else "-",
-            "-" if not method.evaluated_along else "yes" if method.converged else "no",
+            method.converged,
         ]
         rows.append(cells)
     heads = (f"rank by {RANKED}", "method", *METRICS, "operations", "memory", "ms a query", "converged")
@@ -202,25 +209,23 @@ def along(methods: Sequence[Method]) -> str:
     return f"{ranked}\n\nWith 10 % less budget {moved} of {len(after)} ranks change, second stages apart."
 
 
-def encoders(study: Study, methods: Sequence[Method], root: Path) -> str:
-    """What another encoder gives: a pair of rows for each method that both studies of the dataset have."""
-    first = next(one for one in STUDIES.values() if one.dataset == study.dataset)
-    deep = {method.label: method for method in methods}
+def encoders(methods: Sequence[Method], others: Sequence[Method]) -> str:
+    """A pair of rows for each method that two encoders were trained with, in the order of the first."""
+    by_label = {method.label: method for method in others}
     rows = []
-    for static in read(root, first):
-        for method in filter(None, (static, deep.get(static.label))) if static.label in deep else ():
-            found = [f"{100 * estimate(method.samples[metric]).value:.1f}" for metric in METRICS]
-            seeds = str(len(method.records))
-            flat = "-" if not method.evaluated_along else "yes" if method.converged else "no"
-            name = method.records[0].suite
-            rows.append([method.label, name, seeds, *found, format_value(method.spent("flops"), "count"), flat])
+    for pair in ((method, by_label[method.label]) for method in methods if method.label in by_label):
+        for own in pair:
+            found = [f"{100 * estimate(own.samples[metric]).value:.1f}" for metric in METRICS]
+            flops = format_value(own.spent("flops"), "count")
+            rows.append([own.label, own.records[0].suite, str(len(own.records)), *found, flops, own.converged])
     return written(("method", "suite", "seeds", *METRICS, "operations", "converged"), rows)
 
 
-def blocks(study: Study, methods: Sequence[Method], root: Path) -> dict[str, str]:
+def blocks(study: Study, read_study: Callable[[Study], list[Method]]) -> dict[str, str]:
     """The tables of the document, by name."""
-    if not study.figures:
-        return {f"{study.name}-table": encoders(study, methods, root)}
+    methods = read_study(study)
+    if study.beside:
+        return {f"{study.name}-table": encoders(read_study(STUDIES[study.beside]), methods)}
     return {
         f"{study.name}-table": table(methods),
         f"{study.name}-rivals": against(methods, ("plt", "parabel", "tfidf-neighbours"), ("P@1", "P@5")),
@@ -330,11 +335,11 @@ def main() -> None:
     parser.add_argument("--study", choices=list(STUDIES), help="default: all")
     options = parser.parse_args()
     texts: dict[str, str] = {}
+    read_study = cache(partial(read, options.store))
     for study in [STUDIES[options.study]] if options.study else STUDIES.values():
-        methods = read(options.store, study)
-        texts |= blocks(study, methods, options.store)
+        texts |= blocks(study, read_study)
         for figure in study.figures:
-            DRAWN[figure](methods, study, PICTURES / f"findings-{study.name}-{figure}.svg")
+            DRAWN[figure](read_study(study), study, PICTURES / f"findings-{study.name}-{figure}.svg")
     if options.store == ACCEPTED:
         for name, text in texts.items():
             put(text, DOCUMENT, f"<!-- {name} -->", "<!-- end -->")
