@@ -13,8 +13,10 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
+from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
@@ -117,11 +119,11 @@ def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str)
 
 
 def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
-    """Add trials without problems to `folder`, without paths of this machine; returns the files that hold them."""
+    """Add trials without problems to `folder`, shortened and without paths; returns the files that hold them."""
     with Store(folder).lock(LOCK):
         added = []
         for record in records:
-            shared = without_paths(record)
+            shared = shortened(without_paths(record))
             resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
             files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
             digests = {name: sha256(content).hexdigest() for name, content in files.items()}
@@ -264,6 +266,23 @@ def misplaced(store: Store, record: Record) -> Iterator[str]:
         yield f"it belongs into {path}"
     if not store.digest(record, PREDICTIONS):
         yield "neither its predictions nor their SHA-256 are there"
+
+
+def shortened(record: Record) -> Record:
+    """The record with the costs, curve and intervals that were measured in nine digits, which hold any float32."""
+    measured = {name: _nine_digits(getattr(record, name)) for name in ("spent", "curve", "intervals")}
+    return record.model_copy(update=measured)
+
+
+def _nine_digits(value: Any) -> Any:
+    """Every fraction within `value` in nine significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.9g}")
+    if isinstance(value, BaseModel):
+        return value.model_copy(update=_nine_digits(dict(value)))
+    if isinstance(value, Mapping):
+        return {name: _nine_digits(own) for name, own in value.items()}
+    return type(value)(map(_nine_digits, value)) if isinstance(value, list | tuple) else value
 
 
 def without_paths(record: Record) -> Record:
