@@ -85,7 +85,7 @@ def recount(record: Record, planner: Planner) -> Recount:
     if record.spent.get("ended") and plan.steps:
         # It may have ended after any step: what its steps took is compared.
         done = shares.pop("steps")
-        if not 0 < done <= 1 + CLOSE:
+        if not 0 < done <= MOST:
             return Recount(wrong=f"it ended early after {done:.3g} times the steps that its budget allows")
         shares = {f"{name} a step": share / done for name, share in shares.items()}
     return Recount(shares)
