@@ -417,6 +417,7 @@ LEAST_SECONDS = 1e-8  # to predict a query
 MOST_PROCESSES = 100_000
 CLOCKS = 2.0  # seconds by which two clocks may differ
 MOST_FLOPS = {False: 1e12, True: 1e16}  # a second of a core, and with a GPU: more than any has
+ENGINE = "xmcbench.engine."  # whose `fit` is the loop that evaluates on held-out queries
 CLOSE = 0.05  # of the budget: between a curve's fraction and what it spent, as clocks go on
 SHARED = 2.0  # times the memory of a machine: pages that several processes share are counted in each
 
@@ -565,8 +566,9 @@ def curve_problems(record: Record) -> Iterator[str]:
 
 
 def _plain(record: Record) -> bool:
-    """Whether the harness's training alone spent the budget: plugins may differ, and second stages share it."""
-    return record.trial.distribution == OWN and "first" not in record.trial.config
+    """Whether the harness's training alone spent the budget: stages and parts have their own budgets and curves."""
+    plugin = _registered(record.trial.method)
+    return plugin is not None and record.trial.distribution == OWN and plugin.thing.fit.__module__.startswith(ENGINE)
 
 
 def _flat(record: Record) -> bool:
