@@ -176,7 +176,7 @@ class _Rounding:
         query_B, lost_B = _lengths(queries_BD), _lengths(queries_BD - queries_BD.bfloat16().float())
         sums_B = queries_BD.shape[1] * (4 * single.eps * longest * query_B + 8 * single.tiny)
         error_B = lost_B * rounded + query_B * lost + sums_B + products_B.double().abs() * 2**-8
-        greatest_B = queries_BD.double() @ self.mean_D.double() + products_B.double() + error_B
+        greatest_B: Tensor = queries_BD.double() @ self.mean_D.double() + products_B.double() + error_B
         greatest_B[products_B == -torch.inf] = -torch.inf
         return greatest_B.masked_fill(~(4 * query_B * rounded < single.max), torch.inf)
 
@@ -194,8 +194,8 @@ class _Rounding:
 
 def _lengths(vectors_ND: Tensor) -> Tensor:
     """[N] float64, no less than the lengths of the vectors, which float32 rounds, and to 0 where squares underflow."""
-    dimension = vectors_ND.shape[1]
-    return 1.001 * vectors_ND.norm(dim=1).double() + 2 * math.sqrt(dimension * torch.finfo(torch.float32).tiny)
+    lengths_N: Tensor = torch.linalg.vector_norm(vectors_ND, dim=1).double()
+    return 1.001 * lengths_N + 2 * math.sqrt(vectors_ND.shape[1] * torch.finfo(torch.float32).tiny)
 
 
 def _piece(labels_LD: Tensor) -> int:
