@@ -1,10 +1,11 @@
 """Trains encoders with public code, on a CPU and with a given seed. `parity.py` starts this in a clone of that code.
 
-What is changed from outside, and nothing else: batches are made in this process, the device is the CPU without mixed
-precision, and
+What is changed from outside, and nothing else: batches are made in this process, the device is the CPU, without mixed
+precision unless the settings ask for it, and
 
 - DEXML: no log goes to wandb; an encoder has its own width in place of 768; the seed is an argument in place of 42;
-  newer releases of transformers lack the name `batch_encode_plus`. The scores of the last epoch are written.
+  newer releases of transformers lack the name `batch_encode_plus`; with `amp_encode`, the encoder's autocast is the
+  CPU's, in bf16, in place of CUDA's. The scores of the last epoch are written.
 - NGAME and PRIME, in their folders `ngame` and `prime`: what `main.py` there does for the encoder is done here, nothing
   is validated while it trains, and labels are ranked by all inner products, in place of a graph's; the best 100 are
   written.
@@ -21,6 +22,7 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -46,7 +48,10 @@ class InThisProcess(torch.utils.data.DataLoader[Any]):
 
 
 def dexml(seed: int, config: Path) -> sp.csr_matrix:
-    width = transformers.AutoConfig.from_pretrained(json.loads(config.read_text())["tf"]).dim
+    settings = json.loads(config.read_text())
+    width = transformers.AutoConfig.from_pretrained(settings["tf"]).dim
+    if settings["amp_encode"]:
+        torch.cuda.amp.autocast = partial(torch.autocast, "cpu", torch.bfloat16)  # type: ignore[assignment,misc]
     wandb: Any = ModuleType("wandb")
     wandb.__spec__ = ModuleSpec("wandb", None)
     wandb.init, wandb.log = lambda **_: None, lambda *_, **__: None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,9 +34,17 @@ def small(sizes: Sizes, maxima: int) -> Iterator[None]:
         yield
 
 
-@given(case=tied(), sizes=SIZES, maxima=MAXIMA)
-def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, maxima: int) -> None:
-    with small(sizes, maxima):
+@contextmanager
+def bf16_products(faster: bool) -> Iterator[None]:
+    """A processor that multiplies bf16 faster than float32, or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(exact, "bf16_multiplies_faster", lambda: faster)
+        yield
+
+
+@given(case=tied(), sizes=SIZES, maxima=MAXIMA, screened=st.booleans())
+def test_top_k_is_a_sort_by_score_then_label(case: Case, sizes: Sizes, maxima: int, screened: bool) -> None:
+    with small(sizes, maxima), bf16_products(screened):
         assert_same(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude), case.solution())
 
 
@@ -52,6 +61,79 @@ def test_bf16_errs_by_no_more_than_it_rounds(case: Case, sizes: Sizes, maxima: i
     longest = case.queries_ND.norm(dim=1, keepdim=True).numpy() * float(case.labels_LD.norm(dim=1).max())
     error = np.broadcast_to(2 * 3 * 2 * 2**-9 * longest, there.shape)
     assert (solution.scores[there] - found.scores[there] <= error[there]).all()
+
+
+def near(num_queries: int, num_labels: int) -> Case:
+    """Labels that bf16 cannot tell apart around each of 20 centres, so that its products nominate any of them."""
+    generator = torch.Generator().manual_seed(6)
+    centres_CD = torch.randn(20, 48, generator=generator)
+    labels_LD = centres_CD[torch.arange(num_labels) % 20] + 1e-4 * torch.randn(num_labels, 48, generator=generator)
+    queries_ND = centres_CD[torch.arange(num_queries) % 20] + torch.randn(num_queries, 48, generator=generator)
+    return Case(queries_ND, labels_LD, 10, sp.csr_array((num_queries, num_labels)))
+
+
+CLUSTERED = clustered(num_queries=64)
+
+
+def scaled(queries: float, labels: float) -> Case:
+    return replace(CLUSTERED, queries_ND=CLUSTERED.queries_ND * queries, labels_LD=CLUSTERED.labels_LD * labels)
+
+
+HARD = {
+    "clustered, a tenth twice": CLUSTERED,
+    "nothing but twins": replace(CLUSTERED, labels_LD=CLUSTERED.labels_LD[:50].repeat(60, 1)),
+    "closer than bf16": near(64, 3_000),
+    "far from the origin": replace(CLUSTERED, labels_LD=CLUSTERED.labels_LD + 1e3),
+    "one outweighs all": replace(CLUSTERED, labels_LD=CLUSTERED.labels_LD.index_fill(0, torch.tensor([7]), 1e6)),
+    "huge": scaled(1e19, 1e18),
+    "a mean that overflows": scaled(1e-9, 3e38),
+    "squares that underflow": scaled(1e-25, 1.0),
+    "products that underflow": scaled(1e-22, 1e-16),
+    "no direction": scaled(0.0, 1.0),
+    "all excluded but 5": replace(CLUSTERED, exclude=sp.csr_array(np.arange(3_000)[None].repeat(64, 0) >= 5)),
+}
+
+
+@pytest.mark.parametrize("case", HARD.values(), ids=HARD)
+def test_bf16_products_first_change_no_answer(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=32, columns=512, piece=10_000))
+    found = []
+    for faster in (True, False):
+        with bf16_products(faster):
+            found.append(top_k(case.queries_ND, case.labels_LD, case.k, exclude=case.exclude))
+    assert_same(*found)
+
+
+def test_bf16_alone_would_miss_labels_that_it_cannot_tell_apart() -> None:
+    case = HARD["closer than bf16"]
+    found, missed = (top_k(case.queries_ND, case.labels_LD, case.k, precision=p).indices for p in ("float32", "bf16"))
+    assert (found != missed).any(1).mean() > 0.5
+
+
+def test_float32_products_are_for_the_queries_that_bf16_does_not_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query for one of many twins needs them, others do not."""
+    distinct = torch.nn.functional.normalize(torch.randn(100, 48, generator=torch.Generator().manual_seed(7)), dim=1)
+    queries_ND, labels_LD = distinct[:32], torch.cat([distinct, distinct[:1].expand(50, -1)])
+    monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=32, columns=512, piece=10_000))
+    asked: list[int] = []
+    rank = exact.rank
+    monkeypatch.setattr(
+        exact, "rank", lambda queries_BD, *rest: asked.append(len(queries_BD)) or rank(queries_BD, *rest)
+    )
+    with bf16_products(True):
+        top_k(queries_ND, labels_LD, 3)
+    assert asked == [32, 1]
+
+
+@pytest.mark.parametrize("case", HARD.values(), ids=HARD)
+def test_the_bound_on_rounding_is_one(case: Case) -> None:
+    """No score is above the bound that its own bf16 product gives."""
+    rounding = exact._Rounding(case.labels_LD)
+    rounded_LD = (case.labels_LD - rounding.mean_D).bfloat16()
+    products_NL = case.queries_ND.bfloat16() @ rounded_LD.T
+    scores_NL = case.queries_ND.double() @ case.labels_LD.double().T
+    for products_N, scores_N in zip(products_NL.T, scores_NL.T, strict=True):
+        assert (scores_N <= rounding.greatest_scores(case.queries_ND, products_N)).all()
 
 
 def test_bf16_finds_what_float32_finds() -> None:
@@ -117,13 +199,13 @@ class Largest(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_the_score_matrix_is_never_there(precision: Precision, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("precision", "faster"), [("float32", False), ("float32", True), ("bf16", False)])
+def test_the_score_matrix_is_never_there(precision: Precision, faster: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(exact.SIZES, "cpu", Sizes(rows=16, columns=4096, piece=100))
     queries_ND, labels_LD = torch.randn(640, 2), torch.randn(20_480, 2)
-    with Largest() as largest:
+    with Largest() as largest, bf16_products(faster):
         top_k(queries_ND, labels_LD, 3, precision=precision)
-    assert largest.entries == 16 * 4096 * (2 if precision == "bf16" else 1)
+    assert largest.entries == 16 * 4096 * (2 if faster or precision == "bf16" else 1)
 
 
 def test_no_queries_give_no_rows() -> None:

@@ -8,6 +8,9 @@ ascending label id, so a label that ties with the threshold loses.
 The chunks nominate somewhat more than k labels. Each nominated pair is then scored separately in float32, so that its
 score is the same in every chunk, shard and backend.
 
+A processor with bf16 products nominates by them in a float32 search too (`_Rounding`). A bound on their error says for
+which queries no other label can be among the best; only the other queries need float32 products.
+
 Legend: N queries, L labels, D dimensions, K results; B queries and C labels of a chunk; F scores above the threshold;
 M maxima of parts of a chunk, or keys of a query; W nominated labels of a query, A queries ranked at a time.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -64,15 +67,14 @@ class ExactIndex:
     """Searches labels on their device. Scores are float32 for vectors of any type.
 
     `precision` is that of the products that nominate labels: k + 8 labels in float32, 1.25 k + 8 in bf16. A label is
-    missed only if rounding lifts more than this surplus above it. Before rounding to bf16, the mean label vector is
-    subtracted: this shifts all scores of a query equally and keeps the differences between labels. It needs a bf16 copy
-    of the labels. The labels must not change later: they are checked once.
+    missed only if rounding lifts more than this surplus above it. Where the processor multiplies bf16 itself, a float32
+    search of many queries first nominates 1.5 k + 16 labels by bf16 products; queries for which `_Rounding` leaves
+    another label possible are searched again. The labels must not change later: they are checked once.
     """
 
     def __init__(self, labels_LD: Tensor, precision: Precision = "float32") -> None:
         self.labels_LD, self.precision = labels_LD.detach(), precision
         self.greatest = greatest(self.labels_LD)
-        self.products_LD = _rounded(self.labels_LD) if precision == "bf16" else self.labels_LD
 
     @torch.no_grad()
     def top_k(self, queries_ND: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
@@ -82,16 +84,48 @@ class ExactIndex:
         """
         check(queries_ND, self.labels_LD, self.greatest, k, exclude)
         flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
-        width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
-        chunks = _Chunks(self.products_LD, torch.bfloat16 if self.precision == "bf16" else torch.float32)
+        rows = SIZES[self.labels_LD.device.type].rows
+        screens = self.precision == "float32" and self.labels_LD.is_cpu and bf16_multiplies_faster()
         best_of_all = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
-        for start in range(0, len(queries_ND), chunks.rows):
-            part = slice(start, start + chunks.rows)
+        for start in range(0, len(queries_ND), rows):
+            part = slice(start, start + rows)
             queries_BD = queries_ND[part].to(self.labels_LD.device, torch.float32)
-            labels_BW = _nominate(chunks.of(queries_BD, None if exclude is None else exclude[part]), width)
-            best = predictions(rank(queries_BD, self.labels_LD, labels_BW, k))
+            excluded = None if exclude is None else exclude[part]
+            if screens and len(queries_BD) > rows // 2:  # fewer queries save less than the labels' rounding costs
+                best_BK, unsure_A = self._screened(queries_BD, k, excluded)
+                screens = len(unsure_A) <= len(queries_BD) // 8  # more cost what the others save
+            else:
+                best_BK = self._search(queries_BD, k, excluded)
+            best = predictions(best_BK)
             best_of_all.indices[part], best_of_all.scores[part] = best.indices, best.scores
         return best_of_all
+
+    def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
+        """[B, K] keys of the best labels."""
+        chunks = _Chunks(self.labels_LD, self._rounding.mean_D if self.precision == "bf16" else None)
+        width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
+        _, labels_BW = _nominate(chunks.of(queries_BD, exclude), width)
+        return rank(queries_BD, self.labels_LD, labels_BW, k)
+
+    def _screened(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:
+        """[B, K] keys of the best labels, nominated by bf16 products, and [A] the queries that this did not settle."""
+        chunks = _Chunks(self.labels_LD, self._rounding.mean_D)
+        width = min(len(self.labels_LD), k + 2 * SPARE + k // 2)
+        products_BW, labels_BW = _nominate(chunks.of(queries_BD, exclude), width)
+        best_BK = rank(queries_BD, self.labels_LD, labels_BW, k)
+        of_others_B = products_BW.amin(1)  # at most
+        if width == len(self.labels_LD):
+            of_others_B = of_others_B.fill_(-torch.inf)
+        lowest_B, _ = scores_and_labels(best_BK[:, -1])
+        unsure_A = (~(lowest_B >= self._rounding.greatest_scores(queries_BD, of_others_B))).nonzero()[:, 0]
+        if len(unsure_A):
+            of_unsure = None if exclude is None else exclude[unsure_A.numpy()]
+            best_BK[unsure_A] = self._search(queries_BD[unsure_A], k, of_unsure)
+        return best_BK, unsure_A
+
+    @cached_property
+    def _rounding(self) -> _Rounding:
+        return _Rounding(self.labels_LD)
 
 
 def check(queries_ND: Tensor, labels_LD: Tensor, label: float, k: int, exclude: sp.csr_array | None) -> None:
@@ -121,40 +155,89 @@ def greatest(vectors_ND: Tensor) -> float:
     return max(-least, most)
 
 
-def _rounded(labels_LD: Tensor) -> Tensor:
-    """The label vectors minus their mean, in bf16."""
-    mean_D = labels_LD.mean(0, dtype=torch.float32)
-    rounded_LD = torch.empty_like(labels_LD, dtype=torch.bfloat16)
-    rows = max(1, SIZES[labels_LD.device.type].piece // labels_LD.shape[1])
-    for labels_CD, rounded_CD in zip(torch.split(labels_LD, rows), torch.split(rounded_LD, rows), strict=True):
-        torch.sub(labels_CD, mean_D, out=rounded_CD)
-    return rounded_LD
+class _Rounding:
+    """Label vectors minus their mean, rounded to bf16, and how far their products are from the labels' scores.
+
+    The mean shifts all scores of a query equally and keeps the differences between labels. With l' the rounded label,
+    q' the rounded query and m the mean, q (l - m) <= q' l' + |q - q'| |l'| + |q| |l - m - l'|.
+    """
+
+    def __init__(self, labels_LD: Tensor) -> None:
+        self.labels_LD, self.mean_D = labels_LD, labels_LD.mean(0, dtype=torch.float32)
+
+    def greatest_scores(self, queries_BD: Tensor, products_B: Tensor) -> Tensor:
+        """[B] float64 bounds of the scores of labels whose bf16 products are at most these, however they are summed.
+
+        Infinite where products may overflow.
+        """
+        single = torch.finfo(torch.float32)
+        rounded, lost = self._longest
+        longest = rounded + lost + float(_lengths(self.mean_D[None]))
+        query_B, lost_B = _lengths(queries_BD), _lengths(queries_BD - queries_BD.bfloat16().float())
+        sums_B = queries_BD.shape[1] * (4 * single.eps * longest * query_B + 8 * single.tiny)
+        error_B = lost_B * rounded + query_B * lost + sums_B + products_B.double().abs() * 2**-8
+        greatest_B: Tensor = queries_BD.double() @ self.mean_D.double() + products_B.double() + error_B
+        greatest_B[products_B == -torch.inf] = -torch.inf
+        return greatest_B.masked_fill(~(4 * query_B * rounded < single.max), torch.inf)
+
+    @cached_property
+    def _longest(self) -> tuple[float, float]:
+        """The greatest length of a rounded label, and of what rounding takes from a label."""
+        pairs_M2 = []
+        for labels_CD in torch.split(self.labels_LD, _piece(self.labels_LD)):
+            centred_CD = labels_CD - self.mean_D
+            rounded_CD = centred_CD.bfloat16().float()
+            pairs_M2.append([float(_lengths(part_CD).max()) for part_CD in (rounded_CD, centred_CD.sub_(rounded_CD))])
+        rounded, lost = np.max(pairs_M2, axis=0)
+        return float(rounded), float(lost)
+
+
+def _lengths(vectors_ND: Tensor) -> Tensor:
+    """[N] float64, no less than the lengths of the vectors, which float32 rounds, and to 0 where squares underflow."""
+    lengths_N: Tensor = torch.linalg.vector_norm(vectors_ND, dim=1).double()
+    return 1.001 * lengths_N + 2 * math.sqrt(vectors_ND.shape[1] * torch.finfo(torch.float32).tiny)
+
+
+def _piece(labels_LD: Tensor) -> int:
+    """The number of label vectors in an intermediate tensor, of several at a time."""
+    return max(1, SIZES[labels_LD.device.type].piece // (4 * labels_LD.shape[1]))
 
 
 class _Chunks:
     """Scores of one chunk of labels at a time. The memory is reused: each chunk overwrites the one before."""
 
-    def __init__(self, labels_LD: Tensor, dtype: torch.dtype) -> None:
-        """`dtype` is the type of the products."""
-        self.rows, columns, _ = SIZES[labels_LD.device.type]
-        self.labels_LD = labels_LD
+    def __init__(self, labels_LD: Tensor, mean_D: Tensor | None) -> None:
+        """Products are float32; with `mean_D`, they are bf16, of labels minus the mean."""
+        rows, columns, _ = SIZES[labels_LD.device.type]
+        dtype = torch.float32 if mean_D is None else torch.bfloat16
+        self.labels_LD, self.mean_D = labels_LD, mean_D
         self.columns = min(columns * torch.float32.itemsize // dtype.itemsize, len(labels_LD))
-        self.room = torch.empty(self.rows * self.columns, device=labels_LD.device, dtype=dtype)
+        self.scores = torch.empty(rows * self.columns, device=labels_LD.device, dtype=dtype)
+        self.rounded_CD = self.scores.new_empty((0 if mean_D is None else self.columns, labels_LD.shape[1]))
 
     def of(self, queries_BD: Tensor, exclude: sp.csr_array | None) -> Iterator[tuple[int, Tensor]]:
         """Yield each chunk's first label and scores [C, B]; excluded pairs are -inf."""
-        queries_BD = queries_BD.to(self.room.dtype)
+        queries_BD = queries_BD.to(self.scores.dtype)
         excluded = None if exclude is None else exclude.tocsc()
         for start in range(0, len(self.labels_LD), self.columns):
-            labels_CD = self.labels_LD[start : start + self.columns].to(queries_BD.dtype)
+            labels_CD = self._labels(start)
             shape = len(labels_CD), len(queries_BD)
-            scores_CB = self.room[: math.prod(shape)].view(shape)
+            scores_CB = self.scores[: math.prod(shape)].view(shape)
             _multiply(labels_CD, queries_BD, scores_CB)
             if excluded is not None:
                 pairs = excluded[:, start : start + len(labels_CD)].tocoo()
                 rows, columns = (torch.from_numpy(ids).long().to(scores_CB.device) for ids in (pairs.row, pairs.col))
                 scores_CB[columns, rows] = -torch.inf
             yield start, scores_CB
+
+    def _labels(self, start: int) -> Tensor:
+        labels_CD = self.labels_LD[start : start + self.columns]
+        if self.mean_D is None:
+            return labels_CD.float()
+        pieces = (torch.split(matrix, _piece(labels_CD)) for matrix in (labels_CD, self.rounded_CD[: len(labels_CD)]))
+        for labels_MD, rounded_MD in zip(*pieces, strict=True):
+            rounded_MD.copy_(labels_MD - self.mean_D)
+        return self.rounded_CD[: len(labels_CD)]
 
 
 def _multiply(labels_CD: Tensor, queries_BD: Tensor, scores_CB: Tensor) -> None:
@@ -171,15 +254,28 @@ def numpy_multiplies_faster() -> bool:
 
     MKL is tuned for Intel's. On an AMD EPYC with AVX2 numpy's OpenBLAS takes 0.81 to 0.86 of its time.
     """
+    return torch._C.has_mkl and bool(processor := _processor()) and "GenuineIntel" not in processor
+
+
+@cache
+def bf16_multiplies_faster() -> bool:
+    """Whether the processor has instructions for products of bf16.
+
+    On an AMD EPYC with AVX-512 these take 0.6 of the time of float32.
+    """
+    return "avx512_bf16" in _processor()
+
+
+def _processor() -> str:
+    """What Linux says of the processor; empty elsewhere."""
     try:
-        processor = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:  # not Linux
-        return False
-    return torch._C.has_mkl and "GenuineIntel" not in processor
+        return Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return ""
 
 
-def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
-    """[B, W] the `width` best labels of each query by the scores in `chunks`; short rows are padded with -1."""
+def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> tuple[Tensor, Tensor]:
+    """[B, W] scores and labels of each query's `width` best in `chunks`; short rows are padded with -inf and -1."""
     best_BW = bar_B = torch.empty(0)
     waiting: list[tuple[Tensor, Tensor]] = []
     for start, scores_CB in chunks:
@@ -192,7 +288,7 @@ def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> Tensor:
         if sum(len(rows_F) for _, rows_F in waiting) >= best_BW.numel():
             best_BW, waiting = _best(best_BW, waiting), []
             bar_B = scores_and_labels(best_BW.amin(1))[0].to(scores_CB.dtype)
-    return scores_and_labels(_best(best_BW, waiting) if waiting else best_BW)[1]
+    return scores_and_labels(_best(best_BW, waiting) if waiting else best_BW)
 
 
 def _first_bar(scores_CB: Tensor, width: int) -> Tensor:
