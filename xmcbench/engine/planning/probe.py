@@ -43,14 +43,6 @@ LABELS_PER_QUERY = 5  # where the card does not say
 
 
 @dataclass(frozen=True)
-class Lengths:
-    """Lengths in tokens that the user gives for a dataset that is not on disk; None: those that its card implies."""
-
-    query_tokens: int | None = None
-    label_tokens: int | None = None
-
-
-@dataclass(frozen=True)
 class Workload:
     """A dataset as a plan sees it. `measured` is False where lengths and targets are assumed."""
 
