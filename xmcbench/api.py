@@ -134,7 +134,7 @@ def run(
     """
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuned_trials import run_plan
+    from xmcbench.runs.tuning import run_plan
 
     settings = Settings(
         suite=Path(suite),
