@@ -11,15 +11,14 @@ from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
-from .trial.method import IdlePart, Method, MethodInfo
+from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
-from .trial.run import Progress, Run, TrainingLog
+from .trial.run import Progress, Run
 
 __all__ = [
     "Budget",
     "DualEncoder",
     "EmbeddingMethod",
-    "IdlePart",
     "Ledger",
     "Method",
     "MethodInfo",
@@ -27,7 +26,6 @@ __all__ = [
     "Predictions",
     "Progress",
     "Run",
-    "TrainingLog",
     "XMCBenchError",
     "data",
     "encoders",
