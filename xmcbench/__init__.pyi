@@ -5,8 +5,7 @@ from .engine import encoders, losses, sampling, search, tables
 from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
-from .errors import XMCBenchError
-from .plugins.extras import import_extra
+from .errors import XMCBenchError, import_extra
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .trial import programs

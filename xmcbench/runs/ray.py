@@ -21,10 +21,9 @@ from secrets import token_hex
 from tempfile import TemporaryDirectory
 from typing import Any, Self
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import redact_output
-from xmcbench.plugins.extras import import_extra
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.job import Job, Worker

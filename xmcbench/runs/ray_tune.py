@@ -10,7 +10,7 @@ import shutil
 from functools import partial
 from typing import Any
 
-from xmcbench.plugins.extras import import_extra
+from xmcbench.errors import import_extra
 from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.job import variables
 from xmcbench.runs.plan import Action, Display, PlannedTrial

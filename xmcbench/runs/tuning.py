@@ -21,9 +21,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.atomic import atomic_write
-from xmcbench.plugins.extras import import_extra
 from xmcbench.runs.plan import Display, PlannedTrial
 from xmcbench.runs.runner import Runner
 from xmcbench.suite.tuning import REPEATS, Range, Tune
