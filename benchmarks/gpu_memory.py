@@ -28,8 +28,8 @@ from torch.utils._pytree import tree_iter
 
 from xmcbench.data import DatasetCard
 from xmcbench.data.tokens import Tokens
-from xmcbench.engine.assembly import add_modules
 from xmcbench.engine.charging import Charging
+from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.dry_run import CountedSteps, dry_run
 from xmcbench.engine.planning.memory import Memory, costs, memory

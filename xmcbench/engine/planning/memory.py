@@ -23,7 +23,7 @@ import torch
 from xmcbench.data import Texts
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import Tokens, micro_batches
-from xmcbench.engine.contract import BLOCK
+from xmcbench.engine.dual_encoder import BLOCK
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops, autocast

@@ -27,7 +27,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.text_files import no_pairs
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine import flops
-from xmcbench.engine.assembly import add_modules
+from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.encoder import evaluating
 from xmcbench.engine.sampling.embeddings import Embeddings
