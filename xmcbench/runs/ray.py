@@ -359,7 +359,7 @@ def run_sample(config: dict[str, Any]) -> None:
             record = store.record(key)
             if record is None or record.ended == again:
                 store.drop_record(key)
-                store.write_json(key, "trial.json", job)
+                store.write_job(key, job)
                 record = _attempt(job, Worker(own_thread=True), name, mailbox)
         assert record is not None, "the only worker is worker 0"
         value = quality(record, config["metric"])

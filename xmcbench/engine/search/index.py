@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import scipy
     from torch import Tensor
 
-    from xmcbench.engine.encoders.settings import Precision
     from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-flat", "faiss-hnsw", "faiss-ivf"]
 APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
 LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
 SAMPLE = 256  # queries that are also searched exactly, to measure the recall
+NEIGHBOURS = 10  # DEXML, Section C.7
 
 
 class Index(Protocol):
@@ -30,17 +30,14 @@ class Index(Protocol):
         """The `k` labels with the highest inner product per query without those in `exclude`; ties by lower id."""
 
 
-def build_index(labels_LD: Tensor, backend: Backend = "exact", *, precision: Precision = "float32") -> Index:
-    """An index of the labels. `precision` is that of exact products.
-
-    Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
-    """
+def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
+    """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
     from xmcbench.engine.search.exact import ExactIndex
     from xmcbench.engine.search.faiss import HNSW, IVF, FaissIndex
 
     match backend:
         case "exact":
-            return ExactIndex(labels_LD, precision)
+            return ExactIndex(labels_LD)
         case "faiss-flat":
             return FaissIndex(labels_LD)
         case "faiss-hnsw":
@@ -81,10 +78,10 @@ def measured_recall(
     return float(sum(hits)) / exact.indices.size
 
 
-def mean_similarity(vectors_LD: Tensor, neighbours: int = 10) -> np.ndarray:
-    """[L] the mean cosine of each label with its `neighbours` nearest other labels (all others if there are fewer).
+def mean_similarity(vectors_LD: Tensor) -> np.ndarray:
+    """[L] the mean cosine of each label with its `NEIGHBOURS` nearest other labels (all others if there are fewer).
 
-    The default is DEXML's, Section C.7. Raises ValueError for fewer than two labels.
+    Raises ValueError for fewer than two labels.
     """
     import torch
 
@@ -93,7 +90,7 @@ def mean_similarity(vectors_LD: Tensor, neighbours: int = 10) -> np.ndarray:
     num_labels = len(vectors_LD)
     if num_labels < 2:
         raise ValueError(f"{num_labels} labels have no neighbours, expected at least two")
-    near = min(neighbours, num_labels - 1)
+    near = min(NEIGHBOURS, num_labels - 1)
     with torch.inference_mode():
         unit_LD = torch.nn.functional.normalize(vectors_LD.to(torch.float32), dim=-1)
         nearest = ExactIndex(unit_LD).top_k(unit_LD, near + 1)

@@ -152,7 +152,7 @@ class TinyTrial:
         """
         job = self.job()
         store = Store(job.store)
-        store.write_json(job.trial.key, "trial.json", job)
+        store.write_job(job.trial.key, job)
         records: list[Record] = []
         with variables(**environment), LocalExecutor() as executor:
             executor.start(Task(job, Needs(workers=workers), LIMIT_SECONDS, lambda _: None))
