@@ -32,7 +32,7 @@ from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
-from xmcbench.runs.job import Job, Worker, now
+from xmcbench.runs.job import Job, WorkerRank, now
 from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
@@ -59,7 +59,7 @@ class Attempt:
 
     job: Job
     watch: Callable[[TrialProgress], None] = lambda _: None  # receives worker 0's progress
-    worker: Worker = field(default_factory=Worker)
+    worker: WorkerRank = field(default_factory=WorkerRank)
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
@@ -225,7 +225,7 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
     return held_out
 
 
-def _worker_group(worker: Worker) -> AbstractContextManager[None]:
+def _worker_group(worker: WorkerRank) -> AbstractContextManager[None]:
     """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
     if worker.meeting is None:
         return nullcontext()

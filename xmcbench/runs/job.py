@@ -37,7 +37,7 @@ def now() -> str:
 
 
 @dataclass(frozen=True)
-class Worker:
+class WorkerRank:
     """The place of a process among the workers of a trial, and what the trial may do to it."""
 
     rank: int = 0

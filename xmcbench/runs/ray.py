@@ -26,7 +26,7 @@ from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Death, RunningTrial, Task
-from xmcbench.runs.job import Job, Worker
+from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
 from xmcbench.runs.tuning import quality
 from xmcbench.runs.worker import as_event, run_and_record
@@ -360,7 +360,7 @@ def run_sample(config: dict[str, Any]) -> None:
             if record is None or record.ended == again:
                 store.drop_record(key)
                 store.write_job(key, job)
-                record = _attempt(job, Worker(own_thread=True), name, mailbox)
+                record = _attempt(job, WorkerRank(own_thread=True), name, mailbox)
         assert record is not None, "the only worker is worker 0"
         value = quality(record, config["metric"])
         known = math.isfinite(value)
@@ -377,14 +377,14 @@ def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record |
     if Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
         return None
     rank, size = context.get_world_rank(), context.get_world_size()
-    record = _attempt(job, Worker(rank, size, exchange=exchange, own_thread=True), key, mailbox)
+    record = _attempt(job, WorkerRank(rank, size, exchange=exchange, own_thread=True), key, mailbox)
     if record is not None and record.failure:
         _ray("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
         raise TrialFailedError(record.failure.message)
     return record
 
 
-def _attempt(job: Job, worker: Worker, name: str, mailbox: Any) -> Record | None:
+def _attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record | None:
     """Run a worker's part of a trial, whose progress and disk faults are sent under `name`."""
     _redirect_output(Store(job.store).directory(job.trial.key) / "log.txt")
     redact_output()

@@ -18,7 +18,7 @@ from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt, perform
-from xmcbench.runs.job import Job, Worker, log_tail
+from xmcbench.runs.job import Job, WorkerRank, log_tail
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -40,7 +40,7 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
-        worker = Worker(rank, size, directory / MEETING if size > 1 else None, own_thread=True, fork=True)
+        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None, own_thread=True, fork=True)
         job = Job.model_validate_json((directory / "trial.json").read_bytes())
         attempt = Attempt(job, lambda progress: _send(pipe, as_event(progress)), worker)
         try:
