@@ -111,8 +111,7 @@ def overhead(trials: int = 200) -> Rows:
 
 def plan(asked: Any, root: Path) -> Rows:
     """Predicted over measured: the peak is reached in a few steps of a small budget."""
-    from xmcbench.engine.planning.probe import Lengths
-    from xmcbench.engine.planning.trials import HERE, Machine, Planner, accelerator
+    from xmcbench.engine.planning.trials import HERE, Planner, machine_called
 
     suite = {
         "name": "plan", "datasets": [asked.dataset or "catalog-1k"], "encoder": {"name": asked.encoder},
@@ -120,7 +119,7 @@ def plan(asked: Any, root: Path) -> Rows:
         "sweep": {"batch_size": asked.batch, "precision": asked.precision},
     }  # fmt: skip
     records, _ = run(suite, root / "plan")
-    planner, rows = Planner(Path("data"), default_cache_dir(), Lengths(), Machine(accelerator(HERE))), []
+    planner, rows = Planner(Path("data"), default_cache_dir(), machine_called(HERE)), []
     for record in records:
         spent, planned = record.spent, planner.plan(record.trial)
         flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])

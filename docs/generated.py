@@ -39,7 +39,7 @@ BOARD = "board"  # the folder of the site that has the leaderboard's page
 # What plugins and notebooks use, by the sections of the page on it: names in `xmcbench`.
 API = {
     "Running and looking": "run leaderboard load score api.Board api.Scored api.Picture",
-    "Methods": "Method MethodInfo IdlePart Run TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
+    "Methods": "Method MethodInfo Run trial.run.TrainingLog Progress Budget Ledger PassTooLargeError Predictions",
     "Dual encoders": "DualEncoder EmbeddingMethod upload",
     "Encoders": "encoders",
     "Label tables": "tables",

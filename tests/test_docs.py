@@ -21,7 +21,7 @@ from xmcbench.evaluation import drop_ignored
 from xmcbench.plugins import hookspecs
 from xmcbench.plugins.hookspecs import GROUP, HOOKS
 from xmcbench.plugins.registry import ONLY, STRICT, Registry, registry
-from xmcbench.runs.tracked import tracked
+from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Status
 

@@ -5,21 +5,19 @@ from .engine import encoders, losses, sampling, search, tables
 from .engine.device import upload
 from .engine.dual_encoder import DualEncoder
 from .engine.embedding_method import EmbeddingMethod
-from .errors import XMCBenchError
-from .plugins.extras import import_extra
+from .errors import XMCBenchError, import_extra
 from .plugins.hookspecs import hookimpl
 from .plugins.registry import registry
 from .trial import programs
 from .trial.budget import Budget, Ledger, PassTooLargeError
-from .trial.method import IdlePart, Method, MethodInfo
+from .trial.method import Method, MethodInfo
 from .trial.predictions import Predictions
-from .trial.run import Progress, Run, TrainingLog
+from .trial.run import Progress, Run
 
 __all__ = [
     "Budget",
     "DualEncoder",
     "EmbeddingMethod",
-    "IdlePart",
     "Ledger",
     "Method",
     "MethodInfo",
@@ -27,7 +25,6 @@ __all__ = [
     "Predictions",
     "Progress",
     "Run",
-    "TrainingLog",
     "XMCBenchError",
     "data",
     "encoders",

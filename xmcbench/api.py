@@ -19,8 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 from xmcbench import reporting
-from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.extras import import_extra
+from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.reporting.archive import Archive, archive, uncollected
 from xmcbench.runs.terminal import width
 
@@ -134,7 +133,7 @@ def run(
     """
     from xmcbench.runs.progress import display
     from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuned_trials import run_plan
+    from xmcbench.runs.tuning import run_plan
 
     settings = Settings(
         suite=Path(suite),

@@ -1,9 +1,10 @@
-"""Errors that a user can cause and fix."""
+"""Errors that a user can cause and fix; packages of extras, which may be missing."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 SHOWN = 200  # characters of a value in a message
@@ -20,6 +21,17 @@ class UnknownNameError(XMCBenchError):
     def __init__(self, kind: str, name: str, known: Iterable[str], where: str = "") -> None:
         prefix = f"{where}: " if where else ""
         super().__init__(f"{prefix}unknown {kind} {shown(name)}{suggest(name, known)}")
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """Import `module`, a package of the extra `extra`. Raises `XMCBenchError` where it is not installed."""
+    try:
+        return import_module(module)
+    except ImportError as problem:
+        package = module.partition(".")[0]
+        raise XMCBenchError(
+            f"{purpose} needs {package}, which cannot be imported ({problem}): pip install 'xmcbench[{extra}]'"
+        ) from problem
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

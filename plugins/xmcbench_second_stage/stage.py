@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError, field_validator
 from xmcbench import (
     Budget,
     DualEncoder,
-    IdlePart,
     Method,
     PassTooLargeError,
     Predictions,
@@ -84,9 +83,9 @@ class SecondStage(Method):
     def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
         return self.first.foreseen(data, budget.times(self.config.share))
 
-    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
-        own = [IdlePart("the second stage")] if spent.get("ended") == NOTHING_LEARNT else []
-        return [*self.first.idle_parts(spent), *own]
+    def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
+        own = {"the second stage": frozenset[str]()} if spent.get("ended") == NOTHING_LEARNT else {}
+        return self.first.idle_parts(spent) | own
 
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         return self.first, budget.times(self.config.share)

@@ -56,10 +56,10 @@ def register_methods(register):
 TRAINED = """
 import time
 from xmcbench import hookimpl
-from xmcbench.engine.training import resume
+from xmcbench.engine.training import training
 from xmcbench_dexml import DEXML
 
-resume.SECONDS = 0.5
+training.SECONDS = 0.5
 
 class Storm(DEXML):
     name = "storm"

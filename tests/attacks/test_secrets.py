@@ -14,7 +14,7 @@ from fakes.bench import Bench, Heard
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import is_secret, redact, redact_file, redacted
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.tracked import tracked
+from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.teachers.endpoint import Endpoint
 from xmcbench.teachers.teacher import Pairs, TeacherError

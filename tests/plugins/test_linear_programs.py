@@ -34,14 +34,15 @@ def test_without_an_environment_a_trial_is_skipped_and_told_how(
     assert f"`xmcbench environment make {method.name}`" in reason
 
 
-def test_an_environment_is_pointed_at_or_made(tmp_path: Path) -> None:
+def test_an_environment_is_pointed_at_or_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XMCBENCH_CACHE", str(tmp_path))
     environment = Environment("mine", requirements=())
-    assert environment.python(tmp_path) is None
-    environment.use(Path(sys.executable), tmp_path)
-    assert environment.python(tmp_path) == Path(sys.executable)
-    assert Environment("mine", requirements=("more",)).python(tmp_path) is None
+    assert environment.python() is None
+    environment.use(Path(sys.executable))
+    assert environment.python() == Path(sys.executable)
+    assert Environment("mine", requirements=("more",)).python() is None
     with pytest.raises(XMCBenchError, match="cannot be run, expected a Python interpreter"):
-        environment.use(tmp_path / "absent", tmp_path)
+        environment.use(tmp_path / "absent")
 
 
 @pytest.mark.parametrize("method", METHODS, ids=IDS)

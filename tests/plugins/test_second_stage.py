@@ -20,7 +20,7 @@ from toy import LABELS, QUERIES, make_run, toy_data
 
 from xmcbench import Method, XMCBenchError, registry
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.search import shortlists
+from xmcbench.engine.search import index
 from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.errors import UnknownNameError
 from xmcbench_second_stage import Classifier, SparseRanker
@@ -134,7 +134,7 @@ def test_looking_at_the_training_queries_is_charged(
 def test_an_approximate_search_notes_its_recall_and_its_operations(
     kind: type[SecondStage], data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shortlists, "LARGE_SEARCH", 0)
+    monkeypatch.setattr(index, "LARGE_SEARCH", 0)
     method, run = stage(kind, small_encoder), make_run(tmp_path, {"device_seconds": 1000.0})
     charged: list[int] = []
     learn = method.learn
@@ -142,7 +142,7 @@ def test_an_approximate_search_notes_its_recall_and_its_operations(
     monkeypatch.setattr(Classifier, "_train", lambda *_: None)
     method.fit(data, run)
     assert run.ledger.shortlist_recall == pytest.approx(1.0)  # so few labels are one cluster
-    assert charged == [shortlists.search_flops(QUERIES, *method.first.index_LD.shape)]
+    assert charged == [index.search_flops(QUERIES, *method.first.index_LD.shape)]
 
 
 @pytest.mark.parametrize("kind", STAGES)

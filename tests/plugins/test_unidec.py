@@ -18,7 +18,7 @@ from toy import LABELS, QUERIES, make_run
 
 from xmcbench import sampling, tables
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.assembly import plain_embeddings
+from xmcbench.engine.dual_encoder import plain_embeddings
 from xmcbench_unidec import UniDEC
 
 H, D = 32, 16  # of the small encoder, and here

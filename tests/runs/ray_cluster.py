@@ -19,7 +19,7 @@ from processes import MAIN, command_line
 from xmcbench.runs.plan import PlannedTrial
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_tune import on_tune
-from xmcbench.runs.tuned_trials import run_samples, tuned_trials
+from xmcbench.runs.tuning import run_samples, tuned_trials
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import Progress

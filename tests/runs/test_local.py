@@ -11,7 +11,7 @@ import pytest
 from fakes.bench import Bench
 from processes import gone, until
 
-from xmcbench.runs.local import Worker, WorkerServer
+from xmcbench.runs.local import WorkerServer
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Status
 
@@ -66,10 +66,10 @@ def test_a_killed_server_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(WorkerServer, "__init__", noted)
     forked = WorkerServer.fork
 
-    def fork_after_a_kill(self: WorkerServer, *arguments: Any) -> Worker:
+    def fork_after_a_kill(self: WorkerServer, *arguments: Any) -> tuple[int | None, str]:
         worker = forked(self, *arguments)
         if len(servers) == 1:
-            until(lambda: self.code(worker.pid, 0.1) is not None)
+            until(lambda: self.code(worker[0], 0.1) is not None)
             self._process.kill()
             self._process.wait()
         return worker

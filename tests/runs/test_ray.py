@@ -13,7 +13,7 @@ from fakes.bench import Bench, Heard
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.executor import RunningTrial, Task
 from xmcbench.runs.ray import RayExecutor, _RayTrial
-from xmcbench.runs.tuned_trials import stored_samples, tuned_trials
+from xmcbench.runs.tuning import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
 

@@ -11,8 +11,7 @@ from fakes.bench import Bench, Heard
 from processes import command_line, gone, until
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.tuned_trials import stored_samples, tuned_trials
-from xmcbench.runs.tuning import read_journal
+from xmcbench.runs.tuning import read_journal, stored_samples, tuned_trials
 from xmcbench.trial.record import Status
 from xmcbench.trial.store import StoreError
 

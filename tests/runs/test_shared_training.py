@@ -10,7 +10,7 @@ from fakes.bench import Bench
 from toy import save_small_encoder
 
 from xmcbench.data import load
-from xmcbench.runs.attempt import Attempt
+from xmcbench.runs.attempt import Attempt, perform
 from xmcbench.runs.job import Job
 from xmcbench.suite.suite import load_suite
 from xmcbench.trial.record import Record
@@ -45,7 +45,7 @@ def records(root: Path, store: str, methods: dict[str, Any] = METHODS, **keys: A
     path = Bench(root / store).suite(methods, settings=settings, **suite)
     trials = load_suite(path, root).trials({"catalog-100": dataset.card.content_hash})
     common = {"suite": "s", "metrics": ["P@1", "P@5"], "data": root, "cache": root / "cache", "store": root / store}
-    found = {trial.label: Attempt(Job(trial=trial, **common)).perform() for trial in trials}
+    found = {trial.label: perform(Attempt(Job(trial=trial, **common))) for trial in trials}
     return {label: record for label, record in found.items() if record}
 
 

@@ -16,8 +16,7 @@ from reporting.made import record
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import leaderboard
 from xmcbench.runs.plan import Action
-from xmcbench.runs.tuned_trials import in_order, note_chosen, run_samples, stored_samples, tuned_trials
-from xmcbench.runs.tuning import Chosen, choose
+from xmcbench.runs.tuning import Chosen, choose, in_order, note_chosen, run_samples, stored_samples, tuned_trials
 from xmcbench.suite.tuning import Range, Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status

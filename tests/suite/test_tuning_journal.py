@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.tuned_trials import in_order
-from xmcbench.runs.tuning import Chosen, Journal, Noted, choose, journal_path, read_journal
+from xmcbench.runs.tuning import Chosen, Journal, Noted, choose, in_order, journal_path, read_journal
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fakes.bench import Bench, Heard
 
-from xmcbench.runs.tracked import tracked
+from xmcbench.runs.progress import tracked
 from xmcbench.tracking import Tracker
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.run import TrialProgress

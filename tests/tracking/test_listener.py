@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fakes.bench import Bench, Heard
 
-from xmcbench.runs.tracked import tracked
+from xmcbench.runs.progress import tracked
 from xmcbench.tracking import Tracker, tracker
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress

@@ -149,7 +149,7 @@ def tables(
 ) -> None:
     """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
     from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuned_trials import stored_samples, tuned_trials
+    from xmcbench.runs.tuning import stored_samples, tuned_trials
 
     settings = Settings(
         suite=suite,

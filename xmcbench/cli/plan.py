@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,17 +50,15 @@ def plan(
     """
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
-    from xmcbench.engine.planning.probe import Lengths
-    from xmcbench.engine.planning.trials import HERE, Machine, Planner, device_kind, too_long
-    from xmcbench.engine.planning.trials import accelerator as find
+    from xmcbench.engine.planning.trials import Planner, fits, machine_called, too_long
     from xmcbench.reporting import render_tables
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
 
-    machine = Machine(find(accelerator), utilisation, device_kind() if accelerator == HERE else "cuda")
+    machine = replace(machine_called(accelerator), utilisation=utilisation)
     asked = load_suite(suite, data, sets or (), datasets or (), encoder, on_disk=False)
-    planner = Planner(data, default_cache_dir(), Lengths(query_tokens, label_tokens), machine)
+    planner = Planner(data, default_cache_dir(), machine, query_tokens, label_tokens)
     share = Share(workers=workers)
     extents = {name: extent(name, data, default_cache_dir()) for name in asked.datasets}
     trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only or ())
@@ -74,7 +73,7 @@ def plan(
     overlong = [reason for plan in plans if (reason := too_long(plan, asked.timeout))]
     for reason in overlong:
         echo(f"too long: {reason}", err=True)
-    raise typer.Exit(1 if overlong or failing or any(_fits(plan, machine) == "no" for plan in plans) else 0)
+    raise typer.Exit(1 if overlong or failing or any(fits(plan, machine) == "no" for plan in plans) else 0)
 
 
 def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple[list[TrialPlan], list[str], list[str]]:
@@ -95,14 +94,8 @@ def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple
     return plans, left_out, failing
 
 
-def _fits(plan: TrialPlan, machine: Machine) -> str:
-    from xmcbench.engine.planning.trials import fits
-
-    return fits(plan, machine.accelerator)
-
-
 def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
-    from xmcbench.engine.planning.trials import MARGIN
+    from xmcbench.engine.planning.trials import MARGIN, fits
     from xmcbench.reporting import TextTable
     from xmcbench.reporting.text_table import format_value
 
@@ -117,14 +110,13 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
             format_value(plan.device_hours, "hours"),
             format_value(plan.memory.total, "bytes"),
             format_value(plan.network, "bytes") if plan.workers > 1 else "-",
-            _fits(plan, machine),
+            fits(plan, machine),
         )
         for plan in plans
     ]
-    device = machine.accelerator
     total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
-        f"{device.name} ({device.source}), {machine.utilisation:.0%} of its peak assumed; "
+        f"{machine.name} ({machine.source}), {machine.utilisation:.0%} of its peak assumed; "
         f"all trials with their seeds, on an idle machine: {format_value(total, 'hours')} device hours",
         f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and bytes sent per step: of a device",
         *dict.fromkeys(note for plan in plans for note in plan.notes),

@@ -148,9 +148,8 @@ def run(
 
 def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """Tune if the suite asks for it, and run the plan; its records."""
-    from xmcbench.runs.progress import display
-    from xmcbench.runs.tracked import tracked
-    from xmcbench.runs.tuned_trials import run_plan
+    from xmcbench.runs.progress import display, tracked
+    from xmcbench.runs.tuning import run_plan
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
@@ -162,7 +161,7 @@ def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tra
 
 def _run_search(runner: Runner, display: Display) -> RunSearch:
     """How the samples of a tuning are run: on Ray Tune where trials run on Ray."""
-    from xmcbench.runs.tuned_trials import run_samples
+    from xmcbench.runs.tuning import run_samples
 
     if runner.settings.executor is None:
         return run_samples(runner, display)
@@ -267,7 +266,7 @@ def tune(
     from xmcbench.data.prepared import load_card
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
-    from xmcbench.runs.tuned_trials import queries_of_sample
+    from xmcbench.runs.tuning import queries_of_sample
 
     path = Path(f"tuned-{dataset}.yaml") if out is None else out
     if not path.name or path.is_dir():

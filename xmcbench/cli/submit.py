@@ -86,10 +86,9 @@ class _Checker:
     @cached_property
     def planner(self) -> Planner:
         from xmcbench.data.prepared import default_cache_dir
-        from xmcbench.engine.planning.probe import Lengths
-        from xmcbench.engine.planning.trials import HERE, Machine, Planner, accelerator
+        from xmcbench.engine.planning.trials import HERE, Planner, machine_called
 
-        return Planner(self.data, default_cache_dir(), Lengths(), Machine(accelerator(HERE)))
+        return Planner(self.data, default_cache_dir(), machine_called(HERE))
 
     def recount(self, record: Record) -> Recount:
         """The costs of a trial, counted again."""

@@ -106,10 +106,10 @@ def load_card(name: str, data_dir: Path | None = None, cache_dir: Path | None = 
     return load(name, data_dir, cache_dir).card
 
 
-def prepared_copies(name: str, cache_dir: Path | None = None) -> list[Path]:
+def prepared_copies(name: str) -> list[Path]:
     """All prepared copies of the dataset `name`, of whatever content, with the files beside them."""
     pattern = f"{escape(name)}-{'[0-9a-f]' * 16}*"
-    return sorted(((cache_dir or default_cache_dir()) / "datasets").glob(pattern))
+    return sorted((default_cache_dir() / "datasets").glob(pattern))
 
 
 def _places(name: str, data_dir: Path | None, cache_dir: Path | None) -> tuple[Source, Path, Path]:

@@ -1,38 +1,302 @@
 """Dual encoders: methods that rank labels by inner products of embeddings, trained or not.
 
-Legend: L labels, N texts, D dimensions.
+A dual encoder has settings, an encoder, modules, and the vectors they make. Whole collections of texts are embedded by
+all workers together: each embeds its share, and each gets all vectors.
+
+Legend: L labels, S labels that this worker holds, N texts, D dimensions.
 """
 
 from __future__ import annotations
 
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
 
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.engine.contract import VectorMethod
+from xmcbench.data.extent import Extent
+from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
+from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.arrays import sort_header
+from xmcbench.files.atomic import atomic_write
+from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
+from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
-from xmcbench.trial.run import Run
+from xmcbench.trial.run import Progress, Run, derive_seed
+from xmcbench.trial.versions import ENGINE_VERSION
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from xmcbench.data.tokens import Tokens
+    from xmcbench.engine.charging import Charging
+    from xmcbench.engine.checkpoint import Groups
+    from xmcbench.engine.encoders.encoder import Encoder
+    from xmcbench.engine.sampling.embeddings import Embeddings
+    from xmcbench.engine.sampling.sharding import Shard
+    from xmcbench.engine.tables.label_table import LabelTable
+    from xmcbench.engine.workers import Workers
 
+BLOCK = 2**18  # rows of which modules compute vectors at a time
+QUIET_SECONDS = 2.0  # a pass over texts reports its progress from then on
 VECTORS = "vectors.safetensors"  # in a model's directory: the index and the method's own modules
+GROUPS = "label_groups.npy"  # beside the checkpoints
+_log = logging.getLogger(__name__)
 
 
-class DualEncoder(VectorMethod):
-    """One text encoder for queries and labels, an index of label vectors."""
+class DualEncoder(Method):
+    """One text encoder for queries and labels, and an index of label vectors.
+
+    A label's score for a query is the inner product of two vectors made from embeddings. The attributes are set once
+    the method is prepared or loaded; those of training while it is fitted.
+    """
+
+    many_workers: ClassVar[bool] = True
+    late_imports: ClassVar[tuple[str, ...]] = (
+        "transformers.generation.utils",
+        "transformers.masking_utils",
+        "transformers.modeling_layers",
+        "transformers.modeling_utils",
+        "transformers.models.auto.modeling_auto",
+        "xmcbench.engine.encoders.build",
+        "xmcbench.engine.sampling.embeddings",
+        "xmcbench.engine.sampling.sharding",
+    )
+    encodes_labels: ClassVar[bool] = True
+    """Whether label texts go through the encoder; without, the embeddings of S labels are [S, 0]."""
+
+    class Config(Method.Config):
+        """Settings every dual encoder has."""
+
+        encoder: EncoderConfig = Field(
+            EncoderConfig(), description="the text encoder: a name, or a mapping of the settings of encoders"
+        )
+        precision: Precision = Field(
+            "float32",
+            description="precision of matrix products in the encoder; bf16 is autocast; embeddings, scores and "
+            "losses are float32",
+        )
+        max_query_length: int | None = Field(
+            None, gt=1, description="tokens to which queries are truncated; null: the dataset card's `max_length`"
+        )
+        max_label_length: int | None = Field(
+            None, gt=1, description="tokens to which labels are truncated; null: the card's `max_label_length`"
+        )
+        search: Backend = Field(
+            "exact",
+            description="search of predictions: exact, faiss-flat (same results), or faiss-hnsw (a graph) or faiss-ivf "
+            "(clusters), which miss some labels",
+        )
+        micro_batch_tokens: int | None = Field(
+            None,
+            gt=0,
+            description="padded tokens in one pass of the encoder; null: 2,048 on a CPU (bf16: 8,192), 65,536 on a GPU "
+            "and for static",
+        )
+
+        def micro_batch_on(self, kind: str) -> int:
+            """Padded tokens through the encoder at once on a device of that kind: `cpu`, or that of a GPU.
+
+            A GPU needs large micro-batches to be busy. On a CPU small micro-batches waste the least on padding, but
+            in bf16 each new shape of a product has a setup cost, so fewer and larger micro-batches are faster.
+            """
+            on_cpu = 8_192 if self.precision == "bf16" else 2_048
+            large = kind != "cpu" or self.encoder.name == STATIC  # which pads nothing, and keeps a vector a text
+            return self.micro_batch_tokens or (65_536 if large else on_cpu)
+
+    config: DualEncoder.Config
+    encoder: Encoder
+    modules: nn.Module
+    table_values: int = 0  # numbers in the label tables of all workers
+    index_LD: Tensor
+    query_length: int
+    label_length: int
+    # Set while the method is fitted.
+    run: Run
+    report: Callable[[Progress], None] | None = None  # shows the progress of long passes
+    shard: Shard
+    charging: Charging
+    queries: Tokens  # of the training queries
+    labels: Tokens
+
+    @property
+    def precision(self) -> Precision:
+        """Of matrix products in the encoder."""
+        return self.config.precision
+
+    @cached_property
+    def micro_batch_tokens(self) -> int:
+        """Padded tokens through the encoder at once, on this process's device."""
+        return self.config.micro_batch_on(default_device().type)
+
+    @classmethod
+    def versions(cls, config: Method.Config) -> dict[str, int]:
+        return {**super().versions(config), "engine": ENGINE_VERSION}
+
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
+        """The lengths to which texts are cut follow the data where neither suite nor card says them."""
+        limits = {"max_query_length": data.query_limit, "max_label_length": data.label_limit}
+        stated = {name: limit for name, limit in limits.items() if limit is not None}
+        return stated | super().following(given, data, budget)
+
+    def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
+        """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""
+        from xmcbench.engine.charging import Charging
+        from xmcbench.engine.workers import current_workers
+
+        return Charging(ledger, self.encoder.flops, current_workers(), budget)
+
+    def build_modules(self, train: TrainingData) -> nn.Module:  # noqa: ARG002
+        """The method's own modules over embeddings, trained with the encoder. None by default."""
+        from torch import nn
+
+        return nn.Module()
+
+    def load_modules(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """The modules that `build_modules` made, from their saved tensors. A method with modules overrides both."""
+        from torch import nn
+
+        if tensors:
+            raise TypeError(f"{type(self).__name__} has modules of its own, so it has to define load_modules")
+        return nn.Module()
+
+    def query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        """The vectors [N, V] that queries are scored with, from their embeddings [N, D], on one device."""
+        return embeddings_ND
+
+    def label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
+        """The vectors [S, V] that labels are scored with, from their embeddings [S, D] and ids [S] (numpy, int)."""
+        return embeddings_SD
+
+    def mining_query_vectors(self, embeddings_ND: Tensor) -> Tensor:
+        """The vectors [N, V] of queries that samplers search with: by default those for scoring."""
+        return self.query_vectors(embeddings_ND)
+
+    def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:
+        """The vectors [S, V] of the labels `label_ids` [S] among which samplers search."""
+        return self.label_vectors(embeddings_SD, label_ids)
+
+    def label_groups(self, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:  # noqa: ARG002
+        """[L] group numbers: labels of one group are held by one worker. None puts each label into its own group.
+
+        For a method whose labels share vectors; `shard.groups_L` has the groups afterwards. `embeddings` are those of
+        the encoder before training. Every worker calls this; a resumed run reuses the groups of its first start.
+        """
+        return None
+
+    def embed(self, tokens: Tokens, stage: str = "embed queries") -> Tensor:
+        """[N, D] embeddings of tokenised texts, dropout off. A long pass is reported as `stage`."""
+        from xmcbench.engine.encoders.encoder import embed_all
+
+        started = time.monotonic()
+
+        def progress(finished: int) -> None:
+            if self.report is not None and time.monotonic() - started > QUIET_SECONDS:
+                self.report(Progress(stage, finished / len(tokens)))
+
+        return embed_all(
+            self.encoder,
+            tokens,
+            precision=self.precision,
+            micro_batch_tokens=self.micro_batch_tokens,
+            progress=progress,
+        )
+
+    def embed_queries(self, tokens: Tokens, vectors: Callable[[Tensor], Tensor]) -> Tensor:
+        """[N, D] what `vectors` computes from the embeddings of N texts, on every worker."""
+        workers = self.shard.workers
+        places = [np.arange(rank, len(tokens), workers.size) for rank in range(workers.size)]
+        with self.inference():
+            own_N = places[workers.rank]
+            mine = vectors_in_blocks(self.embed(tokens.take(own_N)), own_N, lambda rows_ND, _: vectors(rows_ND))
+            return _in_order(workers.gather(mine), np.concatenate(places))
+
+    def embed_labels(self, tokens: Tokens, vectors: Callable[[Tensor, np.ndarray], Tensor], *, encode: bool) -> Tensor:
+        """[L, D] what `vectors` computes from the embeddings and the ids of labels, on every worker.
+
+        Without `encode` the embeddings of S labels are [S, 0]. Each worker computes the vectors of the labels it holds.
+        """
+        import torch
+
+        label_ids = self.shard.label_ids
+        with self.inference():
+            empty_S0 = torch.empty(len(label_ids), 0, device=default_device())
+            embeddings_SD = self.embed(tokens.take(label_ids), "embed labels") if encode else empty_S0
+            mine = vectors_in_blocks(embeddings_SD, label_ids, vectors)
+            return _in_order(self.shard.workers.gather(mine), self.shard.everyone())
+
+    @contextmanager
+    def inference(self) -> Iterator[None]:
+        """No gradients, and the method's modules without dropout."""
+        import torch
+
+        from xmcbench.engine.encoders.encoder import evaluating
+
+        with torch.inference_mode(), evaluating(self.modules):
+            yield
+
+    def tables(self) -> dict[str, LabelTable]:
+        """The label tables among the method's modules, by name."""
+        from xmcbench.engine.tables.label_table import LabelTable
+
+        return {name: module for name, module in self.modules.named_modules() if isinstance(module, LabelTable)}
+
+    def module_tensors(self) -> dict[str, Tensor]:
+        """The state of the method's modules that all workers share: label tables, which are sharded, are left out."""
+        tables = tuple(f"{name}." if name else "" for name in self.tables())
+        return {name: tensor for name, tensor in self.modules.state_dict().items() if not name.startswith(tables)}
+
+    def tensors(self) -> Groups:
+        """The weights that all workers share, by group: for checkpoints."""
+        return {"encoder": self.encoder.trained_tensors(), "modules": self.module_tensors()}
+
+    def load_tensors(self, groups: Groups) -> None:
+        """Restore what `tensors` returned."""
+        self.encoder.load_state_dict({**self.encoder.state_dict(), **groups["encoder"]})
+        self.modules.load_state_dict({**self.modules.state_dict(), **groups.get("modules", {})})
+
+    @property
+    def num_parameters(self) -> int:
+        """Trainable parameters, with the rows of label tables on all workers."""
+        trained = sum(p.numel() for m in (self.encoder, self.modules) for p in m.parameters() if p.requires_grad)
+        return trained + self.table_values
 
     def prepare(self, train: TrainingData, run: Run) -> None:
         """Build encoder and modules and tokenise the texts: sets `encoder`, `modules`, `shard`, `queries`, `labels`."""
-        from xmcbench.engine.assembly import assemble
+        import torch
+        from torch import nn
 
-        assemble(self, train, run)
+        from xmcbench.engine.encoders.build import build_encoder
+        from xmcbench.engine.sampling.sharding import Shard
+        from xmcbench.engine.workers import current_workers
+
+        workers, seed = current_workers(), derive_seed(run.seed, "weights")
+        self.run, self.report = run, run.report
+        self.encoder = build_encoder(self.config.encoder, train.texts, seed, run.cache).to(default_device())
+        self.charging = self.charging_to(run.ledger, run.budget)
+        self.query_length = self.config.max_query_length or train.card.max_length
+        self.label_length = self.config.max_label_length or train.card.max_label_length
+        self.encoder.check_length(max(self.query_length, self.label_length))
+        queries, labels, cache = self.encoder.tokenizer, self.encoder.label_tokenizer, run.cache
+        of_queries, of_labels = _tokenised(run, "queries", train.texts), _tokenised(run, "labels", train.label_texts)
+        self.queries = queries.tokens(train.texts, self.query_length, cache, of_queries)
+        self.labels = labels.tokens(train.label_texts, self.label_length, cache, of_labels)
+        run.log.cut_queries = float(np.mean(self.queries.lengths >= self.query_length))
+        # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
+        self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
+        torch.manual_seed(seed)
+        add_modules(self, train, workers, _label_groups(self, train, plain_embeddings(self)), seed)
 
     def all_query_vectors(self, tokens: Tokens) -> Tensor:
         """[N, D] the vectors that these queries are scored with, on every worker; each embeds its share."""
@@ -61,7 +325,7 @@ class DualEncoder(VectorMethod):
         """Embed the texts as those of the labels were. Raises XMCBenchError for labels with vectors of their own."""
         import torch
 
-        if type(self).label_vectors is not VectorMethod.label_vectors or not self.encodes_labels:
+        if type(self).label_vectors is not DualEncoder.label_vectors or not self.encodes_labels:
             raise XMCBenchError(f"method {self.name!r} learns a vector of each label, and a new label has none")
         if not self.label_length:
             raise XMCBenchError(f"method {self.name!r}: the model is of an earlier version: run the trial again")
@@ -73,7 +337,7 @@ class DualEncoder(VectorMethod):
     def encoder_alone_scores(self) -> bool:
         """Whether a score is the inner product of the encoder's own embeddings, without modules or tables."""
         own = type(self).query_vectors, type(self).label_vectors
-        plain = own == (VectorMethod.query_vectors, VectorMethod.label_vectors)
+        plain = own == (DualEncoder.query_vectors, DualEncoder.label_vectors)
         return plain and self.encodes_labels and not self.module_tensors() and not self.tables()
 
     def save(self, directory: Path) -> None:
@@ -103,3 +367,105 @@ class DualEncoder(VectorMethod):
         self.query_length, self.label_length = int(lengths["query_length"]), int(lengths.get("label_length", 0))
         self.index_LD = tensors.pop("index")
         self.modules = self.load_modules({name.removeprefix("modules."): tensor for name, tensor in tensors.items()})
+
+
+def add_modules(
+    method: DualEncoder, train: TrainingData, workers: Workers, groups_L: np.ndarray | None, seed: int
+) -> None:
+    """Shard the labels over `workers` by their groups, and build the method's modules for this worker's labels."""
+    import torch
+
+    from xmcbench.engine.sampling.sharding import Shard
+
+    method.shard = Shard(train.num_labels, workers, groups_L)
+    torch.manual_seed(seed)
+    method.modules = method.build_modules(train).to(default_device())
+    own_values = sum(table.weight.numel() for table in method.tables().values() if table.learns)
+    (method.table_values,) = workers.totals(own_values)
+
+
+def plain_embeddings(method: DualEncoder) -> Embeddings:
+    """The encoder's own embeddings of training queries and labels, charged when asked for.
+
+    Labels are embedded also for a method that does not encode them in training.
+    """
+    from xmcbench.engine.sampling.embeddings import Embeddings
+
+    queries, labels = method.queries, method.labels
+    return Embeddings(
+        method.charging.on_demand(lambda: method.embed_queries(queries, lambda rows_ND: rows_ND), queries.lengths),
+        method.charging.on_demand(
+            lambda: method.embed_labels(labels, lambda rows_SD, _: rows_SD, encode=True), labels.lengths
+        ),
+        workers=method.shard.workers,
+        stage=method.charging.ledger.stage,
+        require=method.charging.requirement(queries.lengths, labels.lengths),
+    )
+
+
+def _tokenised(run: Run, kind: str, texts: Texts) -> Callable[[int], object]:
+    """A callback that reports how many of `texts`, which are `kind`, are tokenised: of a subset all texts are."""
+    total = len(texts.whole) if isinstance(texts, TextSubset) else len(texts)
+    return lambda done: run.report(Progress(f"tokenise {kind}", done / total))
+
+
+def _label_groups(method: DualEncoder, train: TrainingData, embeddings: Embeddings) -> np.ndarray | None:
+    """The groups that `label_groups` returns; in a resumed run, on any number of workers, those of its first start.
+
+    Embeddings depend on the number of workers by rounding, and so may the groups; the table rows of a checkpoint are
+    sharded by the first groups. Where workers disagree, worker 0's groups count.
+    """
+    import torch
+
+    from xmcbench.engine import checkpoint
+    from xmcbench.engine.flops import counting
+
+    path = method.run.checkpoint / GROUPS
+    if checkpoint.newest(method.run.checkpoint) and path.exists():
+        try:
+            check_manifest(path.parent, [GROUPS])
+            stored_L: np.ndarray = np.load(path, allow_pickle=False)
+        except DamagedFolder as damage:
+            _log.warning("warning: %s; the groups are computed again", damage)
+        else:
+            return stored_L
+    with counting() as scored:
+        groups_L = method.label_groups(train, embeddings)
+    if groups_L is None:
+        return None
+    method.charging.scoring(scored.flops)  # every worker repeats the same work
+    workers = method.shard.workers
+    own_L = torch.from_numpy(groups_L.astype(np.int64)).to(default_device())
+    agreed_L: np.ndarray = workers.max(own_L if workers.rank == 0 else torch.zeros_like(own_L)).cpu().numpy()
+    if workers.rank == 0:
+        with atomic_write(path) as file:
+            np.save(file, agreed_L, allow_pickle=False)
+        add_to_manifest(path.parent, GROUPS)
+    return agreed_L
+
+
+def vectors_in_blocks(
+    embeddings_NH: Tensor, ids_N: np.ndarray, vectors: Callable[[Tensor, np.ndarray], Tensor]
+) -> Tensor:
+    """[N, D] what `vectors` computes from embeddings and ids, `BLOCK` rows at a time to save memory."""
+    block = embeddings_NH[:BLOCK]
+    first = vectors(block, ids_N[:BLOCK])
+    if first is block:  # the embeddings as they are
+        return embeddings_NH
+    if len(ids_N) <= BLOCK:
+        return first
+    computed_ND = first.new_empty(len(ids_N), first.shape[1])
+    computed_ND[:BLOCK] = first
+    for start in range(BLOCK, len(ids_N), BLOCK):
+        rows = slice(start, start + BLOCK)
+        computed_ND[rows] = vectors(embeddings_NH[rows], ids_N[rows])
+    return computed_ND
+
+
+def _in_order(rows: Tensor, places: np.ndarray) -> Tensor:
+    """Rows in the order of the places they belong to, where row i belongs to `places[i]`."""
+    import torch
+
+    if len(places) < 2 or bool((np.diff(places) > 0).all()):
+        return rows
+    return rows[torch.from_numpy(np.argsort(places)).to(rows.device)]

@@ -21,12 +21,11 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary, contains
 from xmcbench.data.text_files import read_rows
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.evaluation.evaluator import Evaluator, Scores, score_predictions, truth_hash
 from xmcbench.evaluation.ranking import check_predictions, drop_ignored
 from xmcbench.files.arrays import array_names, open_npz, read_array, read_csr
 from xmcbench.files.regular import open_regular
-from xmcbench.plugins.extras import import_extra
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.provenance import provenance

@@ -97,9 +97,9 @@ class Estimate:
         """The smallest margin around 0 that two one-sided tests at 5 % each find the true value within."""
         return max(map(abs, self._interval(LEVEL)))
 
-    def detectable(self, power: float = POWER) -> float:
-        """The smallest true value whose interval excludes 0 with probability `power`."""
-        return float(stdtrit(self.freedom, (1 + LEVEL) / 2) + stdtrit(self.freedom, power)) * self.error
+    def detectable(self) -> float:
+        """The smallest true value whose interval excludes 0 with probability `POWER`."""
+        return float(stdtrit(self.freedom, (1 + LEVEL) / 2) + stdtrit(self.freedom, POWER)) * self.error
 
     def _interval(self, quantile: float) -> tuple[float, float]:
         half = float(stdtrit(self.freedom, quantile)) * self.error

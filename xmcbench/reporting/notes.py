@@ -173,7 +173,7 @@ def idle_parts(record: Record) -> tuple[str, ...]:
     from xmcbench.trial.method import build_method  # imports numpy
 
     try:
-        return tuple(idle.part for idle in build_method(record.trial).idle_parts(record.spent))
+        return tuple(build_method(record.trial).idle_parts(record.spent))
     except (XMCBenchError, ValidationError):
         return ()
 

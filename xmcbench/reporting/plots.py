@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from xmcbench.data.dataset import Dataset
+from xmcbench.errors import import_extra
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.files.atomic import atomic_write
-from xmcbench.plugins.extras import import_extra
 from xmcbench.reporting.analyses import relative_gain
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.curated import dataset_facts, methods

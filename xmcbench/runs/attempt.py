@@ -1,4 +1,4 @@
-"""One worker's attempt at a trial: prepare, fit, predict, score, save.
+"""One worker's attempt at a trial: `perform` calls a function for each phase, which notes what it saw in the `Attempt`.
 
 The method sees training data and test texts only. Test targets are loaded after it has predicted.
 """
@@ -11,10 +11,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
-from dataclasses import InitVar, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -28,11 +28,7 @@ from xmcbench.data import Dataset, Texts, TrainingData, load
 from xmcbench.data.extent import MUCH_CUT
 from xmcbench.data.prepared import read_statistics
 from xmcbench.errors import XMCBenchError, text_of
-from xmcbench.evaluation import (
-    check_predictions,
-    find_evaluators,
-    truth_hash,
-)
+from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
 from xmcbench.evaluation.evaluator import score_predictions
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
 from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
@@ -48,9 +44,8 @@ from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.programs import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
-from xmcbench.trial.record_fields import LARGEST
-from xmcbench.trial.recordable import why_not_recordable
-from xmcbench.trial.run import CheckpointExchange, HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
+from xmcbench.trial.record_fields import LARGEST, why_not_recordable
+from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
@@ -60,98 +55,39 @@ _import_seconds: dict[str, float] = {}  # by late module; a forked process has t
 
 @dataclass
 class Attempt:
-    """One worker's part of a trial. If it fails, the record of the failure is made from the fields here."""
+    """What a worker knows of its trial so far: the record is made of it, however the trial ends."""
 
     job: Job
     watch: Callable[[TrialProgress], None] = lambda _: None  # receives worker 0's progress
     worker: WorkerRank = field(default_factory=WorkerRank)
-    exchange: CheckpointExchange | None = None
-    started: str = field(default_factory=now)
     stage: str = "prepare"
     log: TrainingLog = field(default_factory=TrainingLog)
     teachers: list[Teacher] = field(default_factory=list)  # the teachers that the method asks
     measured: dict[str, float] = field(default_factory=dict)  # what the harness saw of `fit` and `predict` from outside
     outcome: dict[str, Any] = field(default_factory=dict)  # fields of the record that are known so far
-    own_thread: InitVar[bool] = False  # this thread ends with the attempt: Landlock may restrict it
-    fork: bool = False  # load the saved model in a process that is forked before training
-    _fresh: FreshProcess | None = None
-    _reported: tuple[str, float, int] = ("", 0.0, 0)  # stage, clock and length of the curve at the last report
 
-    def __post_init__(self, own_thread: bool) -> None:
-        self.sandbox = Sandbox(self.job, own_thread)
+    def __post_init__(self) -> None:
+        self.started = now()
+        self.sandbox = Sandbox(self.job, self.worker.own_thread)
+        self.store = Store(self.job.store)
+        self.directory = self.store.directory(self.job.trial.key)
+        self._reported = "", 0.0, 0  # stage, clock and length of the curve at the last report
 
-    def perform(self) -> Record | None:
-        """Run the trial and store its predictions, model and record. Raises what the method raises.
+    def enter(self, stage: str) -> None:
+        """Begin a stage: a failure from here on is one of this stage."""
+        self.stage = stage
+        self.report(Progress(stage, 0.0))
 
-        All workers fit; worker 0 does the rest, and the others return None.
-        """
-        trial, store = self.job.trial, Store(self.job.store)
-        directory = store.directory(trial.key)
-        self.report(Progress("open", 0.0))
-        method = build_method(trial)
-        self.measured["import_cpu_seconds"] = import_late(method.late_imports)
-        # Several workers always train: they could not agree on what is in the store.
-        shared = same_training(trial, method, store) if self.worker.size == 1 else None
-        if self.fork and self.worker.rank == 0 and not trial.held_out_only:
-            self._fresh = FreshProcess(partial(build_method, trial))
-        held_out, num_labels = None, 0
-        if shared is None:
-            # The dataset is freed at once and read again for scoring: until then no test target is in the process.
-            held_out, num_labels = self._fit(method, self._dataset().training_data(), directory)
-        else:
-            load_model(method, saved_model(shared, store))
-            restore_log(shared, self.log)
-            self.outcome["trained_by"] = shared.trained_by or shared.key
-        self.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
-        if self.worker.rank > 0:
-            return None
-        if trial.held_out_only:
-            assert held_out is not None, "its selection is in the way of a shared training"
-            return self._judge_held_out(method, held_out, num_labels)
-        self._enter("predict")
-        # Saved first: what a method learns from test queries is not in its model.
-        with untrained("save"):
-            self.measured["model_bytes"] = save_model(method, directory / "model")
-        saved = file_states(directory / "model")
-        predictions, sample = self._predict(method)
-        if file_states(directory / "model") != saved:
-            raise BrokenContractError("predict wrote into the saved model: nothing is learned from test queries")
-        if not 0 <= (parameters := shared.num_parameters if shared else int(method.num_parameters)) <= LARGEST:
-            raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
-        self.outcome["num_parameters"] = parameters
-        self._enter("check")
-        self._check(method, sample, directory / "model")
-        self._enter("score")
-        return self.sandbox.outside(self._score, predictions)
-
-    def _judge_held_out(self, method: Method, held_out: HeldOut, num_labels: int) -> Record:
-        """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
-        self._enter("select")
-        if not any(held_out.metric in point for point in self.log.curve):
-            with self.sandbox.closed("predict"), self.log.ledger.uncharged():
-                metrics = held_out.evaluate(method.predict, num_labels)
-            self.log.add_point(1.0, metrics)
-        return self._finished(num_parameters=int(method.num_parameters))
-
-    def _score(self, predictions: Predictions) -> Record:
-        """Store the predictions, then score them. If an evaluator fails, the predictions remain."""
-        trial, store = self.job.trial, Store(self.job.store)
-        dataset = self._dataset()
-        check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
-        self.outcome["truth_hash"] = truth = truth_hash(dataset)
-        self.outcome["test_texts_in_train"] = read_statistics(self.sandbox.places[1]).test_texts_in_train
-        self.outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(trial.key, predictions, truth)}
-        scores = score_predictions(predictions, dataset, self.job.metrics, find_evaluators(self.job.metrics))
-        digests[RESAMPLED] = store.write_resampled(trial.key, scores.resampled, truth)
-        return self._finished(metrics=scores.metrics, intervals=scores.intervals, metric_version=METRIC_VERSION)
-
-    def _finished(self, **outcome: Any) -> Record:
-        """Store the record of an attempt that ended well; its checkpoints are removed."""
-        store, trial = Store(self.job.store), self.job.trial
-        record = self.record(Status.OVER_BUDGET if self.log.ledger.over(trial.budget) else Status.OK, **outcome)
-        store.write_record(record)
-        shutil.rmtree(store.directory(trial.key) / "checkpoint", ignore_errors=True)
-        return record
+    def report(self, progress: Progress) -> None:
+        """Pass worker 0's progress on, with the ledger and the new points of the curve; at most every 0.2 s a stage."""
+        stage, clock, points = self._reported
+        if self.worker.rank > 0 or (stage == progress.stage and time.monotonic() - clock < REPORT_SECONDS):
+            return
+        self._reported = progress.stage, time.monotonic(), len(self.log.curve)
+        metrics = {name: float(value) for name, value in progress.metrics.items()}
+        evaluations = tuple(self.log.curve[points:])
+        spent = self.log.ledger.as_dict()
+        self.watch(TrialProgress(progress.stage, float(progress.fraction), metrics, spent, evaluations))
 
     def record(self, status: Status, **outcome: Any) -> Record:
         """The record of this attempt in its present state."""
@@ -179,136 +115,209 @@ class Attempt:
 
     def failure(self, status: Status, problem: BaseException, log_tail: str = "") -> Record:
         """The record of this attempt, which failed with `problem`."""
-        kind, message = in_words(problem)
-        return self.record(
-            status,
-            failure=Failure(type=kind, message=message, stage=self.stage, log_tail=log_tail),
-        )
+        kind = type(problem).__name__
+        texts = (kind, text_of(problem) or kind)
+        short, long = (text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode() for text in texts)
+        named = " ".join(short.split())[:LONGEST_NAME]
+        return self.record(status, failure=Failure(type=named, message=long, stage=self.stage, log_tail=log_tail))
 
-    def report(self, progress: Progress) -> None:
-        """Pass worker 0's progress on, with the ledger and the new points of the curve; at most every 0.2 s a stage."""
-        stage, clock, points = self._reported
-        if self.worker.rank > 0 or (stage == progress.stage and time.monotonic() - clock < REPORT_SECONDS):
-            return
-        self._reported = progress.stage, time.monotonic(), len(self.log.curve)
-        metrics = {name: float(value) for name, value in progress.metrics.items()}
-        evaluations = tuple(self.log.curve[points:])
-        spent = self.log.ledger.as_dict()
-        self.watch(TrialProgress(progress.stage, float(progress.fraction), metrics, spent, evaluations))
-
-    def _enter(self, stage: str) -> None:
-        self.stage = stage
-        self.report(Progress(stage, 0.0))
-
-    def _dataset(self) -> Dataset:
+    def dataset(self) -> Dataset:
+        """The trial's dataset. Each phase opens what it reads: no test target is in the process before scoring."""
         trial = self.job.trial
         dataset = load(trial.dataset, self.job.data, self.job.cache)
         if dataset.card.content_hash != trial.dataset_hash:
             raise XMCBenchError(f"{trial.dataset} changed on disk since the run was planned; run it again")
         return dataset
 
-    def _fit(self, method: Method, train: TrainingData, directory: Path) -> tuple[HeldOut | None, int]:
-        """Fit the method, and check what it charged. Returns the held-out queries, if any, and the number of labels."""
-        trial = self.job.trial
-        run = Run(
-            seed=trial.seed,
-            budget=trial.budget.model_copy(),
-            checkpoint=directory / "checkpoint",
-            cache=self.job.cache,
-            log=self.log,
-            report=self.report,
-            exchange=self.exchange,
-        )
-        run.checkpoint.mkdir(parents=True, exist_ok=True)
+
+def perform(attempt: Attempt) -> Record | None:
+    """Run the trial and store its predictions, model and record. Raises what the method raises.
+
+    All workers fit; worker 0 does the rest, and the others return None.
+    """
+    trial, worker, store = attempt.job.trial, attempt.worker, attempt.store
+    attempt.report(Progress("open", 0.0))
+    method = build_method(trial)
+    attempt.measured["import_cpu_seconds"] = import_late(method.late_imports)
+    # Several workers always train: they could not agree on what is in the store.
+    shared = same_training(trial, method, store) if worker.size == 1 else None
+    forks = worker.fork and worker.rank == 0 and not trial.held_out_only
+    fresh = FreshProcess(partial(build_method, trial)) if forks else None
+    held_out = None
+    if shared is None:
+        held_out = fit(attempt, method, attempt.dataset().training_data())
+    else:
+        load_model(method, saved_model(shared, store))
+        restore_log(shared, attempt.log)
+        attempt.outcome["trained_by"] = shared.trained_by or shared.key
+    attempt.log.ledger.check_memory(trial.budget, _device_peak().get("peak_device_bytes", peak_memory()))
+    if worker.rank > 0:
+        return None
+    if trial.held_out_only:
+        assert held_out is not None, "its selection is in the way of a shared training"
+        return judge_held_out(attempt, method, held_out)
+    attempt.enter("predict")
+    predictions, sample = predict(attempt, method)
+    parameters = shared.num_parameters if shared else int(method.num_parameters)
+    if not 0 <= parameters <= LARGEST:
+        raise BrokenContractError(f"num_parameters is {parameters}, expected a count")
+    attempt.outcome["num_parameters"] = parameters
+    attempt.enter("check")
+    check(attempt, method, sample, fresh)
+    attempt.enter("score")
+    return attempt.sandbox.outside(score, attempt, predictions)
+
+
+@contextmanager
+def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more: Any) -> Iterator[Run]:
+    """What `fit` is given beside `train`, which are `rows` of the dataset's training split; `more` are fields of it.
+
+    The judges that the method asks in the block are closed at its end.
+    """
+    job, trial = attempt.job, attempt.job.trial
+    checkpoint = attempt.directory / "checkpoint"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    fields = {"log": attempt.log, "report": attempt.report, "exchange": attempt.worker.exchange, **more}
+    run = Run(trial.seed, trial.budget.model_copy(), checkpoint, job.cache, **fields)
+    annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, job.data, job.cache)
+    popen = partial(attempt.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
+    judges = JudgeFactory(run, job.store, annotated, train.texts, rows, train.label_texts, attempt.teachers, popen)
+    with closing(judges):
+        yield replace(run, judge=judges)
+
+
+def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None:
+    """Fit the method, and check what it charged. Returns the held-out queries, if any."""
+    job, trial, worker = attempt.job, attempt.job.trial, attempt.worker
+    held_out, rows = None, np.arange(len(train.texts))
+    if trial.selection:
+        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics)
+    if trial.track == "zero-shot":
+        train = train.unannotated(method.name)
+    settings = method.config.model_dump(mode="json")
+    with training_run(attempt, train, rows, held_out=held_out) as run:
         if run.exchange:
             run.exchange.download()
-        rows = np.arange(len(train.texts))
-        if trial.selection:
-            held_out, train, rows = hold_out(train, trial.selection, trial.seed, self.job.metrics)
-            run = replace(run, held_out=held_out)
-        if trial.track == "zero-shot":
-            train = train.unannotated(method.name)
-        annotated = AnnotatedDataset(trial.dataset, trial.dataset_hash, self.job.data, self.job.cache)
-        popen = partial(self.sandbox.outside, subprocess.Popen)  # a simulated teacher opens the whole dataset
-        judges = JudgeFactory(
-            run, self.job.store, annotated, train.texts, rows, train.label_texts, self.teachers, popen
-        )
-        self._enter("fit")
-        # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
-        settings = method.config.model_dump(mode="json")
+        attempt.enter("fit")
         _seed_global_generators(trial.seed)
-        charged = self.log.ledger.stage("prepare")
-        with self._worker_group(), closing(judges), self.sandbox.closed("fit"), metering() as meter, charged:
-            method.fit(train, replace(run, judge=judges))
-        self.measured |= {
-            "fit_seconds": meter.seconds,
-            "fit_wait_seconds": meter.waited_seconds,
-            "fit_cpu_seconds": meter.cpu_seconds,
-            "fit_children_cpu_seconds": meter.children_cpu_seconds,
-        }
-        ledger, points = self.log.ledger, len(self.log.curve)
-        if run.held_out and (calls := scorer_calls(run.held_out)) > MOST_SCORES * (1 + run.held_out.evaluations):
-            raise BrokenContractError(
-                f"fit scored held-out queries {calls} times, the suite asks for {run.held_out.evaluations}: "
-                "they choose a checkpoint, and nothing is trained on them"
-            )
-        problem = why_not_recordable(ledger.as_dict(), self.log.curve)
-        if problem or (problem := uncharged_work(meter, ledger, trial.budget, train.num_labels, points)):
-            raise BrokenContractError(problem)
-        if method.config.model_dump(mode="json") != settings:
-            raise BrokenContractError("fit changed the method's settings: the record would name other settings")
-        self.log = deepcopy(self.log)  # what the method does to its own from now on is in no record
-        return run.held_out, train.num_labels
+        # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
+        charged = run.ledger.stage("prepare")
+        with _worker_group(worker), attempt.sandbox.closed("fit"), metering() as meter, charged:
+            method.fit(train, run)
+    attempt.measured |= {
+        "fit_seconds": meter.seconds,
+        "fit_wait_seconds": meter.waited_seconds,
+        "fit_cpu_seconds": meter.cpu_seconds,
+        "fit_children_cpu_seconds": meter.children_cpu_seconds,
+    }
+    log = attempt.log
+    if held_out and (calls := scorer_calls(held_out)) > MOST_SCORES * (1 + held_out.evaluations):
+        raise BrokenContractError(
+            f"fit scored held-out queries {calls} times, the suite asks for {held_out.evaluations}: "
+            "they choose a checkpoint, and nothing is trained on them"
+        )
+    problem = why_not_recordable(log.ledger.as_dict(), log.curve)
+    if problem or (problem := uncharged_work(meter, log.ledger, trial.budget, train.num_labels, len(log.curve))):
+        raise BrokenContractError(problem)
+    if method.config.model_dump(mode="json") != settings:
+        raise BrokenContractError("fit changed the method's settings: the record would name other settings")
+    attempt.log = deepcopy(log)  # what the method does to its own from now on is in no record
+    return held_out
 
-    def _worker_group(self) -> AbstractContextManager[None]:
-        """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
-        if self.worker.meeting is None:
-            return nullcontext()
-        from xmcbench.engine.workers import joined  # imports torch
 
-        return joined(self.worker.rank, self.worker.size, self.worker.meeting)
+def _worker_group(worker: WorkerRank) -> AbstractContextManager[None]:
+    """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
+    if worker.meeting is None:
+        return nullcontext()
+    from xmcbench.engine.workers import joined  # imports torch
 
-    def _predict(self, method: Method) -> tuple[Predictions, Sample]:
-        texts, ignore = self.sandbox.outside(self._test_queries)
-        self.log.ledger.peak_bytes = max(self.log.ledger.peak_bytes, peak_memory())
-        measurable = forget_peak_memory()
-        with untrained("predict") as meter, self.sandbox.closed("predict"), self.log.ledger.stage("predict"):
-            predictions, sample = predict_test(method, texts, ignore)
-        self.measured |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
-        if measurable:
-            self.measured["predict_bytes"] = peak_memory()
-        return predictions, sample
+    return joined(worker.rank, worker.size, worker.meeting)
 
-    def _check(self, method: Method, sample: Sample, model: Path) -> None:
-        """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
-        with self.sandbox.closed("predict"), self.log.ledger.stage("check"):
-            if (recall := sample.recall(method)) is not None:
-                self.measured["search_recall"] = recall
-            # On a GPU the model may need the GPU, which a forked process cannot use.
-            fresh = None if _device_peak() else self._fresh
-            self.sandbox.checks["saved model"] = "forked process" if fresh else "same process"
-            if fresh:
-                # The process ends before its folder is removed: it may be writing there when the order already differs.
-                with tempfile.TemporaryDirectory(prefix="xmcbench-") as folder, closing(fresh):
-                    moved = shutil.copytree(model, Path(folder) / "moved" / "model")
-                    home = Path(folder) / "home"
-                    home.mkdir()
-                    # An outside program is installed, as packages are; what else the cache holds is no part of a model.
-                    (home / ENVIRONMENTS).symlink_to(self.job.cache / ENVIRONMENTS)
-                    cached = [path for path in self.job.cache.glob("*") if path.name != ENVIRONMENTS]
-                    fresh.ask(moved, sample.texts, sample.predictions.k, home, [model.parent, *cached])
-                    sample.check_order(method)  # while the forked process loads the model
-                    sample.check_saved(fresh.answer())
-            else:
-                sample.check_order(method)
-                loaded = build_method(self.job.trial)
-                load_model(loaded, model)
-                sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
 
-    def _test_queries(self) -> tuple[Texts, scipy.sparse.csr_array]:
-        """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
-        dataset = self._dataset()
-        return dataset.test.texts, dataset.ignore_test
+def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Record:
+    """The record of a sample of a tuning. A method that evaluated no held-out queries on its way does it now."""
+    attempt.enter("select")
+    log = attempt.log
+    if not any(held_out.metric in point for point in log.curve):
+        num_labels = attempt.sandbox.outside(attempt.dataset).card.num_labels
+        with attempt.sandbox.closed("predict"), log.ledger.uncharged():
+            metrics = held_out.evaluate(method.predict, num_labels)
+        log.add_point(1.0, metrics)
+    return finish(attempt, num_parameters=int(method.num_parameters))
+
+
+def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
+    """Save the model, then predict the test queries: what a method learns from these is not in its model."""
+    ledger, model = attempt.log.ledger, attempt.directory / "model"
+    with untrained("save"):
+        attempt.measured["model_bytes"] = save_model(method, model)
+    saved = file_states(model)
+    texts, ignore = attempt.sandbox.outside(_test_queries, attempt)
+    ledger.peak_bytes = max(ledger.peak_bytes, peak_memory())
+    measurable = forget_peak_memory()
+    with untrained("predict") as meter, attempt.sandbox.closed("predict"), ledger.stage("predict"):
+        predictions, sample = predict_test(method, texts, ignore)
+    attempt.measured |= {"predicted_queries": len(texts), "predict_cpu_seconds": meter.cpu_seconds}
+    if measurable:
+        attempt.measured["predict_bytes"] = peak_memory()
+    if file_states(model) != saved:
+        raise BrokenContractError("predict wrote into the saved model: nothing is learned from test queries")
+    return predictions, sample
+
+
+def _test_queries(attempt: Attempt) -> tuple[Texts, scipy.sparse.csr_array]:
+    """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
+    dataset = attempt.dataset()
+    return dataset.test.texts, dataset.ignore_test
+
+
+def check(attempt: Attempt, method: Method, sample: Sample, fresh: FreshProcess | None) -> None:
+    """Predict a sample of the test queries again: in another order, with the saved model, and with exact search."""
+    job, model, sandbox = attempt.job, attempt.directory / "model", attempt.sandbox
+    with sandbox.closed("predict"), attempt.log.ledger.stage("check"):
+        if (recall := sample.recall(method)) is not None:
+            attempt.measured["search_recall"] = recall
+        if fresh is None or _device_peak():  # a forked process cannot use the GPU, which the model may need
+            sandbox.checks["saved model"] = "same process"
+            sample.check_order(method)
+            loaded = build_method(job.trial)
+            load_model(loaded, model)
+            sample.check_saved(loaded.predict(sample.texts, sample.predictions.k))
+            return
+        sandbox.checks["saved model"] = "forked process"
+        # The process ends before its folder is removed: it may be writing there when the order already differs.
+        with tempfile.TemporaryDirectory(prefix="xmcbench-") as folder, closing(fresh):
+            moved = shutil.copytree(model, Path(folder) / "moved" / "model")
+            home = Path(folder) / "home"
+            home.mkdir()
+            # An outside program is installed, as packages are; what else the cache holds is no part of a model.
+            (home / ENVIRONMENTS).symlink_to(job.cache / ENVIRONMENTS)
+            cached = [path for path in job.cache.glob("*") if path.name != ENVIRONMENTS]
+            fresh.ask(moved, sample.texts, sample.predictions.k, home, [attempt.directory, *cached])
+            sample.check_order(method)  # while the forked process loads the model
+            sample.check_saved(fresh.answer())
+
+
+def score(attempt: Attempt, predictions: Predictions) -> Record:
+    """Store the predictions, then score them. If an evaluator fails, the predictions remain."""
+    key, store, metrics, outcome = attempt.job.trial.key, attempt.store, attempt.job.metrics, attempt.outcome
+    dataset = attempt.dataset()
+    check_predictions(predictions, *dataset.test.targets.shape, dataset.ignore_test)
+    outcome["truth_hash"] = truth = truth_hash(dataset)
+    outcome["test_texts_in_train"] = read_statistics(attempt.sandbox.places[1]).test_texts_in_train
+    outcome["digests"] = digests = {PREDICTIONS: store.write_predictions(key, predictions, truth)}
+    scores = score_predictions(predictions, dataset, metrics, find_evaluators(metrics))
+    digests[RESAMPLED] = store.write_resampled(key, scores.resampled, truth)
+    return finish(attempt, metrics=scores.metrics, intervals=scores.intervals, metric_version=METRIC_VERSION)
+
+
+def finish(attempt: Attempt, **outcome: Any) -> Record:
+    """Store the record of an attempt that ended well; its checkpoints are removed."""
+    over = attempt.log.ledger.over(attempt.job.trial.budget)
+    record = attempt.record(Status.OVER_BUDGET if over else Status.OK, **outcome)
+    attempt.store.write_record(record)
+    shutil.rmtree(attempt.directory / "checkpoint", ignore_errors=True)
+    return record
 
 
 def import_late(modules: Iterable[str]) -> float:
@@ -329,14 +338,6 @@ def import_late(modules: Iterable[str]) -> float:
             "compute in fit"
         )
     return total
-
-
-def in_words(problem: BaseException) -> tuple[str, str]:
-    """Class and message of an exception, as text that a record can hold."""
-    kind = type(problem).__name__
-    texts = (kind, text_of(problem) or kind)
-    short, long = (text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode() for text in texts)
-    return " ".join(short.split())[:LONGEST_NAME], long
 
 
 def _seed_global_generators(seed: int) -> None:

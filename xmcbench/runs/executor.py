@@ -137,9 +137,9 @@ class InProcess:
         return not self._finished
 
     def start(self, task: Task) -> None:
-        from xmcbench.runs.attempt import Attempt
+        from xmcbench.runs.attempt import Attempt, perform
 
-        record = Attempt(task.job, task.report).perform()
+        record = perform(Attempt(task.job, task.report))
         assert record is not None, "the only worker is worker 0"
         self._finished.append(record)
 

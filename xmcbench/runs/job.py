@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record, Status
+from xmcbench.trial.run import CheckpointExchange
 from xmcbench.trial.trial import Trial
 
 LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
@@ -37,11 +38,14 @@ def now() -> str:
 
 @dataclass(frozen=True)
 class WorkerRank:
-    """The place of a process among the workers of a trial."""
+    """The place of a process among the workers of a trial, and what the trial may do to it."""
 
     rank: int = 0
     size: int = 1
     meeting: Path | None = None  # a file over which the workers still have to find each other
+    exchange: CheckpointExchange | None = None  # where the workers share no folder
+    own_thread: bool = False  # its thread ends with the attempt: Landlock may restrict it
+    fork: bool = False  # it may be forked before training, to load the saved model in that process
 
 
 class Job(BaseModel):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -64,10 +63,11 @@ class WorkerServer:
 
     def fork(
         self, directory: Path, rank: int, size: int, side_by_side: int, descriptors: tuple[int, int, int]
-    ) -> Worker:
+    ) -> tuple[int | None, str]:
         """Start worker `rank` of `size` for the trial in `directory`. The cores are divided by `side_by_side` workers.
 
-        `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
+        Returns its process number, None if this server ended before it forked, and the mark of the programs that it
+        starts. `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
         """
         mark, environment = new_mark(self._marked[MARK])
         threads = 0
@@ -81,9 +81,9 @@ class WorkerServer:
         forked: list[int] = []
         while not forked and self._process.poll() is None:
             forked = [answer["pid"] for answer in self._receive(None) if "code" not in answer]
-        return Worker(self, forked[0] if forked else None, mark)
+        return forked[0] if forked else None, mark
 
-    def code(self, pid: int | None, seconds: float) -> int | None:
+    def code(self, pid: int | None, seconds: float = 0.0) -> int | None:
         """The exit code of a worker, after waiting up to `seconds` for it; None while it runs.
 
         Once this server is gone nobody knows a worker's code: then it is the server's own.
@@ -117,25 +117,6 @@ class WorkerServer:
         return answers
 
 
-@dataclass(frozen=True)
-class Worker:
-    """A forked worker, which leads a process group of its own. `pid` is None if the server ended before it forked."""
-
-    server: WorkerServer
-    pid: int | None
-    mark: str  # of the programs that the worker starts
-
-    def code(self, seconds: float = 0.0) -> int | None:
-        """The exit code, after waiting up to `seconds` for it; None while the worker runs."""
-        return self.server.code(self.pid, seconds)
-
-    def send(self, number: int) -> None:
-        """Send a signal to the worker's process group."""
-        if self.pid is not None and self.code() is None:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, number)
-
-
 class WorkerGroup:
     """The `size` workers of a trial, each in a separate process group. All write events to one pipe.
 
@@ -149,13 +130,14 @@ class WorkerGroup:
         self._events, events = os.pipe()
         parent, self._alive = os.pipe()  # `alive` is never written to: it closes when this process ends
         descriptors = log, events, parent
+        self._server = server
         self._workers = [server.fork(directory, rank, size, side_by_side, descriptors) for rank in range(size)]
         os.close(events)
         os.close(parent)
 
     def code(self) -> int | None:
         """The first non-zero exit code of the workers, or 0; None while they run."""
-        codes = [worker.code() for worker in self._workers]
+        codes = [self._server.code(pid) for pid, _ in self._workers]
         failed = [code for code in codes if code]
         if failed:
             return min(failed)  # signals are negative
@@ -176,25 +158,31 @@ class WorkerGroup:
 
     def _wait(self, seconds: float) -> None:
         """Wait up to `seconds` for the end of a worker."""
-        running = [worker for worker in self._workers if worker.code() is None]
+        running = [pid for pid, _ in self._workers if self._server.code(pid) is None]
         if running:
-            running[0].code(seconds)
+            self._server.code(running[0], seconds)
 
     def end(self) -> None:
         """Terminate the workers' process groups. Kill what is left after `GRACE_SECONDS`, and what workers started."""
         started: list[psutil.Process] = []
-        for worker in self._workers:
-            if worker.pid and worker.code() is None:
-                started += process_tree(worker.pid)
-                worker.send(signal.SIGTERM)
+        for pid, _ in self._workers:
+            if pid and self._server.code(pid) is None:
+                started += process_tree(pid)
+                self._send(pid, signal.SIGTERM)
         deadline = time.monotonic() + GRACE_SECONDS
-        for worker in self._workers:
-            worker.code(max(0.0, deadline - time.monotonic()))
-            worker.send(signal.SIGKILL)
-            end_processes(worker.mark, started)  # children that a worker left behind, also in sessions of their own
+        for pid, mark in self._workers:
+            self._server.code(pid, max(0.0, deadline - time.monotonic()))
+            self._send(pid, signal.SIGKILL)
+            end_processes(mark, started)  # children that a worker left behind, also in sessions of their own
         os.close(self._events)
         os.close(self._alive)
         redact_file(self._log)  # also what children of a worker printed
+
+    def _send(self, pid: int | None, number: int) -> None:
+        """Send a signal to the process group of a worker that runs."""
+        if pid is not None and self._server.code(pid) is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, number)
 
 
 class LocalExecutor:

@@ -103,12 +103,12 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         spent = method.foreseen(data, trial.budget)
         idle = method.idle_parts(spent)
         texts = [*_of_first_passes(method, trial.budget, spent), *_of_steps(trial, spent)]
-        texts += [*(f"no {part}" for part, _ in idle), *_of_texts(trial, data)]
+        texts += [*(f"no {part}" for part in idle), *_of_texts(trial, data)]
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
         texts += [text for part in parts for text in _of_counts(part, data)]
         for text in texts:
             labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
-        settings = frozenset[str]().union(*(part.settings for part in idle))
+        settings = frozenset[str]().union(*idle.values())
         config = {name: value for name, value in trial.config.items() if name not in settings}
         identity = json.dumps([trial.method, trial.dataset, config, trial.budget.limits()], sort_keys=True)
         same[identity][trial.label] = settings

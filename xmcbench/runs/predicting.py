@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from io import BytesIO
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -152,84 +153,72 @@ def _best(predictions: Predictions, query: int) -> str:
 
 
 TIMEOUT_SECONDS = 600
+DONE, FAILED = b"=", b"!"  # how an answer begins
 
 
 class FreshProcess:
     """A forked process that waits, then loads one model and predicts with it. It ends when this process ends."""
 
     def __init__(self, build: Callable[[], Method]) -> None:
-        question, self._question = os.pipe()
-        self._answer, answer = os.pipe()
+        self._pipe, theirs = Pipe()
         sys.stdout.flush()
         sys.stderr.flush()
         self._pid = os.fork()
         if self._pid == 0:
-            os.close(self._question)
-            os.close(self._answer)
-            _serve(build, question, answer)
-        os.close(question)
-        os.close(answer)
+            self._pipe.close()
+            _serve(build, theirs)
+        theirs.close()
 
     def ask(self, model: Path, texts: list[str], k: int, home: Path, closed: Sequence[Path]) -> None:
-        """Have the model in the folder `model` predict. `answer` fetches the answer; both use files in `home`.
+        """Have the model in the folder `model` predict; `answer` fetches the answer.
 
-        That is the process's home and cache. It must not open the folders `closed`: a model is all in its folder.
+        `home` is the process's home and cache. It must not open the folders `closed`: a model is all in its folder.
         """
-        self._result = home / "result.npz"
-        task: dict[str, Any] = {"model": str(model), "texts": texts, "k": k, "result": str(self._result)}
-        task |= {"home": str(home), "closed": [str(path) for path in closed]}
-        path = home / "task.json"
-        path.write_text(json.dumps(task))
-        os.write(self._question, f"{path}\n".encode())
+        task: dict[str, Any] = {"model": str(model), "texts": texts, "k": k, "home": str(home)}
+        with suppress(ConnectionError):  # it has ended, and `answer` says so
+            self._pipe.send_bytes(json.dumps(task | {"closed": [str(path) for path in closed]}).encode())
 
     def answer(self) -> Predictions:
         """The predictions, once they are there. Raises `BrokenContractError` if the model cannot be loaded."""
-        problem = self._read_problem()
-        if problem or not self._result.exists():
-            reason = problem or "the process that loaded it ended early"
-            raise BrokenContractError(f"the saved model cannot be used: {reason}")
-        with np.load(self._result, allow_pickle=False) as arrays:
+        try:
+            late = f"no answer within {TIMEOUT_SECONDS} seconds".encode()
+            found = self._pipe.recv_bytes() if self._pipe.poll(TIMEOUT_SECONDS) else FAILED + late
+        except (EOFError, ConnectionError):
+            found = FAILED + b"the process that loaded it ended early"
+        if not found.startswith(DONE):
+            raise BrokenContractError(f"the saved model cannot be used: {found[1:].decode(errors='replace')}")
+        with np.load(BytesIO(found[1:]), allow_pickle=False) as arrays:
             return Predictions(arrays["indices"], arrays["scores"])
-
-    def _read_problem(self) -> str:
-        """The report of the process: empty if it succeeded."""
-        parts: list[bytes] = []
-        while True:
-            if not select.select([self._answer], [], [], TIMEOUT_SECONDS)[0]:
-                return f"no answer within {TIMEOUT_SECONDS} seconds"
-            if not (part := os.read(self._answer, 65536)):
-                return b"".join(parts).decode(errors="replace")
-            parts.append(part)
 
     def close(self) -> None:
         """End the process."""
-        for descriptor in (self._question, self._answer):
-            os.close(descriptor)
+        self._pipe.close()
         with suppress(ProcessLookupError):
             os.kill(self._pid, signal.SIGKILL)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
-def _serve(build: Callable[[], Method], question: int, answer: int) -> NoReturn:
+def _serve(build: Callable[[], Method], pipe: Connection) -> NoReturn:
     """Answer one question in the forked process, then leave without the exit handlers of its parent."""
     try:
-        with os.fdopen(question) as pipe:
-            path = pipe.readline().strip()
-        if path:
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
-            if torch := sys.modules.get("torch"):
-                torch.set_num_threads(1)  # threads that the parent may have started do not exist here
-            task = json.loads(Path(path).read_bytes())
-            os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
-            method = build()
-            with forbid([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
-                method.load(Path(task["model"]))
-                predictions = method.predict(task["texts"], task["k"])
-            np.savez(task["result"], indices=predictions.indices, scores=predictions.scores)
+        task = json.loads(pipe.recv_bytes())
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)  # threads that the parent may have started do not exist here
+        os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
+        method, content = build(), BytesIO()
+        with forbid([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
+            method.load(Path(task["model"]))
+            predictions = method.predict(task["texts"], task["k"])
+        np.savez(content, indices=predictions.indices, scores=predictions.scores)
+        pipe.send_bytes(DONE + content.getvalue())
+    except EOFError:  # nobody asks
+        pass
     except BaseException as problem:
         traceback.print_exc()
         sys.stderr.flush()
-        os.write(answer, " ".join(f"{type(problem).__name__}: {problem}".split())[:2000].encode())
+        text = " ".join(f"{type(problem).__name__}: {problem}".split())[:2000]
+        pipe.send_bytes(FAILED + text.encode(errors="replace"))
     finally:
         os._exit(0)

@@ -1,24 +1,23 @@
-"""Progress of a run: bars on a terminal and in a notebook, plain lines elsewhere."""
+"""Progress of a run: bars on a terminal and in a notebook, plain lines elsewhere; trackers beside them."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from html import escape
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from xmcbench.runs.plan import Display, PlannedTrial, explain
 from xmcbench.runs.terminal import Silence, echo, escaped, every_second
-
-if TYPE_CHECKING:
-    from xmcbench.runs.plan import Display, PlannedTrial
-    from xmcbench.trial.record import Record
-    from xmcbench.trial.run import TrialProgress
+from xmcbench.tracking.tracker import Listener, Tracker
+from xmcbench.trial.record import Record
+from xmcbench.trial.run import TrialProgress
 
 TENTHS = 10  # a plain line for every tenth of a stage
 
@@ -204,6 +203,46 @@ def _figures(progress: TrialProgress) -> str:
 
 def _outcome(record: Record) -> str:
     """The status of the trial and, for a failure, the path of its log."""
-    from xmcbench.runs.plan import explain
-
     return escaped(explain(record)) + (f" (log: trials/{record.key}/log.txt)" if record.failure else "")
+
+
+@contextmanager
+def tracked(display: Display, trackers: Sequence[Tracker]) -> Iterator[Display]:
+    """A display that forwards its events to `trackers` too. They are closed at the end of the block."""
+    listeners = [Listener(tracker) for tracker in trackers]
+    try:
+        yield TrackedDisplay(display, listeners) if listeners else display
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+class TrackedDisplay:
+    """A display whose events also reach the listeners."""
+
+    def __init__(self, display: Display, listeners: Sequence[Listener]) -> None:
+        self._display, self._listeners = display, listeners
+
+    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
+        self._send("begin", planned.trial)
+        self._display.begin(planned, number, total)
+
+    def wait(self, planned: PlannedTrial) -> None:
+        self._display.wait(planned)
+
+    def expect(self, seconds: float | None) -> None:
+        self._display.expect(seconds)
+
+    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        self._send("step", planned.trial, progress)
+        for point in progress.evaluations:
+            self._send("evaluation", planned.trial, point)
+        self._display.progress(planned, progress)
+
+    def end(self, planned: PlannedTrial, record: Record) -> None:
+        self._send("end", planned.trial, record)
+        self._display.end(planned, record)
+
+    def _send(self, event: str, *arguments: Any) -> None:
+        for listener in self._listeners:
+            listener.send(event, *arguments)

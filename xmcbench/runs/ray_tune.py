@@ -10,15 +10,13 @@ import shutil
 from functools import partial
 from typing import Any
 
-from xmcbench.plugins.extras import import_extra
+from xmcbench.errors import import_extra
 from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.job import variables
 from xmcbench.runs.plan import Action, Display, PlannedTrial
-from xmcbench.runs.ray import RayExecutor
-from xmcbench.runs.ray_trial import PURPOSE, RESTARTS, run_sample
+from xmcbench.runs.ray import PURPOSE, RESTARTS, RayExecutor, run_sample
 from xmcbench.runs.runner import Runner
-from xmcbench.runs.tuned_trials import run_finals, run_samples
-from xmcbench.runs.tuning import FOLDER, Proposal, RunSearch, Search, quality
+from xmcbench.runs.tuning import FOLDER, Proposal, RunSearch, Search, quality, run_finals, run_samples
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Record, Status
 

@@ -213,7 +213,7 @@ class Runner:
 
         job = self.job(planned.trial)
         self.store.drop_record(planned.trial.key)
-        self.store.write_json(planned.trial.key, "trial.json", job)
+        self.store.write_job(planned.trial.key, job)
         return Task(job, self.needs(planned.trial), self.suite.timeout, report)
 
     def job(self, trial: Trial) -> Job:

@@ -17,12 +17,12 @@ from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
-from xmcbench.runs.attempt import Attempt
+from xmcbench.runs.attempt import Attempt, perform
 from xmcbench.runs.job import Job, WorkerRank, log_tail
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress
-from xmcbench.trial.store import Store, StoreError
+from xmcbench.trial.store import StoreError
 
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
@@ -40,10 +40,9 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
-        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None)
+        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None, own_thread=True, fork=True)
         job = Job.model_validate_json((directory / "trial.json").read_bytes())
-        attempt = Attempt(job, worker=worker, fork=True, own_thread=True)
-        attempt.watch = lambda progress: _send(pipe, as_event(progress))
+        attempt = Attempt(job, lambda progress: _send(pipe, as_event(progress)), worker)
         try:
             record = run_and_record(attempt)
         except (OSError, StoreError, MachineFault) as problem:
@@ -59,16 +58,15 @@ def run_and_record(attempt: Attempt) -> Record | None:
 
     Raises what is not an outcome of the trial: `StoreError` and `MachineFault`, and `PeerLostError`.
     """
-    directory = Store(attempt.job.store).directory(attempt.job.trial.key)
     # A worker whose parent was killed may still be ending: two must not write to one directory.
-    with FileLock(directory / f".worker-{attempt.worker.rank}.lock"):
+    with FileLock(attempt.directory / f".worker-{attempt.worker.rank}.lock"):
         return _run(attempt)
 
 
 def _run(attempt: Attempt) -> Record | None:
-    store = Store(attempt.job.store)
+    store = attempt.store
     try:
-        return attempt.perform()
+        return perform(attempt)
     except (StoreError, MachineFault):
         raise
     except BaseException as problem:
@@ -81,12 +79,12 @@ def _run(attempt: Attempt) -> Record | None:
         if attempt.worker.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
             raise PeerLostError("another worker died") from problem
         key = attempt.job.trial.key
-        record = attempt.failure(_status(problem), problem, log_tail(store.directory(key)))
+        record = attempt.failure(_status(problem), problem, log_tail(attempt.directory))
         if first := store.record(key):  # another worker failed before this one
             return first
         store.write_record(record)
         if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
-            shutil.rmtree(store.directory(key) / "checkpoint", ignore_errors=True)
+            shutil.rmtree(attempt.directory / "checkpoint", ignore_errors=True)
         return record
 
 

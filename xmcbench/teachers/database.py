@@ -26,10 +26,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from filelock import FileLock
 
-from xmcbench.errors import UnknownNameError, XMCBenchError
+from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import cell
-from xmcbench.plugins.extras import import_extra
 from xmcbench.trial.run import NO, UNPARSED, YES
 from xmcbench.trial.splitmix64 import mix, splitmix64
 from xmcbench.trial.store import StoreError

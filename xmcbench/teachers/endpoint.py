@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import numpy as np
 from pydantic import Field, field_validator
 
+from xmcbench.errors import import_extra
 from xmcbench.files.secrets import redact, remember
-from xmcbench.plugins.extras import import_extra
 from xmcbench.teachers.prompts import Prompt, has_several_labels, read_answer, read_answers, template
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.run import UNPARSED

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from xmcbench.plugins.extras import import_extra
+from xmcbench.errors import import_extra
 from xmcbench.tracking.tracker import Scalars, ScalarTracker, of_record, settings
 from xmcbench.trial.record import Status
 

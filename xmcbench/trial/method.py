@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -42,13 +42,6 @@ class MethodInfo:
     citation: str = ""
     needs: tuple[str, ...] = ()  # "label texts", "gpu", a package: shown by `xmcbench methods`
     version: int = 1  # to be raised by every change that moves the method's results
-
-
-class IdlePart(NamedTuple):
-    """A part of a method that never ran, or will not, and the settings that then have no effect."""
-
-    part: str
-    settings: frozenset[str] = frozenset()
 
 
 class Method(ABC):
@@ -113,9 +106,12 @@ class Method(ABC):
         """
         return {}
 
-    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:  # noqa: ARG002
-        """The parts of the method that never ran in a trial that spent, or will spend, this much of a ledger."""
-        return []
+    def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:  # noqa: ARG002
+        """The parts of the method that never ran in a trial that spent, or will spend, this much of a ledger.
+
+        To each belong the settings that then have no effect.
+        """
+        return {}
 
     @property
     def num_parameters(self) -> int:

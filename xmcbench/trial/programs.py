@@ -181,25 +181,26 @@ class Environment:
     requirements: tuple[str, ...]  # as for pip; other requirements are another environment
     no_dependencies: tuple[str, ...] = ()  # installed without their dependencies
 
-    def directory(self, cache: Path | None = None) -> Path:
+    @property
+    def directory(self) -> Path:
         """The folder of the environment."""
         from xmcbench.data.prepared import default_cache_dir
 
         identity = "\n".join([*self.requirements, "", *self.no_dependencies, sys.version])
         folder = f"{self.name}-{sha256(identity.encode()).hexdigest()[:12]}"
-        return (cache or default_cache_dir()) / ENVIRONMENTS / folder
+        return default_cache_dir() / ENVIRONMENTS / folder
 
-    def python(self, cache: Path | None = None) -> Path | None:
+    def python(self) -> Path | None:
         """The interpreter, or None if no environment was created or chosen."""
-        directory = self.directory(cache)
+        directory = self.directory
         link = directory.with_suffix(".python")
         if link.is_file():
             return Path(link.read_text(encoding="utf-8"))
         return directory / "bin" / "python" if (directory / "ready").is_file() else None
 
-    def make(self, cache: Path | None = None) -> Path:
+    def make(self) -> Path:
         """Create the environment with venv and pip; return its interpreter. Needs a package index."""
-        directory = self.directory(cache)
+        directory = self.directory
         if (directory / "ready").is_file():
             return directory / "bin" / "python"
         python = directory / "bin" / "python"
@@ -211,11 +212,11 @@ class Environment:
             file.write(b"")
         return python
 
-    def use(self, python: Path, cache: Path | None = None) -> None:
+    def use(self, python: Path) -> None:
         """Choose the interpreter of an existing environment that has the packages."""
         if not os.access(python, os.X_OK):
             raise XMCBenchError(f"{python}: cannot be run, expected a Python interpreter")
-        with atomic_write(self.directory(cache).with_suffix(".python")) as file:
+        with atomic_write(self.directory.with_suffix(".python")) as file:
             file.write(str(python.absolute()).encode())
 
 

@@ -6,10 +6,11 @@ The types hold what a reader computes with. Whether a record is true, and fit to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, Field, GetPydanticSchema, with_config
+from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 LARGEST = 10**24  # of any amount
@@ -165,3 +166,24 @@ Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(S
 Provenance = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ProvenanceFields))]
 Chosen = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ChosenFields))]
 Point = dict[str, Number]
+
+
+class _Recordable(TypedDict):
+    spent: SpentFields
+    curve: list[Point]
+
+
+@cache
+def _recordable() -> TypeAdapter[_Recordable]:
+    """Made when it is first asked for: it takes longer than most of a listing."""
+    return TypeAdapter(_Recordable)
+
+
+def why_not_recordable(spent: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> str:
+    """Why a ledger and a curve, which methods write into, cannot stand in a record; empty if they can."""
+    try:
+        _recordable().validate_python({"spent": spent, "curve": curve})
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: found {first['input']!r:.80}, {first['msg'].lower()}"
+    return ""

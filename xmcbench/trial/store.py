@@ -127,9 +127,9 @@ class Store:
     def write_record(self, record: Record) -> None:
         self._write(record.key, "record.json", encode(record.without_secrets()))
 
-    def write_json(self, key: str, name: str, content: BaseModel) -> None:
-        """Write `content` to the JSON file `name` of a trial."""
-        self._write(key, name, content.model_dump_json(indent=1).encode() + b"\n")
+    def write_job(self, key: str, job: BaseModel) -> None:
+        """Write `trial.json`: the trial and its options."""
+        self._write(key, "trial.json", job.model_dump_json(indent=1).encode() + b"\n")
 
     def _write(self, key: str, name: str, content: bytes) -> None:
         path = self.directory(key) / name

@@ -20,12 +20,12 @@ from toy import make_run, toy_data
 
 from engine.encoders.test_sentence_layout import Plain
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.encoders import words
+from xmcbench.engine.encoders import static
 from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
 from xmcbench.engine.encoders.tokenizer import train_tokenizer
-from xmcbench.engine.training import resume
+from xmcbench.engine.training import training
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.run import Progress
 
@@ -74,7 +74,7 @@ def test_words_of_model2vec_have_rows_by_a_mapping_and_weights(folder: Path, tmp
     encoder = build(tmp_path, words=str(folder))
     wanted = tensors["embeddings"].float()[mapping] * tensors["weights"][:, None]
     assert torch.equal(encoder.bags.vectors.weight, wanted)
-    assert words.vectors_shape(encoder.config, 0) == (ids, 4)
+    assert static.vectors_shape(encoder.config, 0) == (ids, 4)
 
 
 def test_the_words_of_minilm_are_its_table(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def die_at_step(step: int, directory: Path) -> None:
         if progress.metrics.get("step") == step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    resume.SECONDS = -1.0
+    training.SECONDS = -1.0
     plain().fit(DATA, make_run(directory, {"steps": 6}, report=report))
 
 
@@ -226,7 +226,7 @@ def test_bad_words_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "found no model.safetensors" in told(tmp_path, words=str(folder))
     (folder / "tokenizer.json").write_text("{}")
     assert "not a tokenizer" in told(tmp_path, words=str(folder))
-    monkeypatch.setattr(words, "find_spec", lambda _: None)
+    monkeypatch.setattr(static, "find_spec", lambda _: None)
     assert "need the package wordllama: pip install 'xmcbench[wordllama]'" in told(tmp_path, words="wordllama")
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from xmcbench.engine.encoders.settings import EncoderConfig
+from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.encoders.words import WordTable
 
 WORDS = torch.tensor([[3, 1, 1, 0], [7, 3, 3, 3]])
 

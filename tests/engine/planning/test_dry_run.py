@@ -22,7 +22,7 @@ from xmcbench.engine.planning import dry_run as counted
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.memory import EncoderCosts, _table_gradients, _word_gradients, costs, tokenizer_of
 from xmcbench.engine.planning.probe import Table, Workload, observe
-from xmcbench.engine.search import shortlists
+from xmcbench.engine.search import index
 from xmcbench.engine.training.gradient_cache import SavedBytes
 from xmcbench.engine.training.loop import Loop
 from xmcbench.errors import XMCBenchError
@@ -67,7 +67,7 @@ def on_paper(method: EmbeddingMethod, data: TrainingData, root: Path, budget: di
     run = make_run(root, budget)
     ledger = Ledger(_clock=lambda: ledger.flops / 1e12)
     charging = Charging(ledger, encoder.flops, budget=run.budget)
-    return dry_run(method, work, probe, charging, run.budget, run.seed).ledger
+    return dry_run(method, work, probe, charging, run.budget, run.seed).charging.ledger
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -146,7 +146,7 @@ def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the
     settings = METHODS["dexml hard"] | {"batch_size": 2 * len(data.texts)}
     planned, spent = Ledger(), []
     for large in (10**12, 0):
-        monkeypatch.setattr(shortlists, "LARGE_SEARCH", large)
+        monkeypatch.setattr(index, "LARGE_SEARCH", large)
         monkeypatch.setattr(counted, "EXACT_PAIRS", large)
         planned = on_paper(built("dexml", small_encoder, **settings), data, tmp_path / f"paper{large}", {"steps": 2})
         run = make_run(tmp_path / f"real{large}", {"steps": 2})
@@ -228,11 +228,13 @@ def test_refreshes_of_a_large_dataset_are_repeated(small_encoder: str, data: Tra
     work, encoder = workload(method, data, tmp_path)
     part = replace(work, num_queries=2 * work.num_queries)
     probe = observe(method, part, encoder.dimension)
-    by_epochs = [
-        dry_run(method, part, probe, Charging(Ledger(), encoder.flops), Budget(epochs=epochs), 0).ledger.encoder_tokens
-        for epochs in (2, 3, 4, 8)
-    ]
-    two, three, four, eight = by_epochs
+
+    def tokens(epochs: int) -> int:
+        ledger = Ledger()
+        dry_run(method, part, probe, Charging(ledger, encoder.flops), Budget(epochs=epochs), 0)
+        return ledger.encoder_tokens
+
+    two, three, four, eight = map(tokens, (2, 3, 4, 8))
     assert four - three == three - two > 0  # refreshes before epochs 2 and 3: the second is looked at no more
     assert eight - four == 4 * (four - three)
 

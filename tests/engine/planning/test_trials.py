@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,16 +11,14 @@ import pytest
 import torch
 
 from xmcbench.engine.planning import memory as memory_module
-from xmcbench.engine.planning.probe import Lengths
 from xmcbench.engine.planning.trials import (
-    ACCELERATORS,
+    MACHINES,
     MARGIN,
-    Accelerator,
     Machine,
     Planner,
     TrialPlan,
-    accelerator,
     fits,
+    machine_called,
     measured_peak,
     too_large,
     too_long,
@@ -30,7 +28,7 @@ from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Trial
 
-DEVICE = Accelerator("toy", bf16=1e12, float32=1e11, memory=1e9, source="made up")
+DEVICE = Machine("toy", bf16=1e12, float32=1e11, memory=1e9, source="made up", kind="cpu")
 PROCESS = 5e8
 
 
@@ -43,9 +41,9 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         method: str = "dexml",
         budget: dict[str, Any] | None = None,
         dataset: str = "catalog-200",
-        machine: Machine | None = None,
+        machine: Machine = DEVICE,
         workers: int = 1,
-        lengths: Lengths = Lengths(12, 6),  # noqa: B008 (frozen)
+        lengths: Sequence[int | None] = (12, 6),
         **settings: Any,
     ) -> TrialPlan:
         found = registry().method(method)
@@ -57,8 +55,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             label="a", method=method, distribution="xmcbench", version="0", config=config.model_dump(mode="json"),
             dataset=dataset, dataset_hash="", seed=0, budget=Budget.model_validate(budget or {"steps": 10}),
         )  # fmt: skip
-        machine = machine or Machine(DEVICE, kind="cpu")
-        return Planner(tmp_path / "data", tmp_path / "cache", lengths, machine).plan(trial, workers)
+        return Planner(tmp_path / "data", tmp_path / "cache", machine, *lengths).plan(trial, workers)
 
     return plan
 
@@ -67,7 +64,7 @@ def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[...,
     one = planned(negatives="in-batch")
     assert one.seconds == pytest.approx(one.flops / (1e11 * 0.3))
     assert one.device_hours == pytest.approx(one.seconds / 3600)
-    half = planned(negatives="in-batch", machine=Machine(DEVICE, utilisation=0.15, kind="cpu"))
+    half = planned(negatives="in-batch", machine=replace(DEVICE, utilisation=0.15))
     assert half.seconds == pytest.approx(2 * one.seconds)
     bf16 = planned(negatives="in-batch", precision="bf16")
     assert bf16.seconds == pytest.approx(one.seconds / 10)
@@ -75,7 +72,7 @@ def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[...,
 
 
 def test_several_workers_share_and_talk(planned: Callable[..., TrialPlan]) -> None:
-    one, four = (planned("ova", machine=Machine(DEVICE, kind="cuda"), workers=workers) for workers in (1, 4))
+    one, four = (planned("ova", machine=replace(DEVICE, kind="cuda"), workers=workers) for workers in (1, 4))
     assert (one.flops, one.steps) == (four.flops, four.steps)
     assert four.seconds == pytest.approx(one.seconds / 4)
     assert four.device_hours == pytest.approx(one.device_hours)
@@ -99,7 +96,7 @@ def test_memory_is_the_sum_of_its_parts(planned: Callable[..., TrialPlan]) -> No
     always = sum(parts[name] for name in ("process", "weights", "optimizer", "tables", "data"))
     a_while = (held.embeddings + held.activations + held.scores, held.refresh, held.search)
     assert held.total == always + max(a_while)
-    assert planned("ova", machine=Machine(DEVICE, kind="cuda")).memory.process == 0
+    assert planned("ova", machine=replace(DEVICE, kind="cuda")).memory.process == 0
 
 
 def test_a_larger_batch_keeps_more_until_nothing_is_kept(planned: Callable[..., TrialPlan]) -> None:
@@ -153,7 +150,7 @@ def test_a_dataset_that_is_not_here_is_planned_from_its_card(planned: Callable[.
 
 def test_lengths_follow_from_the_words_on_the_card(planned: Callable[..., TrialPlan]) -> None:
     def lengths(dataset: str, **settings: Any) -> str:
-        made = planned(dataset=dataset, negatives="in-batch", budget={"steps": 1}, lengths=Lengths(), **settings)
+        made = planned(dataset=dataset, negatives="in-batch", budget={"steps": 1}, lengths=(), **settings)
         return made.notes[0].removeprefix(f"{dataset} is not here: queries and labels of ")
 
     # 2 + 1.4 * 6.92 words of a product's title; 2 + 1.4 * 3.26 of a category, and a long article
@@ -184,10 +181,10 @@ def test_what_trains_no_encoder_is_not_planned(planned: Callable[..., TrialPlan]
 
 
 def test_devices_are_found_by_name() -> None:
-    assert accelerator("h100") is ACCELERATORS["h100"]
-    assert accelerator("h100").peak("bf16") > accelerator("h100").peak("float32")
+    assert machine_called("h100") is MACHINES["h100"]
+    assert MACHINES["h100"].seconds(1e15, "bf16", 1) < MACHINES["h100"].seconds(1e15, "float32", 1)
     with pytest.raises(UnknownNameError, match=r"--accelerator: unknown accelerator 'h10' \(did you mean"):
-        accelerator("h10")
+        machine_called("h10")
 
 
 def test_the_peak_of_this_machine_is_of_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 from xmcbench.engine import flops
 from xmcbench.engine.sampling import embeddings as embeddings_module
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.search import IVF, FaissIndex, shortlists, top_k
-from xmcbench.engine.search.shortlists import backend_for, search_flops
+from xmcbench.engine.search import IVF, FaissIndex, index, top_k
+from xmcbench.engine.search.index import backend_for, search_flops
 
 from .cases import clustered
 
@@ -33,7 +33,7 @@ def test_a_large_search_is_approximate_and_says_what_it_found(monkeypatch: pytes
     )
     assert (noted, shares) == ([], [0.0, 0.0])  # before the passes, and before the only block
     shares.clear()
-    monkeypatch.setattr(shortlists, "LARGE_SEARCH", 0)
+    monkeypatch.setattr(index, "LARGE_SEARCH", 0)
     monkeypatch.setattr(embeddings_module, "BLOCK", 64)
     monkeypatch.setattr(embeddings_module, "build_index", lambda labels_LD, _: FaissIndex(labels_LD, IVF(probes=4)))
     with flops.counting() as scored:

@@ -13,9 +13,9 @@ from fitting import fit_and_kill
 from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.training import resume
+from xmcbench.engine.training import training
 from xmcbench.engine.training.loop import Position
-from xmcbench.engine.training.resume import BestWeights, Checkpoints
+from xmcbench.engine.training.training import BestWeights, Checkpoints
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, Run
@@ -40,7 +40,7 @@ MACHINES_OWN = ("stage_seconds", "peak_bytes", "worker_bytes")  # what differs b
 
 @pytest.fixture(autouse=True)
 def _checkpoint_each_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resume, "SECONDS", -1.0)
+    monkeypatch.setattr(training, "SECONDS", -1.0)
 
 
 def selecting(data: TrainingData) -> HeldOut:
@@ -192,8 +192,8 @@ def test_writing_checkpoints_takes_a_twentieth_of_the_time(
         clock[0] += writing
         written.append(clock[0])
 
-    monkeypatch.setattr(resume, "SECONDS", 60.0)
-    monkeypatch.setattr(resume, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(training, "SECONDS", 60.0)
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(Checkpoints, "_write", write)
     run = make_run(tmp_path, {"steps": 1})
     steps: Any = SimpleNamespace(method=SimpleNamespace(run=run), workers=ALONE)

@@ -12,7 +12,7 @@ import torch
 from toy import LABELS, QUERIES, UNLABELLED, make_run
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine import contract
+from xmcbench.engine import dual_encoder
 from xmcbench.engine.training.steps import NonFiniteLossError
 from xmcbench.trial.budget import Budget, Ledger, TooLargeError
 from xmcbench.trial.predictions import Predictions
@@ -100,11 +100,11 @@ def test_vectors_are_computed_some_at_a_time(monkeypatch: pytest.MonkeyPatch) ->
         return torch.cat((rows_SH * 2, torch.from_numpy(ids_S)[:, None]), dim=1)
 
     sizes: list[int] = []
-    whole_ND = contract.vectors_in_blocks(embeddings_NH, ids_N, vectors)
-    monkeypatch.setattr(contract, "BLOCK", 4)
-    assert torch.equal(contract.vectors_in_blocks(embeddings_NH, ids_N, vectors), whole_ND)
+    whole_ND = dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, vectors)
+    monkeypatch.setattr(dual_encoder, "BLOCK", 4)
+    assert torch.equal(dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, vectors), whole_ND)
     assert sizes == [10, 4, 4, 2]
-    assert contract.vectors_in_blocks(embeddings_NH, ids_N, lambda rows, _: rows) is embeddings_NH  # without a copy
+    assert dual_encoder.vectors_in_blocks(embeddings_NH, ids_N, lambda rows, _: rows) is embeddings_NH  # without a copy
 
 
 def test_mining_is_charged(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_progress_is_told(small_encoder: str, data: TrainingData, tmp_path: Path
 def test_long_passes_over_the_texts_report_their_progress(
     small_encoder: str, data: TrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("xmcbench.engine.contract.QUIET_SECONDS", -1.0)
+    monkeypatch.setattr("xmcbench.engine.dual_encoder.QUIET_SECONDS", -1.0)
     reports: list[Progress] = []
     method = watched(small_encoder, negatives="hard", micro_batch_tokens=64)
     fit(method, data, tmp_path, {"epochs": 1.01}, report=reports.append)

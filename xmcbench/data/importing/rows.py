@@ -22,9 +22,8 @@ from typing import Any, TextIO
 from xml.parsers import expat
 
 from xmcbench.data.text_files import open_binary
-from xmcbench.errors import UnknownNameError, XMCBenchError, shown
+from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown
 from xmcbench.files.regular import open_regular, repeated, with_names_once
-from xmcbench.plugins.extras import import_extra
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected
 MAX_FIELD = 1 << 20  # characters

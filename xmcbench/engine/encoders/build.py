@@ -12,10 +12,9 @@ from xmcbench.data.dataset import Dataset
 from xmcbench.data.prepared import Spread
 from xmcbench.engine.encoders.encoder import Encoder
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig
-from xmcbench.engine.encoders.static import StaticEncoder
+from xmcbench.engine.encoders.static import StaticEncoder, words_tokenizer
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.encoders.words import words_tokenizer
 from xmcbench.errors import XMCBenchError
 
 Progress = Callable[[str, int, int], object]  # stage, texts done, texts in all

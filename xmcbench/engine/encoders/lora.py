@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from xmcbench.engine.encoders.settings import LoRAConfig
-from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.extras import import_extra
+from xmcbench.errors import XMCBenchError, import_extra
 
 ADAPTERS, SETTINGS = "adapter_model.safetensors", "adapter_config.json"  # the files that peft writes
 PREFIX = "base_model.model."  # of names in the first

@@ -24,8 +24,8 @@ from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
+from xmcbench.engine.encoders.static import WordTable, minilm_path
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
-from xmcbench.engine.encoders.words import WordTable, minilm_path
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.hub import local_files_only
 from xmcbench.files.network import allow_network

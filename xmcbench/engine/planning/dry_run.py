@@ -23,11 +23,10 @@ from xmcbench.engine.losses import Positives
 from xmcbench.engine.planning.probe import Probe, Workload
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.sampling.sampler import Sampler
-from xmcbench.engine.search.shortlists import search_flops
+from xmcbench.engine.search.index import search_flops
 from xmcbench.engine.training.loop import Charge, Loop, Metrics, Position
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import derive_seed
 
 EXACT_PAIRS = 2e8  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
@@ -62,29 +61,20 @@ def _looks(*_args: object, **_options: object) -> NoReturn:
     raise LooksError
 
 
-@dataclass(frozen=True)
-class DryRun:
-    """The predicted costs of a trial, its largest step, and the sampler with the state that it would hold."""
-
-    ledger: Ledger
-    largest: Batch  # of the step that encodes the most tokens
-    lengths_N: np.ndarray  # of all texts that this step encodes
-    sampler: Sampler
-    refreshed: bool  # whether the sampler looked at embeddings before some epoch
-
-
 def dry_run(
     method: EmbeddingMethod, work: Workload, probe: Probe, charging: Charging, budget: Budget, seed: int
-) -> DryRun:
-    """Spend `budget` on paper: `charging` enters the costs. Raises XMCBenchError for a limit that no plan can reach."""
+) -> CountedSteps:
+    """Spend `budget` on paper: `charging` enters the costs. Returns the steps: their largest, and the sampler's state.
+
+    Raises XMCBenchError for a limit that no plan can reach.
+    """
     if not KNOWN_LIMITS & budget.spending().keys():
         raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
     steps = CountedSteps(method, work, probe, charging, seed)
-    steps.begin()
+    for lengths_N in [work.all_query_lengths_N] * probe.asks_queries + [work.label_lengths_L] * probe.asks_labels:
+        charging.passes(lengths_N)  # the embeddings that the method asks for before its first step
     CountingLoop(steps, charging, budget, Position(), skips_refreshes=method.skips_refreshes).run()
-    assert steps.largest is not None
-    lengths_N = batch_lengths(steps.largest, work.query_lengths_N, steps.label_lengths_L)
-    return DryRun(charging.ledger, steps.largest, lengths_N, steps.sampler, bool(steps.refresh_cost))
+    return steps
 
 
 class CountingLoop(Loop):
@@ -120,20 +110,18 @@ class CountedSteps:
         self.method, self.work, self.probe, self.charging = method, work, probe, charging
         self.sampler = method.sampler(work.train, derive_seed(seed, "sampler"))
         self.label_lengths_L = work.label_lengths_L if method.encodes_labels else None
-        self.largest: Batch | None = None
+        self.largest: Batch  # of the step that encodes the most tokens
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
         self._changes = 0  # of the batches, by refreshes or by what the sampler added
         self.refresh_cost: dict[str, int] = {}  # of the last refresh, by name in the ledger
-        self._most_tokens = 0
+        self._most_tokens = -1
         self._last: StepCost | None = None  # of an epoch: its last batch may be smaller
         self._mean: StepCost | None = None  # of the other batches
 
-    def begin(self) -> None:
-        """Charge the embeddings that the method asks for before its first step."""
-        work, probe = self.work, self.probe
-        lengths = [work.all_query_lengths_N] * probe.asks_queries + [work.label_lengths_L] * probe.asks_labels
-        for lengths_N in lengths:
-            self.charging.passes(lengths_N)
+    @property
+    def lengths_N(self) -> np.ndarray:
+        """The lengths of all texts that the largest step encodes."""
+        return batch_lengths(self.largest, self.work.query_lengths_N, self.label_lengths_L)
 
     def num_batches(self, epoch: int) -> int:
         return round(self.sampler.num_batches(epoch) / self.work.share)
@@ -216,7 +204,7 @@ class CountedSteps:
         pairs = len(batch.query_ids) * len(batch.label_ids)
         scoring = round(self.probe.flops_per_pair * pairs + looked)
         cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, scoring)
-        if self.largest is None or cost.encoder_tokens > self._most_tokens:
+        if cost.encoder_tokens > self._most_tokens:
             self.largest, self._most_tokens = batch, cost.encoder_tokens
         return cost
 

@@ -23,18 +23,17 @@ import torch
 from xmcbench.data import Texts
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tokens import Tokens, micro_batches
-from xmcbench.engine.contract import BLOCK
+from xmcbench.engine.dual_encoder import BLOCK
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders import build
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops, autocast
 from xmcbench.engine.encoders.lora import add_adapters
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
-from xmcbench.engine.encoders.static import StaticEncoder
+from xmcbench.engine.encoders.static import RANDOM_VOCABULARY, StaticEncoder, vectors_shape
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.encoders.words import RANDOM_VOCABULARY, vectors_shape
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
-from xmcbench.engine.planning.dry_run import DRAWN, DryRun
+from xmcbench.engine.planning.dry_run import DRAWN, CountedSteps
 from xmcbench.engine.planning.probe import Probe, Table, Workload
 from xmcbench.engine.sampling.clusters import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
@@ -200,7 +199,7 @@ def memory(
     work: Workload,
     encoder: EncoderCosts,
     probe: Probe,
-    run: DryRun,
+    run: CountedSteps,
     workers: int,
     device: str,
     limit: float,
@@ -300,7 +299,7 @@ def _activations(
     return sum(each[:fitting]) + encoder.bytes_per_pass + again
 
 
-def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:
+def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: CountedSteps) -> float:
     """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at.
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
@@ -309,7 +308,7 @@ def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -
     of_queries = 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share)
     of_labels = width * labels + clustering_bytes(labels, encoder.dimension)
     first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
-    if not run.refreshed:
+    if not run.refresh_cost:
         return first
     return max(first, *(part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts))
 

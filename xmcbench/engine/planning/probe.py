@@ -27,7 +27,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.text_files import no_pairs
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine import flops
-from xmcbench.engine.assembly import add_modules
+from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.encoder import evaluating
 from xmcbench.engine.sampling.embeddings import Embeddings
@@ -40,14 +40,6 @@ STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
 LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
 LABELS_PER_QUERY = 5  # where the card does not say
-
-
-@dataclass(frozen=True)
-class Lengths:
-    """Lengths in tokens that the user gives for a dataset that is not on disk; None: those that its card implies."""
-
-    query_tokens: int | None = None
-    label_tokens: int | None = None
 
 
 @dataclass(frozen=True)

@@ -5,22 +5,27 @@ A prediction is for the trial exactly as configured: nothing is made smaller to 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
+import psutil
+import torch
 
 from xmcbench.data import TrainingData, find_source, load
 from xmcbench.data.extent import tokens_of
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
+from xmcbench.engine.device import default_device
 from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.encoders.settings import Precision
 from xmcbench.engine.encoders.tokenizer import TextTokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.planning.dry_run import dry_run
 from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, memory, tokenizer_of
-from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Lengths, Probe, Workload, observe
+from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
 from xmcbench.engine.training.steps import kept_bytes
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.trial.budget import Ledger
@@ -28,67 +33,54 @@ from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
-UTILISATION = 0.3  # assumed fraction of peak throughput
 GB = 1e9
 
 
 @dataclass(frozen=True)
-class Accelerator:
-    """A device: peak operations per second by precision, and bytes of memory."""
+class Machine:
+    """Devices that trials run on: peak operations per second by precision (None: measured), and bytes of memory."""
 
     name: str
-    bf16: float
-    float32: float
+    bf16: float | None
+    float32: float | None
     memory: float
     source: str
+    kind: str = "cuda"  # or cpu
+    utilisation: float = 0.3  # assumed fraction of peak throughput
 
-    def peak(self, precision: str) -> float:
-        return self.bf16 if precision == "bf16" else self.float32
+    def seconds(self, flops: float, precision: Precision, workers: int) -> float:
+        """Seconds of this many operations at a precision, divided among the workers."""
+        peak = self.float32 if precision == "float32" else self.bf16
+        return flops / ((peak or measured_peak(precision, self.kind)) * self.utilisation * workers)
 
 
 # From the manufacturers' data sheets. The bf16 peaks are of dense matrix products that accumulate in float32; V100 and
 # T4 have no bf16, their peaks are of float16. The float32 peaks are without TF32.
 _ALL = (
-    Accelerator("v100-32gb", 125e12, 15.7e12, 32 * GB, "NVIDIA V100 data sheet, SXM2 (float16)"),
-    Accelerator("t4", 65e12, 8.1e12, 16 * GB, "NVIDIA T4 data sheet (float16)"),
-    Accelerator("a10", 125e12, 31.2e12, 24 * GB, "NVIDIA A10 data sheet"),
-    Accelerator("a6000", 154.8e12, 38.7e12, 48 * GB, "NVIDIA RTX A6000 data sheet"),
-    Accelerator("a100-40gb", 312e12, 19.5e12, 40 * GB, "NVIDIA A100 data sheet"),
-    Accelerator("a100-80gb", 312e12, 19.5e12, 80 * GB, "NVIDIA A100 data sheet"),
-    Accelerator("l4", 121e12, 30.3e12, 24 * GB, "NVIDIA L4 data sheet"),
-    Accelerator("h100", 989.4e12, 67e12, 80 * GB, "NVIDIA H100 data sheet, SXM"),
-    Accelerator("h200", 989.4e12, 67e12, 141 * GB, "NVIDIA H200 data sheet, SXM"),
+    Machine("v100-32gb", 125e12, 15.7e12, 32 * GB, "NVIDIA V100 data sheet, SXM2 (float16)"),
+    Machine("t4", 65e12, 8.1e12, 16 * GB, "NVIDIA T4 data sheet (float16)"),
+    Machine("a10", 125e12, 31.2e12, 24 * GB, "NVIDIA A10 data sheet"),
+    Machine("a6000", 154.8e12, 38.7e12, 48 * GB, "NVIDIA RTX A6000 data sheet"),
+    Machine("a100-40gb", 312e12, 19.5e12, 40 * GB, "NVIDIA A100 data sheet"),
+    Machine("a100-80gb", 312e12, 19.5e12, 80 * GB, "NVIDIA A100 data sheet"),
+    Machine("l4", 121e12, 30.3e12, 24 * GB, "NVIDIA L4 data sheet"),
+    Machine("h100", 989.4e12, 67e12, 80 * GB, "NVIDIA H100 data sheet, SXM"),
+    Machine("h200", 989.4e12, 67e12, 141 * GB, "NVIDIA H200 data sheet, SXM"),
 )
-ACCELERATORS = {device.name: device for device in _ALL}
-HERE = "here"  # the device that trials use on this machine, its peak measured
+MACHINES = {machine.name: machine for machine in _ALL}
+HERE = "here"
 
 
-def accelerator(name: str) -> Accelerator:
-    """The device called `name`; `here` is this machine. Raises `UnknownNameError` for another name."""
+def machine_called(name: str) -> Machine:
+    """Machines of a device; `here` is this one, its peak measured. Raises `UnknownNameError` for another name."""
     if name == HERE:
-        import psutil
-        import torch
-
-        gpu = device_kind() == "cuda"
+        kind = default_device().type
+        gpu = kind == "cuda"
         memory = torch.cuda.get_device_properties(0).total_memory if gpu else psutil.virtual_memory().total
-        return _Here(HERE, 0.0, 0.0, float(memory), f"measured in {'seconds' if gpu else 'CPU time'}")
-    if name not in ACCELERATORS:
-        raise UnknownNameError("accelerator", name, [*ACCELERATORS, HERE], "--accelerator")
-    return ACCELERATORS[name]
-
-
-class _Here(Accelerator):
-    """The device of this machine; its peak is measured when it is first asked for."""
-
-    def peak(self, precision: str) -> float:
-        return measured_peak(precision, device_kind())
-
-
-def device_kind() -> str:
-    """The kind of device that trials use on this machine: `cpu` or `cuda`."""
-    from xmcbench.engine.device import default_device
-
-    return default_device().type
+        return Machine(HERE, None, None, float(memory), f"measured in {'seconds' if gpu else 'CPU time'}", kind)
+    if name not in MACHINES:
+        raise UnknownNameError("accelerator", name, [*MACHINES, HERE], "--accelerator")
+    return MACHINES[name]
 
 
 @cache
@@ -97,12 +89,8 @@ def measured_peak(precision: str, device: str = "cpu", size: int = 1024) -> floa
 
     On a CPU: of one thread in its own CPU time, times the threads of a trial, so that other work does not count.
     """
-    from time import perf_counter, thread_time
-
-    import torch
-
     on_gpu, threads = device == "cuda", torch.get_num_threads()
-    clock, fastest = perf_counter if on_gpu else thread_time, 0.0
+    clock, fastest = time.perf_counter if on_gpu else time.thread_time, 0.0
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
     left, right = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     torch.set_num_threads(1)
@@ -117,19 +105,6 @@ def measured_peak(precision: str, device: str = "cpu", size: int = 1024) -> floa
 
 
 MARGIN = 0.15  # the largest error of a prediction of memory
-
-
-@dataclass(frozen=True)
-class Machine:
-    """The devices that trials run on."""
-
-    accelerator: Accelerator
-    utilisation: float = UTILISATION
-    kind: str = field(default_factory=device_kind)  # of device: cpu or cuda
-
-    def seconds(self, flops: float, precision: str, workers: int) -> float:
-        """Seconds of this many operations at a precision, divided among the workers."""
-        return flops / (self.accelerator.peak(precision) * self.utilisation * workers)
 
 
 @dataclass(frozen=True)
@@ -159,8 +134,16 @@ class TrialPlan:
 class Planner:
     """Plans trials. Datasets, encoders and probes are cached, since many trials of a suite have the same."""
 
-    def __init__(self, data: Path, cache: Path, lengths: Lengths, machine: Machine) -> None:
-        self.data, self.cache, self.lengths, self.machine = data, cache, lengths, machine
+    def __init__(
+        self,
+        data: Path,
+        cache: Path,
+        machine: Machine,
+        query_tokens: int | None = None,  # of a dataset that is not on disk; None: what its card implies
+        label_tokens: int | None = None,
+    ) -> None:
+        self.data, self.cache, self.machine = data, cache, machine
+        self.query_tokens, self.label_tokens = query_tokens, label_tokens
         self._cached: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
         self._probes: dict[tuple[str, ...], Probe] = {}
 
@@ -187,7 +170,7 @@ class Planner:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
             raise XMCBenchError(f"cannot be planned: {type(problem).__name__}: {problem}") from problem
-        limit = _limit(trial, machine.accelerator)
+        limit = _limit(trial, machine)
         held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
         activations = encoder.kept_bytes(float(run.lengths_N.sum()), len(run.lengths_N)) / workers
@@ -197,7 +180,7 @@ class Planner:
         parameters = encoder.parameters + probe.module_parameters
         return TrialPlan(
             trial=trial,
-            device=machine.accelerator.name,
+            device=machine.name,
             workers=workers,
             steps=ledger.steps,
             epochs=ledger.epochs,
@@ -264,8 +247,8 @@ class Planner:
         longest_label = settings.max_label_length or draft.max_label_length
         return Workload.assumed(
             draft.card(*sizes, where="card"),  # type: ignore[arg-type]
-            min(longest, self.lengths.query_tokens or tokens_of(draft.query_words, longest)),
-            min(longest_label, self.lengths.label_tokens or tokens_of(draft.label_words, longest_label)),
+            min(longest, self.query_tokens or tokens_of(draft.query_words, longest)),
+            min(longest_label, self.label_tokens or tokens_of(draft.label_words, longest_label)),
             round(draft.labels_per_query or LABELS_PER_QUERY),
         )
 
@@ -305,9 +288,9 @@ def _first_stage(trial: Trial, whole: Method, planned: Method) -> list[str]:
     return [] if whole is planned else [counted]
 
 
-def _limit(trial: Trial, accelerator: Accelerator) -> float:
+def _limit(trial: Trial, machine: Machine) -> float:
     """The bytes that a worker may take: the device's memory, or the budget's limit if that is less."""
-    return min(accelerator.memory, trial.budget.peak_bytes or accelerator.memory)
+    return min(machine.memory, trial.budget.peak_bytes or machine.memory)
 
 
 def _network(query_values: int, parameters: int, workers: int) -> float:
@@ -346,11 +329,11 @@ def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialP
 
 @cache
 def _planner_here(data: Path, cache_dir: Path) -> Planner:
-    return Planner(data, cache_dir, Lengths(), Machine(accelerator(HERE)))
+    return Planner(data, cache_dir, machine_called(HERE))
 
 
-def fits(plan: TrialPlan, accelerator: Accelerator) -> str:
+def fits(plan: TrialPlan, machine: Machine) -> str:
     """`yes`, `close` where the prediction is within its error of the memory there is, or `no`."""
-    limit = _limit(plan.trial, accelerator)
+    limit = _limit(plan.trial, machine)
     needed = plan.memory.total
     return "no" if needed > limit else "close" if needed * (1 + MARGIN) > limit else "yes"

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from xmcbench.engine import flops
-from xmcbench.engine.search.index import build_index
-from xmcbench.engine.search.shortlists import backend_for, measured_recall, search_flops
+from xmcbench.engine.search.index import backend_for, build_index, measured_recall, search_flops
 from xmcbench.engine.workers import ALONE, Workers
 
 BLOCK = 1 << 16  # queries searched in one call, whose scores are dropped
@@ -71,7 +70,7 @@ class Embeddings:
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
         """[N, k] the nearest labels of each query without the pairs in `exclude` [N, L]; -1 pads short rows.
 
-        Among more than a trillion pairs the search is approximate (`search.shortlists`); its recall is measured and
+        Among more than a trillion pairs the search is approximate (`search.index`); its recall is measured and
         passed to `note_recall`. Raises PassTooLargeError, before anything is computed, unless both passes fit into the
         rest of the budget.
         """

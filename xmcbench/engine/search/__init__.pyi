@@ -1,8 +1,7 @@
 from .exact import ExactIndex, top_k
 from .faiss import HNSW, IVF, FaissIndex
-from .index import Backend, Index, build_index
+from .index import Backend, Index, build_index, measured_recall, search_flops
 from .order import merge
-from .shortlists import measured_recall, search_flops
 
 __all__ = [
     "HNSW",

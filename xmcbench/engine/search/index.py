@@ -1,21 +1,26 @@
-"""An index of label vectors, built by the name of its search backend.
+"""An index of label vectors, built by the name of its search backend; shortlists of training queries are searched
+exactly, or approximately where there are many pairs.
 
-Legend: N queries, L labels, D dimensions.
+Legend: N queries, L labels, D dimensions, S queries of a sample.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Protocol, assert_never
 
+import numpy as np
+
 if TYPE_CHECKING:
     import scipy
     from torch import Tensor
 
-    from xmcbench.engine.encoders.settings import Precision
     from xmcbench.trial.predictions import Predictions
 
 Backend = Literal["exact", "faiss-flat", "faiss-hnsw", "faiss-ivf"]
 APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
+LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
+SAMPLE = 256  # queries that are also searched exactly, to measure the recall
+NEIGHBOURS = 10  # DEXML, Section C.7
 
 
 class Index(Protocol):
@@ -25,17 +30,14 @@ class Index(Protocol):
         """The `k` labels with the highest inner product per query without those in `exclude`; ties by lower id."""
 
 
-def build_index(labels_LD: Tensor, backend: Backend = "exact", *, precision: Precision = "float32") -> Index:
-    """An index of the labels. `precision` is that of exact products.
-
-    Raises `XMCBenchError` if the backend needs faiss and faiss is missing.
-    """
+def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
+    """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
     from xmcbench.engine.search.exact import ExactIndex
     from xmcbench.engine.search.faiss import HNSW, IVF, FaissIndex
 
     match backend:
         case "exact":
-            return ExactIndex(labels_LD, precision)
+            return ExactIndex(labels_LD)
         case "faiss-flat":
             return FaissIndex(labels_LD)
         case "faiss-hnsw":
@@ -44,3 +46,55 @@ def build_index(labels_LD: Tensor, backend: Backend = "exact", *, precision: Pre
             return FaissIndex(labels_LD, IVF())
         case _:
             assert_never(backend)
+
+
+def backend_for(num_queries: int, num_labels: int) -> Backend:
+    """The backend of a search for shortlists. It follows from the size alone, so that all machines use the same."""
+    return "exact" if num_queries * num_labels <= LARGE_SEARCH else "faiss-ivf"
+
+
+def search_flops(num_queries: int, num_labels: int, dimension: int) -> int:
+    """Operations of a search for shortlists; of an approximate one, with those of building its index."""
+    from xmcbench.engine.search.faiss import IVF
+
+    if backend_for(num_queries, num_labels) == "exact":
+        return 2 * num_queries * num_labels * dimension
+    return IVF().flops(num_queries, num_labels, dimension)
+
+
+def measured_recall(
+    index: Index, queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: scipy.sparse.csr_array
+) -> float:
+    """The share of the exact `k` nearest labels that `index` finds, of a sample of queries; counts no operations."""
+    from xmcbench.engine import flops
+    from xmcbench.engine.search.exact import top_k
+
+    sample = np.unique(np.linspace(0, len(queries_ND) - 1, SAMPLE).astype(int))
+    queries_SD, excluded = queries_ND[sample], exclude[sample]
+    with flops.counting():
+        exact = top_k(queries_SD, labels_LD, k, exclude=excluded)
+        found = index.top_k(queries_SD, k, exclude=excluded)
+    hits = (np.isin(*rows).sum() for rows in zip(exact.indices, found.indices, strict=True))
+    return float(sum(hits)) / exact.indices.size
+
+
+def mean_similarity(vectors_LD: Tensor) -> np.ndarray:
+    """[L] the mean cosine of each label with its `NEIGHBOURS` nearest other labels (all others if there are fewer).
+
+    Raises ValueError for fewer than two labels.
+    """
+    import torch
+
+    from xmcbench.engine.search.exact import ExactIndex
+
+    num_labels = len(vectors_LD)
+    if num_labels < 2:
+        raise ValueError(f"{num_labels} labels have no neighbours, expected at least two")
+    near = min(NEIGHBOURS, num_labels - 1)
+    with torch.inference_mode():
+        unit_LD = torch.nn.functional.normalize(vectors_LD.to(torch.float32), dim=-1)
+        nearest = ExactIndex(unit_LD).top_k(unit_LD, near + 1)
+    itself = nearest.indices == np.arange(num_labels)[:, None]
+    itself[~itself.any(axis=1), -1] = True  # duplicates with lower ids pushed the label itself out: drop the last
+    similarity: np.ndarray = nearest.scores[~itself].reshape(num_labels, near).mean(axis=1)
+    return similarity

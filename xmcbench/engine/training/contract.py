@@ -19,7 +19,7 @@ from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.training.defaults import epochs_of, follow
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.method import IdlePart, Method
+from xmcbench.trial.method import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,13 +108,13 @@ class TrainedMethod(DualEncoder):
         first = sum(tokens[texts] for texts in self.first_passes)
         return {"epochs": epochs, "steps": epochs * data.queries / size, "first_tokens": first}
 
-    def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
+    def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
-        return [
-            IdlePart(f"{part} ({start} {own[start]}, {epochs:.3g} epochs)", settings)
+        return {
+            f"{part} ({start} {own[start]}, {epochs:.3g} epochs)": settings
             for part, (start, settings) in SCHEDULED.items()
             if own.get(start, 0) >= epochs
-        ]
+        }
 
     @property
     def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:

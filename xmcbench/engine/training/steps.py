@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.assembly import plain_embeddings
 from xmcbench.engine.device import default_device, seed_random, upload
+from xmcbench.engine.dual_encoder import plain_embeddings
 from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch

@@ -30,7 +30,7 @@ from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.provenance import code_files
-from xmcbench.trial.recordable import why_not_recordable
+from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 K = 5
@@ -300,15 +300,15 @@ def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
 @contextmanager
 def _checkpoint_every_step() -> Iterator[None]:
     """Have embedding methods write a checkpoint after each step."""
-    resume: Any = sys.modules.get("xmcbench.engine.training.resume")
-    if resume is None:
+    training: Any = sys.modules.get("xmcbench.engine.training.training")
+    if training is None:
         yield
         return
-    seconds, resume.SECONDS = resume.SECONDS, -1.0
+    seconds, training.SECONDS = training.SECONDS, -1.0
     try:
         yield
     finally:
-        resume.SECONDS = seconds
+        training.SECONDS = seconds
 
 
 @RULES.rule(

@@ -67,11 +67,11 @@ class RuleSet(Generic[S]):
     section: str
     rules: list[Rule[S]] = field(default_factory=list)
 
-    def rule(self, sentence: str, remedy: str, section: str = "") -> Callable[[Callable[[S], None]], Rule[S]]:
+    def rule(self, sentence: str, remedy: str) -> Callable[[Callable[[S], None]], Rule[S]]:
         """Decorate a check, to add it as a rule."""
 
         def add(check: Callable[[S], None]) -> Rule[S]:
-            rule = Rule(sentence, section or self.section, remedy, check)
+            rule = Rule(sentence, self.section, remedy, check)
             self.rules.append(rule)
             return rule
 

@@ -12,8 +12,16 @@ from xmcbench.data.prepared import find_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.yaml_lines import parse_value
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.data_rules import DATASET_RULES, EVALUATOR_RULES, DatasetSubject, EvaluatorSubject
-from xmcbench.runs.conformance.outside_rules import TEACHER_RULES, TRACKER_RULES, TeacherSubject, TrackerSubject
+from xmcbench.runs.conformance.plugin_rules import (
+    DATASET_RULES,
+    EVALUATOR_RULES,
+    TEACHER_RULES,
+    TRACKER_RULES,
+    DatasetSubject,
+    EvaluatorSubject,
+    TeacherSubject,
+    TrackerSubject,
+)
 from xmcbench.runs.conformance.rules import Result, Rule, RuleSet, outcome
 from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 

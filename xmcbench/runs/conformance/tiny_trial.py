@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,18 @@ from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
+from xmcbench.runs.attempt import Attempt, training_run
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
 from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
 from xmcbench.suite.resources import Needs
-from xmcbench.teachers.cached_judge import JudgeFactory
-from xmcbench.teachers.subprocess_teacher import AnnotatedDataset
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record
-from xmcbench.trial.run import Progress, Run, TrainingLog
+from xmcbench.trial.run import Progress, TrainingLog
 from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
@@ -110,7 +108,7 @@ class TinyTrial:
     folder: Path
     dataset_name: str
     seed: int = 0
-    name: str = "first"  # of the folder of checkpoints
+    name: str = "first"  # of its store
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -144,7 +142,7 @@ class TinyTrial:
             seed=self.seed,
             budget=BUDGET,
         )
-        places = {"data": self.data, "cache": self.cache, "store": self.folder / "store"}
+        places = {"data": self.data, "cache": self.cache, "store": self.folder / "stores" / self.name}
         return Job(trial=trial, suite="check", metrics=["P@1"], **places)
 
     def run(self, workers: int = 1, **environment: str) -> Predictions:
@@ -154,7 +152,7 @@ class TinyTrial:
         """
         job = self.job()
         store = Store(job.store)
-        store.write_json(job.trial.key, "trial.json", job)
+        store.write_job(job.trial.key, job)
         records: list[Record] = []
         with variables(**environment), LocalExecutor() as executor:
             executor.start(Task(job, Needs(workers=workers), LIMIT_SECONDS, lambda _: None))
@@ -169,16 +167,10 @@ class TinyTrial:
         self, method: Method, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None
     ) -> TrainingLog:
         """Fit the method within `BUDGET`; returns what it charged."""
-        train, log = self.dataset.training_data(), log or TrainingLog()
-        checkpoint = self.folder / "checkpoints" / self.dataset_name / self.name
-        checkpoint.mkdir(parents=True, exist_ok=True)
-        run = Run(self.seed, BUDGET, checkpoint, self.cache, log=log, report=report)
-        annotated = AnnotatedDataset(self.dataset_name, self.dataset.card.content_hash, self.data, self.cache)
-        rows = np.arange(len(train.texts))
-        judges = JudgeFactory(run, self.folder / "store", annotated, train.texts, rows, train.label_texts, [])
-        with closing(judges):
-            method.fit(train, replace(run, judge=judges))
-        return log
+        train, attempt = self.dataset.training_data(), Attempt(self.job(), log=log or TrainingLog())
+        with training_run(attempt, train, np.arange(len(train.texts)), report=report) as run:
+            method.fit(train, run)
+        return attempt.log
 
 
 def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
