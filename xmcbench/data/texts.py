@@ -120,8 +120,9 @@ class PackedTexts(Sequence[str]):
     def join_rows(self, ids: np.ndarray) -> PackedTexts:
         """One text per row of `ids` [n, width]: the words with these ids, separated by spaces; -1 is no word.
 
-        >>> PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))[:][0]
-        'red hat'
+        >>> joined = PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))
+        >>> joined[:]
+        ['red hat', 'hat']
         """
         row, column = np.nonzero(ids >= 0)
         words = self.take(ids[row, column])
