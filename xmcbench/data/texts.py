@@ -121,8 +121,8 @@ class PackedTexts(Sequence[str]):
         """One text per row of `ids` [n, width]: the words with these ids, separated by spaces; -1 is no word.
 
         >>> joined = PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))
-        >>> joined[:]
-        ['red hat', 'hat']
+        >>> joined[0]
+        'red hat'
         """
         row, column = np.nonzero(ids >= 0)
         words = self.take(ids[row, column])
