@@ -103,7 +103,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     for link, page in LINKS:
         markdown = re.sub(link, page, markdown)
     markdown = DIRECTIVE.sub(r"\1", markdown)
-    return MARK.sub(lambda mark: KINDS[mark[1]](*filter(None, [mark[2]])), markdown)
+    return MARK.sub(lambda mark: MARKED[mark[1]](*filter(None, [mark[2]])), markdown)
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -284,7 +284,7 @@ def _value(field: FieldInfo) -> str:
     return f"`{value}`" if value != "" else '`""`'
 
 
-KINDS: dict[str, Callable[..., str]] = {
+MARKED: dict[str, Callable[..., str]] = {
     "commands": commands,
     "suite": suite,
     "columns": columns,

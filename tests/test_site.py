@@ -62,9 +62,9 @@ def test_the_suite_reference_explains_every_key(generated: ModuleType) -> None:
 def test_every_page_has_the_parts_that_it_marks(generated: ModuleType) -> None:
     pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
     marks = {(mark[1], mark[2]) for page in pages for mark in generated.MARK.finditer(page)}
-    assert {kind for kind, _ in marks} == set(generated.KINDS)
+    assert {kind for kind, _ in marks} == set(generated.MARKED)
     for kind, name in marks:
-        rows = cells(generated.KINDS[kind](*filter(None, [name])))
+        rows = cells(generated.MARKED[kind](*filter(None, [name])))
         assert rows, (kind, name)
         assert not [(kind, name, row[0]) for row in rows if not row[-2]]
 
