@@ -27,23 +27,37 @@ some have; *not seen*: none has, and one has the other sign; *undecided*: none i
 differs between the paper's datasets do not count. *Reproduced* and *contradicted* are kept for the paper's dataset,
 encoder and length of training.
 
-Claims, settings, seeds (five) and metrics stood in `benchmarks/claims.yaml` before the trials ran. Intervals are over
+`benchmarks/claims.yaml` fixed claims, settings, five seeds and metrics before the trials ran. Intervals are over
 queries and seeds ([the rule](analysis.md#when-two-configurations-differ)). Bold: significant after Holm's correction
-for all claims and regimes of a metric. Two rates were tuned on held-out queries, no other setting: that of the
-one-vs-all classifier's rows and the static encoder's.
+for all claims and regimes of a metric. Two rates were tuned on held-out queries: those of the one-vs-all classifier's
+rows and of the static encoder.
 
 ```sh
 python benchmarks/claims.py --data DIRECTORY && python benchmarks/claims_document.py
 ```
-
-## Every claim"""
+"""
+BREAK = "<br>"  # within a cell
 IN_EVERY_REGIME = {"Seen": {"seen"}, "Not seen": {"not seen"}, "Undecided": {"undecided"}}
 
 
 def document(file: ClaimFile, published: Sequence[PublishedRow]) -> str:
     """The whole document."""
-    lines = [HEADER, *summary(file), RULES, *(details(claim, published) for claim in file.claims)]
-    return "\n".join([*lines, "", "## Our own questions", "", *map(answer, file.questions)]).rstrip() + "\n"
+    lines = [HEADER, *summary(file), RULES, "## Every claim\n", f"{scales(file)}\n"]
+    lines += ["| claim | metrics | paper | here |", "| --- | --- | --- | --- |"]
+    lines += [claim_row(claim, published) for claim in file.claims]
+    lines += ["\n## Our own questions\n", "| question | metrics | here |", "| --- | --- | --- |"]
+    return "\n".join([*lines, *map(question_row, file.questions)]) + "\n"
+
+
+def scales(file: ClaimFile) -> str:
+    """What the trials ran on: labels and encoder, with the datasets."""
+    regimes = [regime for claim in file.claims for regime in claim.regimes]
+    found = [own.scale for own in (*regimes, *(question.regime for question in file.questions)) if own.scale]
+    sizes: dict[str, dict[str, None]] = defaultdict(dict)  # a dict keeps the order
+    for own in found:
+        sizes[f"{own.labels:,} labels, {own.encoder}"][own.dataset] = None
+    texts = "; ".join(f"{size}: {', '.join(datasets)}" for size, datasets in sizes.items())
+    return f"Trials: {texts}. Cells hold differences in points, ± half the interval, in the order of the metrics."
 
 
 def summary(file: ClaimFile) -> Iterator[str]:
@@ -67,14 +81,18 @@ def summary(file: ClaimFile) -> Iterator[str]:
         if needed:
             yield f"- Not asked: {links(ids)} ({'these need' if len(ids) > 1 else 'this needs'} {needed})."
     tested = [question for question in file.questions if question.of]
-    matter = [f"{own.question} ({links([own.of])})" for own in tested if any(c.sign != "?" for c in own.changes)]
-    yield f"- **Reasons that were tested alone and matter**: {'; '.join(matter) or 'none'} ({len(tested)} tests)."
+    matter: dict[str, list[str]] = defaultdict(list)
+    for own in tested:
+        if any(column.sign != "?" for column in own.changes):
+            matter[own.question].append(own.of)
+    texts = "; ".join(f"{question} ({links(ids)})" for question, ids in matter.items())
+    yield f"- **Reasons that were tested alone and matter**: {texts or 'none'} ({len(tested)} tests)."
     findings = counted(question.regime for question in file.questions)
     yield f"- Apart from the claims, {len(file.questions)} questions of our own: {findings}."
 
 
 def links(ids: Iterable[str]) -> str:
-    """Links to the paragraphs of claims."""
+    """Links to the rows of claims."""
     return ", ".join(f"[{id}](#{id})" for id in ids)
 
 
@@ -84,25 +102,23 @@ def counted(regimes: Iterable[Regime]) -> str:
     return ", ".join(f"{found[name]} {name}" for name in FINDINGS if found[name])
 
 
-def details(claim: Claim, published: Sequence[PublishedRow]) -> str:
-    """One folded paragraph: what the paper prints and what every regime shows."""
+def claim_row(claim: Claim, published: Sequence[PublishedRow]) -> str:
+    """The row of a claim: what the paper prints on each dataset, and what every regime shows."""
     papers = claim.paper.printed(published)
-    datasets = list(dict.fromkeys(name for own in papers.values() for name in own))
-    columns = [[f"{own[name]:+.2f}" if name in own else "-" for name in datasets] for own in papers.values()]
-    remark, printed = f"; {claim.remark}" if claim.remark else "", ", ".join(map("/".join, columns))
-    parts = [f"{claim.paper.table} ({'/'.join(datasets)}{remark}), {'/'.join(papers)}: {printed}."]
-    parts += [f"{regime_text(regime)}." for regime in claim.regimes]
-    parts += [f"Needs {claim.needs}."] if claim.needs else []
-    verdicts = ", ".join(regime.finding for regime in claim.regimes) or "not asked"
-    return f'\n<details id="{claim.id}"><summary>{claim.claim}: {verdicts}</summary><p>{" ".join(parts)}</p></details>'
+    printed = [f"{claim.paper.table}{f' ({claim.remark})' if claim.remark else ''}"]
+    for name in dict.fromkeys(name for own in papers.values() for name in own):
+        printed.append(f"{name} {', '.join(f'{own[name]:+.2f}' if name in own else '-' for own in papers.values())}")
+    here = BREAK.join(map(regime_text, claim.regimes)) or "not asked"
+    return f'| <a id="{claim.id}"></a>{claim.claim} | {", ".join(papers)} | {BREAK.join(printed)} | {here} |'
 
 
 def regime_text(regime: Regime) -> str:
-    """What one regime shows, with its scale."""
-    if not regime.columns:
-        return f"Not run yet: <code>xmcbench run suites/{regime.suite}.yaml</code>"
+    """What one regime shows, with its dataset and length of training."""
+    if not regime.columns or not regime.scale:
+        return f"not run yet: `xmcbench run suites/{regime.suite}.yaml`"
     older = f" ({regime.older})" if regime.older else ""
-    return f"<em>{regime.verdict.capitalize()}</em>, {regime.scale}{older}: {differences(regime.columns)}"
+    where = f"{regime.scale.dataset}, {regime.scale.length}{older}"
+    return f"*{regime.verdict.removesuffix(' here')}*, {where}: {differences(regime.columns)}"
 
 
 def differences(columns: Iterable[Column]) -> str:
@@ -111,23 +127,19 @@ def differences(columns: Iterable[Column]) -> str:
     for column in columns:
         low, high = map(float, column.interval)
         text = f"{column.difference}±{(high - low) / 2:.2f}"
-        texts.append(text if column.sign == "?" else f"<b>{text}</b>")
+        texts.append(text if column.sign == "?" else f"**{text}**")
     return ", ".join(texts)
 
 
-def answer(question: Question) -> str:
-    """The line of a question: the differences, or by how much those of the claim change."""
+def question_row(question: Question) -> str:
+    """The row of a question: the differences, or by how much those of the claim change."""
     regime, of = question.regime, f"{links([question.of])}, " if question.of else ""
-    if not regime.columns:
-        said = f"not run yet (`suites/{regime.suite}.yaml`)"
-    elif not question.of:
-        said = f"{', '.join(column.metric for column in regime.columns)}: {regime_text(regime)}"
-    elif question.changes:
-        names = "/".join(column.metric for column in question.changes)
-        said = f"changes its {names} by {differences(question.changes)} ({regime.scale})"
-    else:
-        said = "the claim's own regime is not run yet"
-    return f"- {of}{question.question}: {said}."
+    columns = question.changes if question.of else regime.columns
+    said = regime_text(regime)
+    if question.of and regime.columns and regime.scale:
+        changes = f"change by {differences(columns)}" if columns else "the claim's own regime is not run yet"
+        said = f"{regime.scale.dataset}, {regime.scale.length}: {changes}"
+    return f"| {of}{question.question} | {', '.join(column.metric for column in columns)} | {said} |"
 
 
 if __name__ == "__main__":

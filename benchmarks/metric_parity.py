@@ -1,10 +1,9 @@
 """Metrics of the same predictions by xmcbench, PECOS, napkinXC and pyxclib, each in an environment of its own.
 
-Random predictions and truth, written as CSR matrices; every other program reads them with its own Python. Equal metrics
-agree to 1e-6. With `--ties` four labels each share a score: programs that order them otherwise differ, and agree again
-where each is given scores without ties, in the order of xmcbench (the columns "in order").
+Random predictions without ties and random truth, written as CSR matrices; every other program reads them with its own
+Python. Equal metrics agree to 1e-6.
 
-    python benchmarks/metric_parity.py --pecos PYTHON --napkinxc PYTHON --pyxclib PYTHON [--ties]
+    python benchmarks/metric_parity.py --pecos PYTHON --napkinxc PYTHON --pyxclib PYTHON
 
 The environments: `pip install 'numpy<2' libpecos`; `pip install napkinxc`; pyxclib as in plugins/xmcbench_pyxclib.
 """
@@ -23,7 +22,6 @@ from report import options, report
 from xmcbench.evaluation.evaluator import EVALUATORS, score
 from xmcbench.evaluation.metrics import find_hits, inverse_propensity
 from xmcbench.evaluation.ranking import rank
-from xmcbench.trial.predictions import Predictions
 
 KS = (1, 3, 5, 10)
 A, B = 0.55, 1.5
@@ -62,13 +60,13 @@ print(json.dumps({f"{name}@{k}": float(column[k - 1]) for name, column in found.
 PROGRAMS = {"pecos": PECOS, "napkinxc": NAPKINXC, "pyxclib": PYXCLIB}
 
 
-def make(num_queries: int, num_labels: int, ties: bool) -> dict[str, sp.csr_matrix]:
+def make(num_queries: int, num_labels: int) -> dict[str, sp.csr_matrix]:
     """Scores of 20 labels per query, true labels of test and training queries."""
     rng = np.random.default_rng(0)
     predicted, true = np.zeros((2, num_queries, num_labels), np.float32)
     for row in range(num_queries):
         labels = rng.choice(num_labels, 20, replace=False)
-        predicted[row, labels] = rng.permutation(20) // (4 if ties else 1) + 1
+        predicted[row, labels] = rng.permutation(20) + 1
         count = rng.integers(1, 8)
         true[row, rng.choice(labels if row % 2 else num_labels, count, replace=False)] = 1
     popular = 1 / np.arange(1, num_labels + 1)
@@ -76,24 +74,11 @@ def make(num_queries: int, num_labels: int, ties: bool) -> dict[str, sp.csr_matr
     return {name: sp.csr_matrix(part) for name, part in (("predicted", predicted), ("true", true), ("train", train))}
 
 
-def ranked(predicted: sp.csr_matrix) -> Predictions:
-    """The ten best labels of each query, ties by ascending label."""
-    scores = predicted.toarray()
-    labels = np.tile(np.arange(scores.shape[1], dtype=np.int32), (len(scores), 1))
-    return rank(np.where(scores > 0, labels, -1), np.where(scores > 0, scores, -np.inf), max(KS))
-
-
-def in_order(predicted: sp.csr_matrix) -> sp.csr_matrix:
-    """The same order of the ten best labels, by scores without ties."""
-    best = ranked(predicted)
-    scores = np.zeros(predicted.shape, np.float32)
-    np.put_along_axis(scores, best.indices.astype(np.int64), np.arange(best.k, 0, -1, dtype=np.float32)[None], axis=1)
-    return sp.csr_matrix(scores)
-
-
 def own(data: dict[str, sp.csr_matrix]) -> dict[str, float]:
     """The metrics by xmcbench, as fractions."""
-    predictions = ranked(data["predicted"])
+    scores = data["predicted"].toarray()
+    labels = np.tile(np.arange(scores.shape[1], dtype=np.int32), (len(scores), 1))
+    predictions = rank(np.where(scores > 0, labels, -1), np.where(scores > 0, scores, -np.inf), max(KS))
     weights = inverse_propensity(sp.csr_array(data["train"]), A, B)
     evaluators = {evaluator.name: evaluator for evaluator in EVALUATORS}
     names = [f"{name}@{k}" for name in evaluators for k in KS]
@@ -113,15 +98,12 @@ def theirs(python: Path, program: str, data: dict[str, sp.csr_matrix]) -> dict[s
 
 def main() -> None:
     pythons = dict.fromkeys(PROGRAMS, (Path, "Python of an environment that has it"))
-    args = options(__doc__, queries=500, labels=200, ties=(False, "scores with ties"), **pythons).parse_args()
-    data = make(args.queries, args.labels, args.ties)
+    args = options(__doc__, queries=500, labels=200, **pythons).parse_args()
+    data = make(args.queries, args.labels)
     columns = {"xmcbench": own(data)}
     for name, program in PROGRAMS.items():
         if python := getattr(args, name):
             columns[name] = theirs(python, program, data)
-            if args.ties:
-                untied = data | {"predicted": in_order(data["predicted"])}
-                columns[f"{name}, in order"] = theirs(python, program, untied)
     rows = []
     for metric, value in columns["xmcbench"].items():
         others = {name: values[metric] for name, values in columns.items() if metric in values}

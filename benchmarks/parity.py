@@ -231,7 +231,7 @@ def ours(cases: list[str], seeds: int, data: Path, out: Path) -> dict[str, dict[
         "name": "parity", "datasets": [NAME], "seeds": list(range(seeds)), "budget": {"epochs": EPOCHS},
         "methods": methods, "settings": settings, "metrics": METRICS,
     }  # fmt: skip
-    records, _ = run(suite, out / "store", data)
+    records = run(suite, out / "store", data)
     store = Store(out / "store")
     return {
         case: stored_samples(store, [record for record in records if record.trial.label == case], METRICS)

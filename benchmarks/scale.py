@@ -2,8 +2,7 @@
 
 Each stage runs in a process of its own, so that its peak memory is its own. The exponent of a stage is the slope of log
 CPU seconds over log labels between the smallest and the largest catalogue. Stages use what the stages before prepared.
-Trials take three steps with the encoder `nano`, and predict 2,000 test queries. Rows are added to those
-that are already in <out>/scale.json.
+Trials predict 2,000 test queries. Rows are added to those that are already in <out>/scale.json.
 
     python benchmarks/scale.py                                  # 13k and 130k labels: minutes
     python benchmarks/scale.py --labels 13k 130k 1300k          # the largest: about half an hour on two cores
@@ -27,21 +26,7 @@ from report import Rows, alone, options, report
 
 SCORED = 100  # labels per query
 BATCH, NEGATIVES = 8192, 10
-NANO = {"encoder": "nano", "batch_size": 256}
-METHODS: dict[str, dict[str, Any]] = {
-    "popular": {"method": "popular"},
-    "tfidf-nn": {"method": "tfidf-nn"},
-    "tfidf-label": {"method": "tfidf-label"},
-    "bm25-label": {"method": "bm25-label"},
-    "untrained": {"method": "untrained", "encoder": "nano"},
-    "dexml": {"method": "dexml", "negatives": "in-batch", **NANO},
-    "dexml-hard": {"method": "dexml", "negatives": "hard", "refresh_start": 0, **NANO},
-    "dexml-cache": {"method": "dexml", "negatives": "embedding-cache", **NANO},
-    "ngame": {"method": "ngame", **NANO},
-    "unidec": {"method": "unidec", **NANO},
-    "prime": {"method": "prime", **NANO},
-    "ova": {"method": "ova", **NANO},
-}
+METHODS = ("popular", "tfidf-nn", "tfidf-label", "bm25-label")
 Stage = Callable[[], object]  # what is measured, after its set-up
 
 
@@ -51,37 +36,13 @@ def read(name: str, cache: Path) -> Any:
     return load(name, cache_dir=cache)
 
 
-def open_copy(name: str, cache: Path) -> Stage:
-    """Make the data and write the prepared copy, the first time; check and open it, the second."""
+def prepare(name: str, cache: Path) -> Stage:
+    """Make the data and write the prepared copy."""
     return partial(read, name, cache)
 
 
-def show(name: str, cache: Path) -> Stage:
-    """What `datasets show` does."""
-    from xmcbench.data.prepared import default_data_dir, find_source, prepared_directory, read_statistics
-
-    place = prepared_directory(find_source(name), default_data_dir(), cache)
-    return lambda: (read(name, cache), read_statistics(place))
-
-
-def read_text(name: str, cache: Path) -> Stage:
-    """Read the training targets from sparse text, the format of the Extreme Classification Repository."""
-    from xmcbench.data.formats import write_targets
-    from xmcbench.data.text_files import read_targets
-
-    write_targets(read(name, cache).train.targets, cache / f"{name}.txt")
-    return partial(read_targets, cache / f"{name}.txt")
-
-
-def tokenizer(name: str, cache: Path) -> Stage:
-    """Train the tokenizer of `tiny` and `nano`."""
-    from xmcbench.engine.encoders.tokenizer import trained_tokenizer
-
-    return partial(trained_tokenizer, read(name, cache).train.texts, cache)
-
-
 def tokenise(name: str, cache: Path) -> Stage:
-    """Tokenise training queries and labels, the first time; find the tokens in the cache, the second."""
+    """Train the tokenizer of `nano`, and tokenise training queries and labels."""
     from xmcbench.engine.encoders.build import prepare_tokens
 
     return partial(prepare_tokens, read(name, cache), "nano", cache, lambda *_: None)
@@ -101,12 +62,12 @@ def batch(name: str, cache: Path) -> Stage:
 
 
 def trial(method: str, name: str, cache: Path) -> Stage:
-    """A trial of three steps: fit, predict, score and store."""
+    """A trial: fit, predict, score and store."""
     from trials import run
 
     small, store = f"{name}-test-2000", Path(tempfile.mkdtemp(dir=cache)) / "store"
     read(small, cache)
-    suite = {"name": "scale", "datasets": [small], "budget": {"steps": 3}, "methods": {method: METHODS[method]}}
+    suite = {"name": "scale", "datasets": [small], "budget": {"steps": 3}, "methods": {method: {"method": method}}}
     return partial(run, suite, store, cache=cache, debug=True)
 
 
@@ -132,13 +93,8 @@ def score(name: str, cache: Path) -> Stage:
 
 
 STAGES: dict[str, Callable[[str, Path], Stage]] = {
-    "prepare": open_copy,
-    "open_copy": open_copy,
-    "show": show,
-    "read_text": read_text,
-    "tokenizer": tokenizer,
+    "prepare": prepare,
     "tokenise": tokenise,
-    "open_tokens": tokenise,
     "batch": batch,
     **{f"trial-{method}": partial(trial, method) for method in METHODS},
     "score": score,

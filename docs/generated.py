@@ -103,7 +103,7 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     for link, page in LINKS:
         markdown = re.sub(link, page, markdown)
     markdown = DIRECTIVE.sub(r"\1", markdown)
-    return MARK.sub(lambda mark: KINDS[mark[1]](*filter(None, [mark[2]])), markdown)
+    return MARK.sub(lambda mark: MARKED[mark[1]](*filter(None, [mark[2]])), markdown)
 
 
 def on_page_content(content: str, **_: object) -> str:
@@ -241,18 +241,6 @@ def teacher(name: str) -> str:
     return settings({name: field for name, field in fields.items() if name != "name"})
 
 
-def shared(kind: str) -> str:
-    """Settings that many methods have: of every dual encoder, of every trained one, of encoders, of label tables."""
-    from xmcbench import DualEncoder, EmbeddingMethod, encoders, tables
-
-    if kind == "trained":
-        inherited = DualEncoder.Config.model_fields
-        return settings({n: f for n, f in EmbeddingMethod.Config.model_fields.items() if n not in inherited})
-    return settings(
-        {"dual-encoder": DualEncoder.Config, "encoder": encoders.EncoderConfig, "table": tables.TableConfig}[kind]
-    )
-
-
 def published(part: str) -> str:
     """Keys of a file of published results: of the file, of a table, of a row, or the facts that may stand anywhere."""
     from xmcbench.reporting.published import PublishedFile, PublishedTable, RowFacts, TableRow
@@ -296,13 +284,11 @@ def _value(field: FieldInfo) -> str:
     return f"`{value}`" if value != "" else '`""`'
 
 
-KINDS: dict[str, Callable[..., str]] = {
+MARKED: dict[str, Callable[..., str]] = {
     "commands": commands,
     "suite": suite,
     "columns": columns,
-    "method": method,
     "teacher": teacher,
-    "shared": shared,
     "published": published,
 }
 
@@ -311,26 +297,32 @@ KINDS: dict[str, Callable[..., str]] = {
 
 
 def methods_page() -> str:
-    """Every built-in method: what it is, what it needs, and its settings."""
+    """Every built-in method: what it is, what it needs, and its settings; then settings that many methods have."""
+    from xmcbench import DualEncoder, EmbeddingMethod, encoders, tables
     from xmcbench.plugins.registry import registry
 
     built_in = [each for each in registry().all("method") if each.origin.distribution == "xmcbench"]
-    shared_parts = {
-        "trained": "Settings of every trained dual encoder",
-        "dual-encoder": "Settings of every dual encoder",
+    inherited = DualEncoder.Config.model_fields
+    shared = {
+        "Settings of every trained dual encoder": {
+            name: field for name, field in EmbeddingMethod.Config.model_fields.items() if name not in inherited
+        },
+        "Settings of every dual encoder": inherited,
+        "The encoder": encoders.EncoderConfig,
+        "A label table": tables.TableConfig,
     }
     parts = [
         "# Settings of the methods\n",
         "Defaults are those of the code; [built-in methods](../methods.md) says what they do.\n",
     ]
-    tables = {each.name: method(each.name) for each in built_in}
-    counts = Counter(line for text in tables.values() for line in text.splitlines() if line.startswith("| `"))
+    own_tables = {each.name: method(each.name) for each in built_in}
+    counts = Counter(line for text in own_tables.values() for line in text.splitlines() if line.startswith("| `"))
     several = {line.split("|")[1]: line for line, count in reversed(counts.most_common()) if count > 1}
     for each in built_in:
         info = each.thing.info
         needs = f" It needs {', '.join(info.needs)}." if info.needs else ""
-        own = [line for line in tables[each.name].splitlines() if line not in several.values()]
-        others = [name.strip() for name, line in several.items() if line in tables[each.name].splitlines()]
+        own = [line for line in own_tables[each.name].splitlines() if line not in several.values()]
+        others = [name.strip() for name, line in several.items() if line in own_tables[each.name].splitlines()]
         parts += [f"## {each.name}\n", f"{info.summary[:1].upper()}{info.summary[1:]}.{needs}\n"]
         if any(line.startswith("| `") for line in own) or not others:
             parts.append("\n".join(own) + "\n")
@@ -340,8 +332,8 @@ def methods_page() -> str:
         "## Settings of several methods\n",
         settings({}) + "\n".join(several[name] for name in sorted(several)) + "\n",
     ]
-    for kind, title in shared_parts.items():
-        parts += [f"## {title}\n", shared(kind)]
+    for title, config in shared.items():
+        parts += [f"## {title}\n", settings(config)]
     return "\n".join(parts)
 
 

@@ -11,7 +11,7 @@ Settings = dict[str, Any]
 
 @dataclass(frozen=True)
 class Mistake:
-    """A slip that a change of the code might make: settings that amount to it, or what it does to the fitted method."""
+    """What a change of the code might get wrong: settings that amount to it, or what it does to the fitted method."""
 
     text: str
     settings: Settings = field(default_factory=dict)

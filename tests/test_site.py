@@ -62,9 +62,9 @@ def test_the_suite_reference_explains_every_key(generated: ModuleType) -> None:
 def test_every_page_has_the_parts_that_it_marks(generated: ModuleType) -> None:
     pages = [path.read_text(encoding="utf-8") for path in DOCS.rglob("*.md")]
     marks = {(mark[1], mark[2]) for page in pages for mark in generated.MARK.finditer(page)}
-    assert {kind for kind, _ in marks} == set(generated.KINDS)
+    assert {kind for kind, _ in marks} == set(generated.MARKED)
     for kind, name in marks:
-        rows = cells(generated.KINDS[kind](*filter(None, [name])))
+        rows = cells(generated.MARKED[kind](*filter(None, [name])))
         assert rows, (kind, name)
         assert not [(kind, name, row[0]) for row in rows if not row[-2]]
 
@@ -76,13 +76,19 @@ def test_the_pages_in_the_repository_are_those_of_the_code(generated: ModuleType
     )
 
 
-@pytest.mark.parametrize("kind", ["method", "teacher"])
-def test_every_built_in_plugin_with_settings_is_documented(generated: ModuleType, kind: str) -> None:
-    marks = {
-        mark[2] for page in DOCS.glob("*.md") for mark in generated.MARK.finditer(page.read_text()) if mark[1] == kind
-    }
-    built_in = [each.thing for each in Registry().all(kind) if each.origin.distribution == "xmcbench"]
-    assert marks == {each.name for each in built_in if cells(generated.KINDS[kind](each.name))}
+def built_in(kind: str) -> list[str]:
+    return [each.name for each in Registry().all(kind) if each.origin.distribution == "xmcbench"]
+
+
+def test_every_built_in_method_is_described_and_every_setting_has_a_meaning(generated: ModuleType) -> None:
+    described = "".join((DOCS / page).read_text(encoding="utf-8") for page in ("methods.md", "outside.md"))
+    assert not [name for name in built_in("method") if f"`{name}`" not in described]
+    assert not [row[0] for row in cells(generated.methods_page()) if not row[-2]]
+
+
+def test_every_teacher_has_its_settings_on_the_page_of_teachers(generated: ModuleType) -> None:
+    page = (DOCS / "teachers.md").read_text(encoding="utf-8")
+    assert {mark[2] for mark in generated.MARK.finditer(page)} == set(built_in("teacher"))
 
 
 def test_the_picture_of_the_data_flow_names_the_packages() -> None:

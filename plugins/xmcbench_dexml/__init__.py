@@ -114,7 +114,7 @@ class DEXML(EmbeddingMethod):
         negatives: list[sampling.Negatives] = []
         match settings.negatives:
             case "all":
-                negatives = [sampling.Everything()]
+                negatives = [sampling.AllLabels()]
             case "embedding-cache":
                 negatives = [sampling.Cached(settings.cached_negatives, self.loss)]
             case "hard":

@@ -34,7 +34,7 @@ from xmcbench import (
     search,
     teachers,
 )
-from xmcbench_lmtx.cycles import Answers, Cycles
+from xmcbench_lmtx.cycles import CycleAnswers, Cycles
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -194,7 +194,7 @@ class LMTX(EmbeddingMethod):
         cycles.add_score(self._evaluate(documents, cycles, judge))
         return True
 
-    def _ask(self, documents: Documents, judge: teachers.Judge, run: Run) -> Answers:
+    def _ask(self, documents: Documents, judge: teachers.Judge, run: Run) -> CycleAnswers:
         """The teacher's answers about the best labels of every document under the current encoder."""
         charging, operations = self.charging_to(run.ledger, run.budget), 2 * len(documents.ids) * self.index_LD.numel()
         with run.ledger.stage("mine"):
@@ -210,7 +210,7 @@ class LMTX(EmbeddingMethod):
         rows, places = np.nonzero(best.indices >= 0)
         labels = best.indices[rows, places].astype(np.int64)
         judged = judge(documents.ids[rows], labels)
-        return Answers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
+        return CycleAnswers(*(column[judged.asked] for column in (rows, labels, judged.yes, judged.no)))
 
     def _evaluate(self, documents: Documents, cycles: Cycles, judge: teachers.Judge) -> float:
         """The score by which cycles are compared: the suite's held-out metric, else the teacher's; it joins the curve.

@@ -20,7 +20,7 @@ from xmcbench import Run, files
 _log = logging.getLogger(__name__)
 
 
-class Answers(NamedTuple):
+class CycleAnswers(NamedTuple):
     """The answered questions of a cycle."""
 
     documents: np.ndarray  # int64 [Q], rows among the documents that are trained on
@@ -34,7 +34,7 @@ class Cycles:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.answers: list[Answers] = []
+        self.answers: list[CycleAnswers] = []
         self.scores: list[float] = []  # of the finished cycles
         states = sorted(run.checkpoint.glob("cycles-*"))
         try:
@@ -63,7 +63,7 @@ class Cycles:
         """The model of a finished cycle."""
         return self.run.checkpoint / f"model-{cycle}"
 
-    def add_answers(self, answers: Answers) -> None:
+    def add_answers(self, answers: CycleAnswers) -> None:
         """Store the answers of the current cycle."""
         self.answers.append(answers)
         self._store()
@@ -109,5 +109,5 @@ class Cycles:
         self.scores = note["scores"]
         for path in sorted(folder.glob("answers-*.npz"), key=lambda path: int(path.stem.partition("-")[2])):
             with np.load(path, allow_pickle=False) as columns:
-                self.answers.append(Answers(**{name: columns[name] for name in Answers._fields}))
+                self.answers.append(CycleAnswers(**{name: columns[name] for name in CycleAnswers._fields}))
         self.run.log.restore(note)

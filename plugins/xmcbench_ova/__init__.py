@@ -117,7 +117,7 @@ class OvA(EmbeddingMethod):
 
     def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         size = self.config.batch_size
-        return sampling.Sampler(train, batch_size=size, seed=seed, negatives=(sampling.Everything(),))
+        return sampling.Sampler(train, batch_size=size, seed=seed, negatives=(sampling.AllLabels(),))
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:  # noqa: ARG002
         # The pool contains every label, so the worker's whole table is scored, without a copy.

@@ -43,7 +43,7 @@ def part(sampler: sampling.Sampler, kind: type[Any]) -> Any:
 
 
 def test_negatives_choose_the_sampler(data: TrainingData) -> None:
-    kinds = {"hard": sampling.Nearest, "embedding-cache": sampling.Cached, "all": sampling.Everything}
+    kinds = {"hard": sampling.Nearest, "embedding-cache": sampling.Cached, "all": sampling.AllLabels}
     for negatives, kind in kinds.items():
         sampler = dexml(negatives=negatives).sampler(data, 7)
         part(sampler, kind)
@@ -84,7 +84,7 @@ def test_the_cache_adds_the_labels_that_the_methods_own_loss_pulls_most(data: Tr
         lengths = labels.grad.norm(dim=1)
         lengths[batch.label_ids] = -1
         wanted = lengths.topk(method.config.cached_negatives).indices
-        pool = sampler.harder(batch, queries, vectors[1][batch.label_ids])
+        pool = sampler.extend_pool(batch, queries, vectors[1][batch.label_ids])
         assert set(pool) - set(batch.label_ids) == set(wanted.tolist())
         pools.add(tuple(pool))
     assert len(pools) == 4

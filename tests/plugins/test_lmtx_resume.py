@@ -14,7 +14,7 @@ from xmcbench.files.manifest import write_manifest
 from xmcbench.teachers.cached_judge import KEY
 from xmcbench.trial.run import Run
 from xmcbench_lmtx import LMTX
-from xmcbench_lmtx.cycles import Answers, Cycles
+from xmcbench_lmtx.cycles import CycleAnswers, Cycles
 
 from .lmtx_trials import PLENTY, Trials, weights, yes_to_two_of_three
 
@@ -103,7 +103,7 @@ def test_a_run_that_had_ended_asks_and_trains_no_more(trials: Trials) -> None:
 def test_answers_are_kept_as_they_were(trials: Trials) -> None:
     run = trials.run(PLENTY)
     cycles = Cycles(run)
-    asked = [Answers(np.arange(n), np.arange(n) * 2, np.arange(n) % 2 == 0, np.arange(n) % 2 == 1) for n in (4, 6)]
+    asked = [CycleAnswers(np.arange(n), np.arange(n) * 2, np.arange(n) % 2 == 0, np.arange(n) % 2 == 1) for n in (4, 6)]
     run.ledger.teacher_calls = 10
     for answers in asked:
         cycles.add_answers(answers)

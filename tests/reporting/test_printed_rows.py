@@ -136,7 +136,7 @@ def test_the_methods_own_paper_comes_before_reprints_that_differ() -> None:
 
 
 def test_a_misprinted_value_neither_ranks_nor_replaces_another() -> None:
-    wrong = cited("M", 0.9, slip={"P@1": "of another method"}, paper="prime")
+    wrong = cited("M", 0.9, misprint={"P@1": "of another method"}, paper="prime")
     (row,) = shown(wrong, cited("M", 0.5))
     assert (row.metrics["P@1"], row.rank) == (0.5, 1)
     (row,) = shown(wrong)
@@ -150,7 +150,7 @@ HEAD = "citation: c\ntables:\n  - table: 1\n    dataset: d\n    metrics: [P@1]\n
     ("row", "message"),
     [
         ("{method: m, role: major, figures: [1]}", "role: found 'major', expected 'main', 'ablation' or 'cost'"),
-        ("{method: m, slip: {P1: no}, figures: [1]}", "expected something like 'P@1'"),
+        ("{method: m, misprint: {P1: no}, figures: [1]}", "expected something like 'P@1'"),
         ("{method: m, kind: all, figures: [1]}", "kind: found 'all', expected"),
     ],
 )

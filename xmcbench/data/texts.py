@@ -120,7 +120,8 @@ class PackedTexts(Sequence[str]):
     def join_rows(self, ids: np.ndarray) -> PackedTexts:
         """One text per row of `ids` [n, width]: the words with these ids, separated by spaces; -1 is no word.
 
-        >>> PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))[:][0]
+        >>> joined = PackedTexts.of(["red", "hat"]).join_rows(np.array([[0, 1], [1, -1]]))
+        >>> joined[0]
         'red hat'
         """
         row, column = np.nonzero(ids >= 0)

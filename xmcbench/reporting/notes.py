@@ -19,7 +19,7 @@ from xmcbench.trial.record import FEW_STEPS, METRIC_VERSION, SCORED, SMALLEST_BA
 
 TIE = "≈"  # after a value: not significantly different from the best of its column
 ONE_SEED = "¹"  # after an interval: it is over test queries alone
-SLIP = "†"  # after a value: the paper misprints it
+MISPRINT = "†"  # after a value: the paper misprints it
 OLDER = "‡"  # after a name: a result of older code
 BELOW_POPULAR = "↓"  # after a name: trained, yet not better than the most frequent labels
 POPULAR = "popular"  # the method that predicts those: a trained method should be better
@@ -33,7 +33,7 @@ CHECKED = (
     "(refused below half of it, above ten times). All else is as stated by who ran the trial: seconds, memory, curves, "
     "settings, seeds, tuning, hardware. leaderboard/verified.yaml lists what was trained again."
 )
-EVERY = frozenset({TIE, ONE_SEED, SLIP, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
+EVERY = frozenset({TIE, ONE_SEED, MISPRINT, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
 
 
 def of_name(row: Row) -> str:
@@ -51,7 +51,7 @@ def of_interval(row: Row) -> str:
 
 def of_value(row: Row, metric: str) -> str:
     """The marks after the row's value of a metric."""
-    return SLIP * (metric in row.slips) + TIE * (metric in row.tied)
+    return MISPRINT * (metric in row.misprints) + TIE * (metric in row.tied)
 
 
 def of_claims(claims: Iterable[Claim]) -> str:
@@ -102,7 +102,7 @@ def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Seque
     if "variants" in columns and any("variants" in row.facts for row in rows):
         yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
     for row in rows:
-        for metric, text in row.slips.items():
+        for metric, text in row.misprints.items():
             yield f"†: {row.label}, {metric} ({row.facts['paper']}): misprint, {text}."
     for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
         methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))

@@ -44,7 +44,7 @@ Cost = Annotated[float, Field(gt=0), BeforeValidator(_as_number)]
 Devices = Annotated[str, _like(r"\d+ x [^+]+( \+ \d+ x [^+]+)*", "'4 x A100' or '1 x A100 + 2 x V100'")]
 Metric = Annotated[str, _like(r"[A-Za-z]+(@[1-9]\d*|-[1-9L])?", "'P@1' or 'ROUGE-L'")]
 Key = Annotated[str, _like(r"[a-z0-9][a-z0-9.-]*", "'dexml' or 'lee-2027'")]
-Slip = Annotated[str, Field(min_length=1)]
+Misprint = Annotated[str, Field(min_length=1)]
 
 
 def count_devices(hardware: str) -> int:
@@ -77,7 +77,9 @@ class RowFacts(BaseModel):
     quoted_from: Key | Literal[""] = Field(
         "", description="the paper that measured the result; original: the method's own paper or repository"
     )
-    slip: dict[Metric, Slip] = Field({}, description="metric: what is wrong with its value, which is not ranked")
+    misprint: dict[Metric, Misprint] = Field(
+        {}, description="metric: what is wrong with its value, which is not ranked"
+    )
     split: str = Field("", description="how the test split differs; such rows are shown unranked")
     label_text: bool | None = Field(None, description="whether label texts are read")
     classifier: bool | None = Field(None, description="whether prediction uses a weight vector for each label")

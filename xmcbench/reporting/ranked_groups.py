@@ -342,7 +342,7 @@ def _least_first(fact: Any) -> tuple[bool, bool, Any]:
 
 
 def _competes(row: Row, sort: str, track: str) -> bool:
-    if sort not in row.metrics or row.status != Status.OK or sort in row.slips or "split" in row.facts:
+    if sort not in row.metrics or row.status != Status.OK or sort in row.misprints or "split" in row.facts:
         return False
     if track == "zero-shot" and row.facts.get("simulated_teacher"):
         return False

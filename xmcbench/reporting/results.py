@@ -323,7 +323,7 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
     facts["settings"] = ", ".join(f"{name} {value}" for name, value in row.settings.items()) or None
     facts |= {"paper": row.source, "note": row.note or None, "role": row.role, "variants": None}
     facts |= {"split": row.split or None, "quoted_from": row.quoted_from or None}
-    facts["slips"] = "; ".join(f"{name}: {text}" for name, text in row.slip.items()) or None
+    facts["misprints"] = "; ".join(f"{name}: {text}" for name, text in row.misprint.items()) or None
     return Row(
         source="published",
         method=row.method,
@@ -331,7 +331,7 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
         kind=row.predictor,
         metrics=row.metrics,
         printed=row.printed | row.printed_costs,
-        slips=row.slip,
+        misprints=row.misprint,
         facts={name: fact for name, fact in facts.items() if fact not in (None, "")},
         papers=(row.paper,),
         url=row.url,
@@ -394,7 +394,7 @@ def _same_result(row: PublishedRow, result: Result) -> bool:
     common = [
         abs(row.metrics[name] - other.metrics[name])
         for other in result
-        for name in row.metrics.keys() & other.metrics.keys() - row.slip.keys() - other.slip.keys()
+        for name in row.metrics.keys() & other.metrics.keys() - row.misprint.keys() - other.misprint.keys()
     ]
     return 2 * sum(difference < ROUNDING for difference in common) > len(common)
 
@@ -410,12 +410,12 @@ def _preference(result: Result) -> tuple[bool, bool, bool, int]:
     Of one paper's results the first one comes first, since sorting is stable.
     """
     own = any(row.introduced for row in result)
-    return not own, all(row.slip for row in result), any(row.split for row in result), 0 if own else -len(result)
+    return not own, all(row.misprint for row in result), any(row.split for row in result), 0 if own else -len(result)
 
 
 def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row:
     """The first result as a row, the others folded into it."""
-    head = sorted(results[0], key=lambda row: (not row.introduced, bool(row.slip)))
+    head = sorted(results[0], key=lambda row: (not row.introduced, bool(row.misprint)))
     rows = [printed_row(row, claims) for row in head]
     facts = {name: fact for row in reversed(rows) for name, fact in row.facts.items()}
     facts["paper"] = _sources(head)
@@ -435,7 +435,7 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
         kind=kind,
         metrics=metrics,
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
-        slips={name: text for row in rows for name, text in row.slips.items() if _only_misprinted(name, rows)},
+        misprints={name: text for row in rows for name, text in row.misprints.items() if _only_misprinted(name, rows)},
         facts={name: fact for name, fact in facts.items() if name != "role"},
         claims=tuple(dict.fromkeys(claim for row in rows for claim in row.claims)),
         papers=tuple(dict.fromkeys(row.papers[0] for row in rows)),
@@ -446,7 +446,7 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
 
 def _only_misprinted(metric: str, rows: Sequence[Row]) -> bool:
     """Whether every row that prints the metric misprints it."""
-    return all(metric in row.slips for row in rows if metric in row.metrics)
+    return all(metric in row.misprints for row in rows if metric in row.metrics)
 
 
 def _disagreements(results: Sequence[Result]) -> dict[str, str]:
@@ -459,7 +459,7 @@ def _disagreements(results: Sequence[Result]) -> dict[str, str]:
     for metric in dict.fromkeys(name for row in rows for name in row.metrics):
         values: dict[str, list[PublishedRow]] = defaultdict(list)
         for row in rows:
-            if metric in row.metrics and metric not in row.slip:
+            if metric in row.metrics and metric not in row.misprint:
                 values[row.printed[metric]].append(row)
         if len({float(value) for value in values}) > 1:
             listed = (f"{value} ({_sources(printing)})" for value, printing in values.items())

@@ -52,7 +52,7 @@ class Row:
     rank: int | None = None  # None: shown, not ranked
     status: Status = Status.OK
     printed: dict[str, str] = field(default_factory=dict)  # published: metrics and costs in the paper's own digits
-    slips: dict[str, str] = field(default_factory=dict)  # metrics that the paper misprints, and how
+    misprints: dict[str, str] = field(default_factory=dict)  # metrics that the paper misprints, and how
     intervals: dict[str, tuple[float, float]] = field(default_factory=dict)  # 95 %, over test queries and seeds
     std: dict[str, float] = field(default_factory=dict)  # over seeds, n - 1; empty for one seed
     tied: frozenset[str] = frozenset()  # metrics in which it is not significantly different from the best of its group

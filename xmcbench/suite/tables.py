@@ -72,7 +72,7 @@ COLUMNS = {
         Column("role", "role", "text", "role of the row in its paper: main, ablation, cost"),
         Column("split", "split", "text", "how the test split differs: such rows are not ranked"),
         Column("quoted_from", "quoted from", "text", "the paper that measured the result"),
-        Column("slips", "misprints", "text", "metrics that the paper misprints"),
+        Column("misprints", "misprints", "text", "metrics that the paper misprints"),
         Column("paper", "source", "text", "paper and table"),
         Column("variants", "variants", "text", "number of further results of the method, which `--all` shows"),
         Column("trial", "trial", "text", "key of the trial (of the first seed)"),

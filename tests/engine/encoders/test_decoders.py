@@ -31,7 +31,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redact
 
 DATA = toy_data()
-KINDS: dict[str, type[PreTrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
+DECODERS: dict[str, type[PreTrainedConfig]] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
 POOLINGS = ["weightedmean", "lasttoken"]
 
 
@@ -41,13 +41,13 @@ def saved_decoder(kind: str, directory: Path) -> str:
     sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2}
     torch.manual_seed(0)
-    settings = KINDS[kind](vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=0, **sizes, **heads)
+    settings = DECODERS[kind](vocab_size=len(tokenizer), max_position_embeddings=64, pad_token_id=0, **sizes, **heads)
     AutoModel.from_config(settings).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return str(directory)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=DECODERS)
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     return saved_decoder(request.param, tmp_path_factory.mktemp("decoder"))
 

@@ -12,7 +12,7 @@ from fitting import unbroken_and_resumed
 from pydantic import ValidationError
 from transformers import AutoModel
 
-from engine.encoders.test_decoders import DATA, KINDS, saved_decoder
+from engine.encoders.test_decoders import DATA, DECODERS, saved_decoder
 from engine.encoders.test_sentence_layout import prepared
 from engine.training.method import Toy
 from xmcbench.engine.encoders.dropout import SeededDropout, text_seeds
@@ -27,7 +27,7 @@ from xmcbench.errors import XMCBenchError
 pytest.importorskip("peft")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=DECODERS)
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
     return saved_decoder(request.param, tmp_path_factory.mktemp("decoder"))
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from toy import LABELS, QUERIES, toy_data
 
 from xmcbench import losses
-from xmcbench.engine.sampling import Batch, Cached, Embeddings, Everything, Sampler
+from xmcbench.engine.sampling import AllLabels, Batch, Cached, Embeddings, Sampler
 from xmcbench.engine.workers import Workers
 from xmcbench.errors import XMCBenchError
 
@@ -34,7 +34,7 @@ def filled(part: Cached, seed: int = 3) -> Sampler:
 
 def full_gradient(batch: Batch, queries_BD: Tensor, labels_LD: Tensor, temperature: float) -> Tensor:
     """[L] lengths of the labels' gradients from the decoupled softmax over all labels."""
-    plan = Sampler(DATA, batch_size=8, seed=3, negatives=[Everything()])
+    plan = Sampler(DATA, batch_size=8, seed=3, negatives=[AllLabels()])
     whole = plan.with_pool(batch, np.arange(LABELS))
     labels_LD = labels_LD.clone().requires_grad_()
     true = whole.positives
@@ -53,7 +53,7 @@ def test_the_labels_added_are_those_with_the_longest_gradients(count: int, seed:
     labels_LD = LABEL_LD.clone()
     labels_LD[batch.label_ids] = new_SD
     lengths = full_gradient(batch, queries_BD, labels_LD, 0.05)
-    pool = sampler.harder(batch, queries_BD, new_SD)
+    pool = sampler.extend_pool(batch, queries_BD, new_SD)
     assert np.array_equal(pool, np.unique(pool))
     added = np.setdiff1d(pool, batch.label_ids)
     assert len(added) == min(count, LABELS - len(batch.label_ids))
@@ -71,7 +71,7 @@ def test_the_loss_says_what_a_gradient_is() -> None:
     for loss in (None, bce):
         sampler = filled(Cached(6, loss))
         batch = sampler.batch(0, 0)
-        pools.append(sampler.harder(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids]).tolist())
+        pools.append(sampler.extend_pool(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids]).tolist())
     assert pools[0] != pools[1]
 
 
@@ -98,13 +98,15 @@ def test_an_empty_cache_is_told() -> None:
     sampler = Sampler(DATA, batch_size=8, seed=3, negatives=[Cached(4)])
     batch = sampler.batch(0, 0)
     with pytest.raises(XMCBenchError, match="the label cache is empty: refresh the sampler"):
-        sampler.harder(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids])
+        sampler.extend_pool(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids])
 
 
 def added(_workers: Workers) -> list[list[int]]:
     sampler = filled(Cached(6))
     batches = [sampler.batch(0, index) for index in range(3)]
-    return [sampler.harder(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids]).tolist() for batch in batches]
+    return [
+        sampler.extend_pool(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids]).tolist() for batch in batches
+    ]
 
 
 def test_any_number_of_workers_adds_the_same() -> None:
@@ -117,7 +119,7 @@ def test_a_label_that_is_true_comes_in_as_a_positive() -> None:
     """What a query's own label outside the pool would learn is a gradient like another's."""
     sampler = filled(Cached(LABELS))
     batch = sampler.batch(0, 0)
-    pool = sampler.harder(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids])
+    pool = sampler.extend_pool(batch, QUERY_ND[batch.query_ids], LABEL_LD[batch.label_ids])
     wide = sampler.with_pool(batch, pool)
     assert len(wide.positives.rows_P) == DATA.targets[batch.query_ids].nnz > len(batch.positives.rows_P)
     assert replace(wide, label_ids=batch.label_ids, positives=batch.positives) == batch

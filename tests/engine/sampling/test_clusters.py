@@ -210,8 +210,8 @@ def test_a_bank_clusters_what_training_saw_and_asks_for_nothing() -> None:
     seen_ND = vectors(QUERIES, 5).half().float()
     banked, fresh = Clusters(4, start=1), Clusters(4, start=1, vectors="fresh")
     plan, other = sampler(banked), sampler(fresh)
-    assert plan.watches
-    assert not other.watches
+    assert plan.observes
+    assert not other.observes
     show_all(plan, vectors(QUERIES, 6))  # and what was seen before is forgotten
     show_all(plan, seen_ND)
     plan.refresh(1, Embeddings(lambda: pytest.fail("a bank asks for nothing"), lambda: vectors(1)))

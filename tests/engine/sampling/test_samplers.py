@@ -17,7 +17,7 @@ from toy import LABELS, QUERIES, UNLABELLED, toy_data
 
 from xmcbench import losses
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling import Batch, Clusters, Draw, Embeddings, Everything, Nearest, Sampler
+from xmcbench.engine.sampling import AllLabels, Batch, Clusters, Draw, Embeddings, Nearest, Sampler
 from xmcbench.engine.sampling.builtin import RECIPES
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import inverse_propensity
@@ -41,7 +41,7 @@ def hard(data: TrainingData = DATA, *, per_query: int = 1, shortlist: int = 10, 
 
 
 def all_labels(data: TrainingData = DATA, **changes: Any) -> Sampler:
-    return in_batch(data, negatives=[Everything()], **changes)
+    return in_batch(data, negatives=[AllLabels()], **changes)
 
 
 def clustered(data: TrainingData = DATA, **changes: Any) -> Sampler:

@@ -19,7 +19,7 @@ from scipy.stats import chi2
 from toy import toy_data
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.sampling import Batch, Draw, Everything, Sampler
+from xmcbench.engine.sampling import AllLabels, Batch, Draw, Sampler
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.workers import Workers
 from xmcbench.evaluation import inverse_propensity
@@ -86,7 +86,7 @@ def drawn_sets(query: int, by: str, count: int) -> dict[Chosen, float]:
 
 @cache
 def batches(size: int, by: Any = "uniform", count: int = 1, *, everything: bool = False) -> list[Batch]:
-    negatives = [Everything()] if everything else []
+    negatives = [AllLabels()] if everything else []
     sampler = Sampler(DATA, batch_size=size, seed=2, positives=Draw(count, by), negatives=negatives)
     return [sampler.batch(epoch, index) for epoch in range(EPOCHS) for index in range(sampler.num_batches(epoch))]
 

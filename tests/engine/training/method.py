@@ -35,7 +35,7 @@ class Toy(EmbeddingMethod):
         parts: dict[str, dict[str, Any]] = {
             "in-batch": {},
             "hard": {"negatives": [sampling.Nearest(shortlist=8, start=1, every=1)]},
-            "all": {"negatives": [sampling.Everything()]},
+            "all": {"negatives": [sampling.AllLabels()]},
             "clustered": {"order": sampling.Clusters(size=4, start=1, every=1, growth=(2,))},
             "fresh": {"order": sampling.Clusters(size=4, start=1, every=1, vectors="fresh")},
             "cached": {"negatives": [sampling.Cached(5)]},

@@ -64,7 +64,7 @@ class OwnModules(nn.Module):
         super().__init__()
         self.prompts = prompts
         self.kinds = [each.kind for each in saved]
-        self.layers = nn.ModuleList([KINDS[each.kind](each) for each in saved])
+        self.layers = nn.ModuleList([LAYERS[each.kind](each) for each in saved])
 
     @classmethod
     def of(cls, directory: Path) -> OwnModules:
@@ -236,7 +236,7 @@ OLD_MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-KINDS: dict[str, Callable[[SavedModule], nn.Module]] = {
+LAYERS: dict[str, Callable[[SavedModule], nn.Module]] = {
     "Pooling": _pooling,
     "Dense": dense,
     "Normalize": lambda _: Normalize(),

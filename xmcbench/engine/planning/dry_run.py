@@ -131,7 +131,7 @@ class CountedSteps:
         if work.share < 1 and self._changes >= SETTLED:
             self._repeat_refresh(epoch)
             return
-        if epoch and self.sampler.watches:
+        if epoch and self.sampler.observes:
             self._observe_everything()
         before = {name: getattr(ledger, name) for name in ("encoder_tokens", "encoder_flops", "scoring_flops")}
         queries_ND = work.trained_queries_ND if epoch else work.queries_ND
@@ -150,9 +150,9 @@ class CountedSteps:
         refreshed = any(cost.values())
         if refreshed:
             self.refresh_cost = cost
-        if self._last is None or refreshed or self.sampler.adds:
+        if self._last is None or refreshed or self.sampler.extends_pool:
             self._draw(epoch)
-        self._changes += refreshed or self.sampler.adds
+        self._changes += refreshed or self.sampler.extends_pool
 
     def _repeat_refresh(self, epoch: int) -> None:
         """Charge the cost of the last refresh if the sampler would look at embeddings again."""
@@ -184,7 +184,7 @@ class CountedSteps:
     def _draw(self, epoch: int) -> None:
         """Draw some batches of the epoch, and count what they cost."""
         count = self.sampler.num_batches(epoch)
-        most = OF_ADDING if self.sampler.adds else OF_LARGE if self.work.share < 1 else BATCHES
+        most = OF_ADDING if self.sampler.extends_pool else OF_LARGE if self.work.share < 1 else BATCHES
         *others, self._last = (
             self._cost(self.sampler.batch(epoch, int(index)))
             for index in np.unique(np.linspace(0, count - 1, min(count, most)).astype(int))
@@ -196,10 +196,10 @@ class CountedSteps:
     def _cost(self, batch: Batch) -> StepCost:
         """The cost of a step on this batch, with the labels that the sampler would add to its pool."""
         work, looked = self.work, 0.0
-        if self.sampler.adds:
+        if self.sampler.extends_pool:
             with flops.counting() as scored, torch.no_grad():
                 vectors = work.queries_ND[batch.query_ids], work.labels_LD[batch.label_ids]
-                batch = replace(batch, label_ids=self.sampler.harder(batch, *vectors))
+                batch = replace(batch, label_ids=self.sampler.extend_pool(batch, *vectors))
             looked = scored.flops * self._scale
         pairs = len(batch.query_ids) * len(batch.label_ids)
         scoring = round(self.probe.flops_per_pair * pairs + looked)

@@ -3,18 +3,18 @@ from .builtin import Recipe
 from .cached import Cached
 from .clusters import Clusters, balanced_clusters
 from .embeddings import Embeddings
-from .parts import Draw, Everything, Nearest, Negatives, Order, Shuffled
+from .parts import AllLabels, Draw, Nearest, Negatives, Order, Shuffled
 from .sampler import Sampler
 from .settings import ClusteredBatches
 
 __all__ = [
+    "AllLabels",
     "Batch",
     "Cached",
     "ClusteredBatches",
     "Clusters",
     "Draw",
     "Embeddings",
-    "Everything",
     "Nearest",
     "Negatives",
     "Order",

@@ -19,7 +19,7 @@ class Recipe:
     """A named sampler: `parts` returns the arguments `order`, `positives` and `negatives` of a `Sampler`.
 
     Example:
-        >>> Recipe("all", lambda: {"negatives": [sampling.Everything()]}).name
+        >>> Recipe("all", lambda: {"negatives": [sampling.AllLabels()]}).name
         'all'
     """
 
@@ -36,7 +36,7 @@ RECIPES = (
     Recipe("hard", lambda: {"negatives": [sampling.Nearest()]}),
     Recipe("clustered", lambda: {"order": sampling.Clusters()}),
     Recipe("embedding-cache", lambda: {"negatives": [sampling.Cached(1024)]}),
-    Recipe("all", lambda: {"negatives": [sampling.Everything()]}),
+    Recipe("all", lambda: {"negatives": [sampling.AllLabels()]}),
 )
 
 

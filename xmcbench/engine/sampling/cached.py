@@ -45,11 +45,11 @@ class Cached(Negatives):
         self.cache_LD: Tensor | None = None
 
     @property
-    def watches(self) -> bool:
+    def observes(self) -> bool:
         return True
 
     @property
-    def adds(self) -> bool:
+    def extends_pool(self) -> bool:
         return True
 
     def attach(self, sampler: TrainingQueries) -> None:
@@ -72,7 +72,7 @@ class Cached(Negatives):
         self.cache_LD = self.cache_LD.to(labels_SD.device)  # after loading it is on the CPU
         self.cache_LD[upload(batch.label_ids, labels_SD.device)] = labels_SD.to(torch.float16)
 
-    def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
+    def extend_pool(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
         self.observe(batch, queries_BD, labels_SD)
         norm_L = self._gradient_norms(batch, queries_BD)
         norm_L[batch.label_ids] = -1

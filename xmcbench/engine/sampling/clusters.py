@@ -169,7 +169,7 @@ class Clusters(Order):
         self.bank_ND: Tensor | None = None
 
     @property
-    def watches(self) -> bool:
+    def observes(self) -> bool:
         return self.vectors == "bank"
 
     def attach(self, sampler: TrainingQueries) -> None:

@@ -26,7 +26,7 @@ class Part:
     sampler: TrainingQueries
 
     @property
-    def watches(self) -> bool:
+    def observes(self) -> bool:
         """Whether `observe` is called after each step."""
         return False
 
@@ -107,20 +107,20 @@ class Negatives(Part):
     """A source of labels for the pool besides the drawn positives."""
 
     @property
-    def adds(self) -> bool:
-        """Whether `harder` is called before each loss."""
+    def extends_pool(self) -> bool:
+        """Whether `extend_pool` is called before each loss."""
         return False
 
     @abstractmethod
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Labels for the pool (numpy, int, any length), in any order, repeats allowed. All draws come from `rng`."""
 
-    def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:  # noqa: ARG002
+    def extend_pool(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:  # noqa: ARG002
         """Labels (numpy, int) to add to the pool before the loss is computed, chosen by the batch's vectors (torch)."""
         return np.empty(0, np.int64)
 
 
-class Everything(Negatives):
+class AllLabels(Negatives):
     """Every label of the dataset (DEXML's full loss)."""
 
     def labels(self, query_ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:  # noqa: ARG002

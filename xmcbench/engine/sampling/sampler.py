@@ -96,24 +96,24 @@ class Sampler(TrainingQueries):
             part.refresh(epoch, embeddings)
 
     @property
-    def watches(self) -> bool:
+    def observes(self) -> bool:
         """Whether a part needs the vectors of each step."""
-        return any(part.watches for part in self.parts)
+        return any(part.observes for part in self.parts)
 
     @property
-    def adds(self) -> bool:
+    def extends_pool(self) -> bool:
         """Whether a part adds labels to a batch once its vectors are known."""
-        return any(part.adds for part in self.negatives)
+        return any(part.extends_pool for part in self.negatives)
 
-    def harder(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
-        """The pool [S'] of a batch with the labels that the parts add. Called before the loss if `adds`."""
-        more = [part.harder(batch, queries_BD, labels_SD) for part in self.negatives if part.adds]
+    def extend_pool(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> np.ndarray:
+        """The pool [S'] of a batch with the labels that the parts add. Called before the loss if `extends_pool`."""
+        more = [part.extend_pool(batch, queries_BD, labels_SD) for part in self.negatives if part.extends_pool]
         return np.union1d(batch.label_ids, np.concatenate(more))
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:
-        """Called after each step if the sampler `watches`, with the detached vectors of the step."""
+        """Called after each step if the sampler `observes`, with the detached vectors of the step."""
         for part in self.parts:
-            if part.watches:
+            if part.observes:
                 part.observe(batch, queries_BD, labels_SD)
 
     def state(self) -> dict[str, Tensor]:

@@ -127,9 +127,9 @@ class BatchEmbedder:
         sizes = [len(texts[0].rows), len(cached.embeddings) - len(texts[0].rows)]
         own_BD, labels_SD = torch.split(cached.embeddings, sizes)
         embedded = EmbeddedBatch(whole, share, shard.workers.gather(own_BD), labels_SD, (cached,))
-        if self.sampler.adds:
+        if self.sampler.extends_pool:
             with method.run.ledger.stage("mine"):
-                pool = self.sampler.harder(whole, *self.mining_vectors(embedded))
+                pool = self.sampler.extend_pool(whole, *self.mining_vectors(embedded))
             embedded = self._with_pool(embedded, pool, dropout_seed)
         on_device = embedded.share.positives.to(self.device)
         return replace(embedded, share=replace(embedded.share, positives=on_device))
@@ -213,7 +213,7 @@ class TrainingSteps:
         _check_finite(norm, "norm of the gradient", place)
         self.optimizers.apply(rate, norm)
         with torch.no_grad():
-            if self.sampler.watches:
+            if self.sampler.observes:
                 self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
             method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
         return {"loss": value, "gradient": norm}

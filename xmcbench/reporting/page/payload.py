@@ -170,7 +170,7 @@ class _Group:
             "cells": _stripped([_cell(row, self._group.sort, name) for name in self._columns]),
             "intervals": {name: [round(1000 * end) for end in ends] for name, ends in row.intervals.items()},
             "tied": sorted(row.tied),
-            "slips": row.slips,
+            "misprints": row.misprints,
             "older": row.older,
             "below_popular": row.below_popular,
             "unlimited": row.unlimited,

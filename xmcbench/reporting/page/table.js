@@ -111,7 +111,7 @@ function bodyCell(group, row, column, info, leading) {
     cell.append(hidden(place === 0 ? ", best" : ", second best"));
   }
   if (row.tied.includes(column)) cell.append(...sign("≈", "not significantly different from the best"));
-  if (row.slips[column]) cell.append(...sign("†", `misprint: ${row.slips[column]}`));
+  if (row.misprints[column]) cell.append(...sign("†", `misprint: ${row.misprints[column]}`));
   const interval = row.intervals[column];
   if (interval) cell.append(element("br"), element("span", { class: "interval", "data-tip": `95 % interval over test queries${row.keys.length > 1 ? " and seeds" : ""}` }, `${interval[0]}–${interval[1]}`, ...(row.keys.length > 1 ? [] : sign("¹", "one seed"))));
   return cell;
