@@ -100,13 +100,15 @@ class TrainedMethod(DualEncoder):
         }
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
-        if self.not_planned or not COUNTED & budget.spending().keys():
+        if self.not_planned:
             return {}
+        tokens = {"queries": data.queries * data.query_tokens, "labels": data.labels * data.label_tokens}
+        first = {"first_tokens": sum(tokens[texts] for texts in self.first_passes)}
+        if not COUNTED & budget.spending().keys():
+            return first
         size = self.config.batch_size
         epochs = epochs_of(budget, data, size, self.labels_of_step(self.config, data.labels, size))
-        tokens = {"queries": data.queries * data.query_tokens, "labels": data.labels * data.label_tokens}
-        first = sum(tokens[texts] for texts in self.first_passes)
-        return {"epochs": epochs, "steps": epochs * data.queries / size, "first_tokens": first}
+        return {"epochs": epochs, "steps": epochs * data.queries / size, **first}
 
     def idle_parts(self, spent: Mapping[str, Any]) -> list[IdlePart]:
         own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)
