@@ -12,6 +12,7 @@ import xxhash
 
 AT_ONCE = 8192  # texts decoded at a time
 BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
+PIECE = 2**16  # characters of a piece of a long text, at most, where it has spaces
 
 
 class PackedTexts(Sequence[str]):
@@ -153,7 +154,29 @@ def take(texts: Sequence[str], ids: np.ndarray) -> Sequence[str]:
     return [texts[int(i)] for i in ids]
 
 
-def batches(texts: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
+def head(text: str, size: int) -> str:
+    """The text up to its last space or line end within `size` characters; all of it where it has none there.
+
+    >>> head("red hat", 6), head("red hat", 7), head("red hat", 2)
+    ('red', 'red hat', 'red hat')
+    """
+    if len(text) <= size:
+        return text
+    end = max(text.rfind(" ", 1, size), text.rfind("\n", 1, size))
+    return text if end < 0 else text[:end]
+
+
+def in_pieces(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, long ones in pieces that begin with a space or a line end: their words are the same."""
+    for text in texts:
+        rest = text
+        while len(part := head(rest, PIECE)) < len(rest):
+            yield part
+            rest = rest[len(part) :]
+        yield rest
+
+
+def batches(texts: Iterable[str], size: int = AT_ONCE) -> Iterator[list[str]]:
     """The texts as lists of at most `size` texts, and of about a megabyte: fewer texts where they are long."""
     batch: list[str] = []
     room = BATCH_BYTES
