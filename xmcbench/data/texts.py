@@ -10,7 +10,8 @@ from typing import overload
 import numpy as np
 import xxhash
 
-AT_ONCE = 8192  # texts decoded at a time
+AT_ONCE = 8192  # texts decoded at a time, at most
+BYTES_AT_ONCE = 2**23  # of them, unless one text is longer
 BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
 PIECE = 2**16  # characters of a piece of a long text, at most, where it has spaces
 
@@ -68,19 +69,19 @@ class PackedTexts(Sequence[str]):
     def hashes(self) -> np.ndarray:
         """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
         hashes = np.empty(len(self), np.uint64)
-        for start in range(0, len(self), AT_ONCE):
-            offsets = self.offsets[start : start + AT_ONCE + 1]
+        for rows in _blocks(self.offsets):
+            offsets = self.offsets[rows.start : rows.stop + 1]
             block = self.data[offsets[0] : offsets[-1]].tobytes()
             places = pairwise((offsets - offsets[0]).tolist())
-            hashes[start : start + AT_ONCE] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
+            hashes[rows] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
         return hashes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), AT_ONCE):
-            offsets = self.offsets[start : start + AT_ONCE + 1]
+        for rows in _blocks(self.offsets):
+            offsets = self.offsets[rows.start : rows.stop + 1]
             block = self.data[offsets[0] : offsets[-1]].tobytes()
             places = pairwise((offsets - offsets[0]).tolist())
             if block.isascii():
@@ -107,13 +108,11 @@ class PackedTexts(Sequence[str]):
     def take(self, ids: np.ndarray) -> PackedTexts:
         """A copy of the texts `ids` [m], in that order."""
         lengths = self.lengths[ids]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        taken = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-        for start in range(0, len(ids), AT_ONCE):  # a place takes eight times the memory of its byte
-            block = slice(start, start + AT_ONCE)
-            first = ends[start] - lengths[start]
-            begins = ends[block] - lengths[block] - first  # of each text in the block
-            source = np.repeat(self.offsets[:-1][ids[block]] - begins, lengths[block])
+        places = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])  # of the texts taken
+        taken = np.empty(places[-1], np.uint8)
+        for rows in _blocks(places):  # the source of a byte takes eight times its memory
+            first = places[rows.start]
+            source = np.repeat(self.offsets[:-1][ids[rows]] - (places[rows] - first), lengths[rows])
             source += np.arange(len(source))
             taken[first : first + len(source)] = self.data[source]
         return PackedTexts.from_lengths(taken, lengths)
@@ -135,6 +134,16 @@ class PackedTexts(Sequence[str]):
         keep = np.ones(len(spaced), bool)
         keep[np.cumsum(lengths)[lengths > 0] - 1] = False
         return PackedTexts.from_lengths(spaced[keep], np.maximum(lengths - 1, 0))
+
+
+def _blocks(offsets: np.ndarray) -> Iterator[slice]:
+    """Cut the texts that begin and end at `offsets` [n + 1] into runs of `AT_ONCE` texts and `BYTES_AT_ONCE` bytes."""
+    start, end = 0, len(offsets) - 1
+    while start < end:
+        fitting = int(np.searchsorted(offsets, offsets[start] + BYTES_AT_ONCE, side="right")) - 1
+        stop = min(start + AT_ONCE, max(start + 1, fitting), end)
+        yield slice(start, stop)
+        start = stop
 
 
 class TextSubset(PackedTexts):
