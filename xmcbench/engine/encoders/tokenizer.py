@@ -150,11 +150,13 @@ class TextTokenizer:
 
         Others may read a whole text at once; theirs is never shortened before it is tokenised.
         """
-        from tokenizers import normalizers, pre_tokenizers
+        from tokenizers.normalizers import BertNormalizer
+        from tokenizers.pre_tokenizers import BertPreTokenizer
 
-        backend, side = self._backend, getattr(self.tokenizer, "truncation_side", "right")
-        bert = (normalizers.BertNormalizer, pre_tokenizers.BertPreTokenizer)
-        return isinstance(backend.normalizer, bert[0]) and isinstance(backend.pre_tokenizer, bert[1]) and side == "right"
+        backend = self._backend
+        if backend is None or getattr(self.tokenizer, "truncation_side", "right") != "right":
+            return False
+        return isinstance(backend.normalizer, BertNormalizer) and isinstance(backend.pre_tokenizer, BertPreTokenizer)
 
     def backend(self, max_length: int) -> Any:
         """A copy of the Rust tokenizer that truncates to `max_length` tokens."""

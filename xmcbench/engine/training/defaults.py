@@ -3,8 +3,8 @@
 The defaults of a method are its paper's, for data a hundred times larger than most people have. Here is the one rule
 that fits them to less:
 
-- The batch is the largest power of two, up to the method's own, that leaves the method's `least_steps`, by default `STEPS`
-  (and `PARTS` batches in an epoch); at least `SMALLEST_BATCH`.
+- The batch is the largest power of two, up to the method's own, that leaves `least_steps` steps (of most methods
+  `STEPS`) and `PARTS` batches in an epoch; at least `SMALLEST_BATCH`.
 - The learning rate follows the encoder's kind, and the square root of the batch.
 - Shortlists and clusters come at shares of the epochs that the budget allows. A budget of tokens pays for the passes
   over the data that shortlists take, each about as much as an epoch: one of fewer than `FEW_EPOCHS` has none.
