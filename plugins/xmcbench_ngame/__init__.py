@@ -52,6 +52,8 @@ class NGAME(EmbeddingMethod):
             return super().unused() | ({"hardest_share"} if self.first_hardest is None else set())
 
     config: NGAME.Config
+    # Larger batches are worth the steps: a query's negatives are the labels of its batch alone.
+    least_steps = 200
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def test_another_encoding_is_detected_and_said(tmp_path: Path, caplog: pytest.Lo
     ("name", "content", "message"),
     [
         ("a.csv", "text,lables\na,b\n", "row 1: unknown column 'labels'|unknown column 'labels'"),
+        ("a.tsv", "red hat\thats\nblue hat\thats\n", "row 1: no column .*, found 'red hat, hats': .* a first row with"),
         ("a.csv", "text,labels\na,b\nc\n", "row 2: found 1 fields, expected 2"),
         ("a.csv", 'text,labels\n"a,b\n', "row 1: unexpected end of data"),
         ("a.csv", "text,labels\n" + "x" * 2_000_000 + ",b\n", r"row 1: field larger than field limit"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
 from xmcbench.data.prepared import count_words
-from xmcbench.data.texts import TextSubset, batches
+from xmcbench.data.texts import TextSubset, batches, in_pieces
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
 
@@ -62,6 +62,16 @@ def test_batches_hold_few_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(batch) for batch in found] == [3, 2, 1, 4, 1]
     assert [text for batch in found for text in batch] == list(texts)
     assert list(batches([])) == []
+
+
+@given(st.lists(st.text("ab \n", max_size=20), max_size=4))
+def test_pieces_have_the_words_of_their_texts(texts: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("xmcbench.data.texts.PIECE", 5)
+        found = list(in_pieces(texts))
+    assert "".join(found) == "".join(texts)
+    assert [word for piece in found for word in piece.split()] == [word for text in texts for word in text.split()]
+    assert all(len(piece) <= 5 or not {" ", "\n"} & set(piece[1:5]) for piece in found)
 
 
 def test_an_index_out_of_range_is_an_error() -> None:

@@ -193,7 +193,7 @@ def test_a_time_limit_that_is_predicted_too_short_is_told_before_anything_runs(
 
     def told(budget: dict[str, Any]) -> list[str]:
         runner = bench.runner(bench.suite(["fake-ok", "fake-slow"], budget=budget, seeds=[0, 1], timeout=50.0))
-        return runner.too_long(runner.plan())
+        return runner.predicted_failures(runner.plan())
 
     assert told({"steps": 5, "peak_bytes": 1e12}) == ["ok takes years"]
     assert asked == [50.0, 50.0]  # once for all seeds of a method

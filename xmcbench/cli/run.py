@@ -222,7 +222,7 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     echo(listing(rows, headers, colalign=("left",) * 6) + "\n")
     if followed := suite.followed(trials):
         echo("\n".join(["follows from data and budget, as the suite does not say it:", *followed, ""]))
-    for note in (*remarks(trials, runner.extents), *runner.too_long(plan)):
+    for note in (*remarks(trials, runner.extents), *runner.predicted_failures(plan)):
         echo(f"note: {note}", err=True)
 
 

@@ -10,8 +10,10 @@ from typing import overload
 import numpy as np
 import xxhash
 
-AT_ONCE = 8192  # texts decoded at a time
+AT_ONCE = 8192  # texts decoded at a time, at most
+BYTES_AT_ONCE = 2**23  # of them, unless one text is longer
 BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
+PIECE = 2**16  # characters of a piece of a long text, at most, where it has spaces
 
 
 class PackedTexts(Sequence[str]):
@@ -67,19 +69,19 @@ class PackedTexts(Sequence[str]):
     def hashes(self) -> np.ndarray:
         """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
         hashes = np.empty(len(self), np.uint64)
-        for start in range(0, len(self), AT_ONCE):
-            offsets = self.offsets[start : start + AT_ONCE + 1]
+        for rows in _blocks(self.offsets):
+            offsets = self.offsets[rows.start : rows.stop + 1]
             block = self.data[offsets[0] : offsets[-1]].tobytes()
             places = pairwise((offsets - offsets[0]).tolist())
-            hashes[start : start + AT_ONCE] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
+            hashes[rows] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
         return hashes
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[str]:
-        for start in range(0, len(self), AT_ONCE):
-            offsets = self.offsets[start : start + AT_ONCE + 1]
+        for rows in _blocks(self.offsets):
+            offsets = self.offsets[rows.start : rows.stop + 1]
             block = self.data[offsets[0] : offsets[-1]].tobytes()
             places = pairwise((offsets - offsets[0]).tolist())
             if block.isascii():
@@ -106,13 +108,11 @@ class PackedTexts(Sequence[str]):
     def take(self, ids: np.ndarray) -> PackedTexts:
         """A copy of the texts `ids` [m], in that order."""
         lengths = self.lengths[ids]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        taken = np.empty(ends[-1] if len(ends) else 0, np.uint8)
-        for start in range(0, len(ids), AT_ONCE):  # a place takes eight times the memory of its byte
-            block = slice(start, start + AT_ONCE)
-            first = ends[start] - lengths[start]
-            begins = ends[block] - lengths[block] - first  # of each text in the block
-            source = np.repeat(self.offsets[:-1][ids[block]] - begins, lengths[block])
+        places = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])  # of the texts taken
+        taken = np.empty(places[-1], np.uint8)
+        for rows in _blocks(places):  # the source of a byte takes eight times its memory
+            first = places[rows.start]
+            source = np.repeat(self.offsets[:-1][ids[rows]] - (places[rows] - first), lengths[rows])
             source += np.arange(len(source))
             taken[first : first + len(source)] = self.data[source]
         return PackedTexts.from_lengths(taken, lengths)
@@ -137,6 +137,16 @@ class PackedTexts(Sequence[str]):
         return PackedTexts.from_lengths(spaced[keep], np.maximum(lengths - 1, 0))
 
 
+def _blocks(offsets: np.ndarray) -> Iterator[slice]:
+    """Cut the texts that begin and end at `offsets` [n + 1] into runs of `AT_ONCE` texts and `BYTES_AT_ONCE` bytes."""
+    start, end = 0, len(offsets) - 1
+    while start < end:
+        fitting = int(np.searchsorted(offsets, offsets[start] + BYTES_AT_ONCE, side="right")) - 1
+        stop = min(start + AT_ONCE, max(start + 1, fitting), end)
+        yield slice(start, stop)
+        start = stop
+
+
 class TextSubset(PackedTexts):
     """The texts `ids` [m] of `whole`, in that order. Tokenizers and token caches are made of `whole`."""
 
@@ -154,7 +164,29 @@ def take(texts: Sequence[str], ids: np.ndarray) -> Sequence[str]:
     return [texts[int(i)] for i in ids]
 
 
-def batches(texts: Sequence[str], size: int = AT_ONCE) -> Iterator[list[str]]:
+def head(text: str, size: int) -> str:
+    """The text up to its last space or line end within `size` characters; all of it where it has none there.
+
+    >>> head("red hat", 6), head("red hat", 7), head("red hat", 2)
+    ('red', 'red hat', 'red hat')
+    """
+    if len(text) <= size:
+        return text
+    end = max(text.rfind(" ", 1, size), text.rfind("\n", 1, size))
+    return text if end < 0 else text[:end]
+
+
+def in_pieces(texts: Iterable[str]) -> Iterator[str]:
+    """The texts, long ones in pieces that begin with a space or a line end: their words are the same."""
+    for text in texts:
+        rest = text
+        while len(part := head(rest, PIECE)) < len(rest):
+            yield part
+            rest = rest[len(part) :]
+        yield rest
+
+
+def batches(texts: Iterable[str], size: int = AT_ONCE) -> Iterator[list[str]]:
     """The texts as lists of at most `size` texts, and of about a megabyte: fewer texts where they are long."""
     batch: list[str] = []
     room = BATCH_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +18,7 @@ from xmcbench.runs.executor import Executor, InProcess
 from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
+from xmcbench.trial.budget import PassTooLargeError
 from xmcbench.trial.method import build_method
 from xmcbench.trial.provenance import CHANGED, plugin_code, plugin_digest
 from xmcbench.trial.record import Failure, Record, Status
@@ -148,31 +150,45 @@ class Runner:
         reason = older.older_than(trial.versions) if older else ""
         return PlannedTrial(trial, Action.RUN, f"again: {reason}" if reason else "", record)
 
-    def too_long(self, plan: Sequence[PlannedTrial]) -> list[str]:
-        """A line for each trial to run that this machine is predicted not to end within the suite's time limit.
+    def predicted_failures(self, plan: Sequence[PlannedTrial]) -> list[str]:
+        """A line for each trial to run that is predicted to fail on this machine.
 
-        Predicted are trials of large datasets and those whose memory is limited: planning the others would take as
-        long as running many of them. On Ray nothing is predicted, since this machine trains nothing.
+        It will not end within the suite's time limit, or its budget of operations is spent before the first step.
+        Predicted are trials of large datasets, those whose memory is limited, and those whose operations are limited
+        and begin with a pass over the data: planning the others would take as long as running many of them. On Ray
+        nothing is predicted, since this machine trains nothing.
         """
         todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         first = {(trial.dataset, trial.label): trial for trial in reversed(todo) if self._worth_planning(trial)}
-        if self.settings.executor is not None or not first:
+        if self.settings.executor is not None:
             return []
+        return [reason for trial in reversed(first.values()) if (reason := self._predicted_failure(trial))]
+
+    def _predicted_failure(self, trial: Trial) -> str | None:
         from xmcbench.engine.planning.trials import too_long  # imports torch
 
-        plans = (self._predicted(trial) for trial in reversed(first.values()))
-        reasons = (too_long(plan, self.suite.timeout) for plan in plans if plan)
-        return [reason for reason in reasons if reason]
+        try:
+            plan = self._predicted(trial)
+        except PassTooLargeError as problem:
+            return f"{trial.label} on {trial.dataset}: fails: before the first step {problem}"
+        return too_long(plan, self.suite.timeout) if plan else None
 
     def _predicted(self, trial: Trial) -> TrialPlan | None:
-        """What the trial will take on this machine; None if it cannot be planned."""
+        """What the trial will take on this machine; None if it cannot be planned.
+
+        Raises PassTooLargeError where its budget is spent before the first step.
+        """
         from xmcbench.engine.planning.trials import plan_here  # imports torch
 
         return plan_here(trial, self.settings.data, self.settings.cache, self.needs(trial).workers)
 
     def _worth_planning(self, trial: Trial) -> bool:
-        card = self.cards[trial.dataset]
-        return trial.budget.peak_bytes is not None or max(card.num_train, card.num_labels) > LARGE_DATASET
+        card, limits, data = self.cards[trial.dataset], trial.budget, self.extents[trial.dataset]
+        if limits.peak_bytes is not None or max(card.num_train, card.num_labels) > LARGE_DATASET:
+            return True
+        if limits.flops is None or data is None:
+            return False
+        return build_method(trial).foreseen(data, limits).get("first_tokens", 0) > 0
 
     @cached_property
     def _records_of_any_version(self) -> dict[str, Record]:
@@ -186,8 +202,10 @@ class Runner:
             return None
         from xmcbench.engine.planning.trials import too_large  # imports torch
 
-        plan = self._predicted(trial)
-        return too_large(plan) if plan else None
+        with suppress(PassTooLargeError):  # that will be its failure
+            plan = self._predicted(trial)
+            return too_large(plan) if plan else None
+        return None
 
     def outcome(self, planned: PlannedTrial) -> Record:
         """The record of a trial that is not run."""

@@ -100,9 +100,9 @@ class Method(ABC):
         return {}
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:  # noqa: ARG002
-        """About what a training will spend, by names of the ledger; empty where the budget does not tell.
+        """About what a training will spend, by names of the ledger, as far as the budget tells.
 
-        `first_tokens` are the tokens that are encoded before the first step.
+        `first_tokens`, the tokens that are encoded before the first step, do not depend on the budget.
         """
         return {}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import models
+from tokenizers import Encoding, models
 from toy import make_words, toy_data
 
 from xmcbench.data import PackedTexts
@@ -53,6 +53,51 @@ def test_a_known_text_comes_back_lower_case_without_unknown_pieces() -> None:
         assert 1 not in ids
     plain = make_words(4, np.random.default_rng(0))
     assert tokenizer.decode(tokenizer(" ".join(plain))["input_ids"], skip_special_tokens=True) == " ".join(plain)
+
+
+STRANGE = ["word", "\u0301", "\x1c", "\u3000", "\n", "  ", "中", "Ünï-x", "[SEP]", "e\u0301", "\u200b", "a" * 120]
+
+
+@pytest.mark.parametrize(("prompt", "special"), [("", True), ("find: a ", True), ("", False)])
+@pytest.mark.parametrize("length", [3, 16, 40])
+def test_a_long_text_has_the_tokens_of_all_of_it(
+    length: int, prompt: str, special: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(length)
+    texts = [" ".join(STRANGE[i] for i in rng.integers(0, len(STRANGE), 300)) for _ in range(60)]
+    texts += ["".join(STRANGE[i] for i in rng.integers(0, len(STRANGE), 300)) for _ in range(60)]
+    texts += [" " * 5000 + "late", "\n" * 5000, "", "x" * 5000]
+    tokenizer = TextTokenizer(train_tokenizer(SENTENCES), special_tokens=special, prompt=prompt)
+    monkeypatch.setattr(tokenizer_module, "HEAD", sys.maxsize)
+    whole = tokenizer.at(length)(texts)
+    for characters in (1, 2, 16):
+        monkeypatch.setattr(tokenizer_module, "HEAD", characters)
+        assert tokenizer.at(length)(texts) == whole
+
+
+def test_of_a_long_text_only_the_beginning_is_tokenised(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, read = TextTokenizer(train_tokenizer(SENTENCES)), []
+
+    class Reading:
+        def encode_batch_fast(self, texts: list[str], **_: object) -> list[Encoding]:
+            read.extend(map(len, texts))
+            return backend.encode_batch_fast(texts)
+
+    backend = tokenizer.backend(8)
+    monkeypatch.setattr(TextTokenizer, "backend", lambda *_: Reading())
+    tokens = tokenizer.at(8)(["garden hose " * 100_000, "garden hose"])
+    assert max(read) <= 16 * 8
+    assert [len(ids) for ids in tokens] == [8, len(tokens[1])]
+    left = TextTokenizer(train_tokenizer(SENTENCES))
+    left.tokenizer.truncation_side = "left"
+    left.at(8)(["garden hose " * 1000])
+    assert max(read) == 12_000
+
+
+def test_a_tokenizer_is_the_same_whether_its_texts_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    identity = TextTokenizer(train_tokenizer(SENTENCES)).identity
+    monkeypatch.setattr("xmcbench.data.texts.PIECE", 20)
+    assert TextTokenizer(train_tokenizer([" ".join(SENTENCES)])).identity == identity
 
 
 def test_frequent_words_are_one_piece() -> None:

@@ -13,7 +13,7 @@ from xmcbench.data.extent import Extent
 from xmcbench.engine.training.defaults import PARTS, STEPS, batch_size, epochs_of, learning_rate
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.record import SMALLEST_BATCH
+from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH
 
 SMALL = Extent(queries=15_000, labels=7_000, query_tokens=45, label_tokens=5)
 HUGE = Extent(queries=2_248_619, labels=1_305_265, query_tokens=12, label_tokens=12)
@@ -34,13 +34,20 @@ def steps(config: dict[str, Any], data: Extent, budget: dict[str, Any]) -> float
 @pytest.mark.parametrize("budget", [{"encoder_tokens": 1_200_000}, {"epochs": 2}, {"epochs": 40}])
 @pytest.mark.parametrize("method", TRAINED)
 def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, budget: dict[str, Any]) -> None:
-    own = registry().method(method).thing.Config().batch_size
+    thing = registry().method(method).thing
+    own = thing.Config().batch_size
     config = following(method, SMALL, budget)
     size = config["batch_size"]
     assert SMALLEST_BATCH <= size <= own
     assert size == own or size & (size - 1) == 0
-    assert size == SMALLEST_BATCH or steps(config, SMALL, budget) >= STEPS * 0.99
+    assert size == SMALLEST_BATCH or steps(config, SMALL, budget) >= thing.least_steps * 0.99
     assert config["encoder"]["name"] == "static"
+
+
+def test_ngame_has_larger_batches_and_no_fewer_steps_than_a_note_asks_for() -> None:
+    assert registry().method("ngame").thing.least_steps == FEW_STEPS
+    sizes = {method: following(method, SMALL, {"epochs": 3})["batch_size"] for method in TRAINED}
+    assert sizes == {"dexml": 64, "ngame": 128, "prime": 64, "unidec": 64, "ova": 64}
 
 
 @given(
@@ -48,12 +55,15 @@ def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, budget: dic
     st.floats(0.1, 200),
     st.integers(SMALLEST_BATCH, 4096),
     st.sampled_from([0, 1, 7, 10**6]),
+    st.sampled_from([FEW_STEPS, STEPS]),
 )
-def test_no_larger_power_of_two_would_leave_enough(queries: int, epochs: float, most: int, labels: int) -> None:
+def test_no_larger_power_of_two_would_leave_enough(
+    queries: int, epochs: float, most: int, labels: int, least: int
+) -> None:
     data, budget = Extent(queries, 10**6, 20, 5), Budget(epochs=epochs)
-    size = batch_size(most, data, budget, lambda _: labels)
+    size = batch_size(most, least, data, budget, lambda _: labels)
     larger = min(most, 2 * size)
-    enough = epochs * queries / larger >= STEPS and larger * PARTS <= queries
+    enough = epochs * queries / larger >= least and larger * PARTS <= queries
     assert size == most or not enough
 
 

@@ -77,6 +77,12 @@ def read_rows(path: Path, columns: Columns, encoding: str | None = None) -> Iter
     """The rows of a table. Fields of labels are lists, or texts with `columns.separator` between labels."""
     for number, record in enumerate(read_records(path, encoding, (columns.text, columns.labels)), start=1):
         where = f"{path}: row {number}"
+        if not {columns.text, columns.labels} & record.keys():
+            found = shown(", ".join(map(str, record)))
+            raise XMCBenchError(
+                f"{where}: no column {columns.text!r} or {columns.labels!r}, found {found}: expected their names with "
+                "--text and --labels, and in a table a first row with names"
+            )
         for column in (columns.text, columns.labels):
             if column not in record:
                 raise UnknownNameError("column", column, [str(name) for name in record], where)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from functools import partial
 from hashlib import sha256
@@ -12,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from xmcbench.data.synthetic import Draws
-from xmcbench.data.texts import TextSubset, batches, take
+from xmcbench.data.texts import TextSubset, batches, head, in_pieces, take
 from xmcbench.data.tokens import Progress, Tokenize, Tokens, text_hash
 from xmcbench.files.manifest import open_or_make
 
 TINY_VOCABULARY = 6000
 TINY_SAMPLE = 200_000  # texts that a tokenizer is trained on, at most
+HEAD = 16  # characters for each token that a text may have: of a longer text that many are tokenised first
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int = TINY_VOCABULARY) -> Any:
@@ -50,7 +52,7 @@ def _train(texts: Sequence[str], vocabulary: int, special: list[str]) -> dict[st
 
     tokenizer = _wordpiece(models.WordPiece(unk_token="[UNK]"))
     trainer = trainers.WordPieceTrainer(vocab_size=vocabulary, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(batches(texts), trainer)
+    tokenizer.train_from_iterator(batches(in_pieces(texts)), trainer)
     pieces: dict[str, int] = tokenizer.get_vocab()
     return pieces
 
@@ -129,7 +131,32 @@ class TextTokenizer:
             return tokenize
         # Asked for ids alone: the wrapper of transformers takes longer than tokenising.
         encode = partial(self.backend(max_length).encode_batch_fast, add_special_tokens=self.special_tokens)
-        return lambda texts: [encoding.ids for encoding in encode(prompted(texts))]
+
+        def tokenize_heads(texts: Sequence[str], size: int) -> list[list[int]]:
+            heads = [head(text, size) for text in texts]
+            tokens = [encoding.ids for encoding in encode(heads)]
+            short = [i for i, ids in enumerate(tokens) if len(ids) < max_length and len(heads[i]) < len(texts[i])]
+            if short:
+                for i, ids in zip(short, tokenize_heads([texts[i] for i in short], 4 * size), strict=True):
+                    tokens[i] = ids
+            return tokens
+
+        first = HEAD * max_length if self._cuts_at_spaces else sys.maxsize
+        return lambda texts: tokenize_heads(prompted(texts), first)
+
+    @property
+    def _cuts_at_spaces(self) -> bool:
+        """Whether the first tokens of a text are those of its beginning, up to any space: so in BERT's tokenizers.
+
+        Others may read a whole text at once; theirs is never shortened before it is tokenised.
+        """
+        from tokenizers.normalizers import BertNormalizer
+        from tokenizers.pre_tokenizers import BertPreTokenizer
+
+        backend = self._backend
+        if backend is None or getattr(self.tokenizer, "truncation_side", "right") != "right":
+            return False
+        return isinstance(backend.normalizer, BertNormalizer) and isinstance(backend.pre_tokenizer, BertPreTokenizer)
 
     def backend(self, max_length: int) -> Any:
         """A copy of the Rust tokenizer that truncates to `max_length` tokens."""

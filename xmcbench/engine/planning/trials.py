@@ -28,7 +28,7 @@ from xmcbench.engine.planning.memory import FLOAT, EncoderCosts, Memory, costs, 
 from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Probe, Workload, observe
 from xmcbench.engine.training.steps import kept_bytes
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.trial.budget import Ledger
+from xmcbench.trial.budget import Ledger, PassTooLargeError
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
@@ -320,9 +320,14 @@ def too_long(plan: TrialPlan, timeout: float) -> str | None:
 
 
 def plan_here(trial: Trial, data: Path, cache_dir: Path, workers: int) -> TrialPlan | None:
-    """The plan of a trial on this machine; None if it cannot be planned."""
+    """The plan of a trial on this machine; None if it cannot be planned.
+
+    Raises PassTooLargeError where its budget is spent before the first step.
+    """
     try:
         return _planner_here(data, cache_dir).plan(trial, workers)
+    except PassTooLargeError:
+        raise
     except XMCBenchError:
         return None  # its memory and its time are measured while it runs
 

@@ -17,7 +17,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
-from xmcbench.engine.training.defaults import epochs_of, follow
+from xmcbench.engine.training.defaults import STEPS, epochs_of, follow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
 
@@ -45,6 +45,7 @@ class TrainedMethod(DualEncoder):
     """The hooks that the training loop calls; `EmbeddingMethod` adds the loop itself."""
 
     not_planned: ClassVar[str] = ""  # why a plan cannot count the method's costs; empty: it can
+    least_steps: ClassVar[int] = STEPS  # that a batch leaves which follows from the budget
 
     class Config(DualEncoder.Config):
         """Settings every trained dual encoder has."""
@@ -81,7 +82,7 @@ class TrainedMethod(DualEncoder):
         config = cls.Config.model_validate(given)
         labels = None if cls.not_planned else partial(cls.labels_of_step, config, data.labels)
         own = config.model_dump(exclude=set(config.unused()))
-        return follow(own, given, data, budget, labels) | given
+        return follow(own, given, cls.least_steps, data, budget, labels) | given
 
     @classmethod
     def labels_of_step(cls, config: TrainedMethod.Config, num_labels: int, batch_size: int) -> float:
@@ -100,13 +101,15 @@ class TrainedMethod(DualEncoder):
         }
 
     def foreseen(self, data: Extent, budget: Budget) -> dict[str, float]:
-        if self.not_planned or not COUNTED & budget.spending().keys():
+        if self.not_planned:
             return {}
+        tokens = {"queries": data.queries * data.query_tokens, "labels": data.labels * data.label_tokens}
+        first = {"first_tokens": sum(tokens[texts] for texts in self.first_passes)}
+        if not COUNTED & budget.spending().keys():
+            return first
         size = self.config.batch_size
         epochs = epochs_of(budget, data, size, self.labels_of_step(self.config, data.labels, size))
-        tokens = {"queries": data.queries * data.query_tokens, "labels": data.labels * data.label_tokens}
-        first = sum(tokens[texts] for texts in self.first_passes)
-        return {"epochs": epochs, "steps": epochs * data.queries / size, "first_tokens": first}
+        return {"epochs": epochs, "steps": epochs * data.queries / size, **first}
 
     def idle_parts(self, spent: Mapping[str, Any]) -> dict[str, frozenset[str]]:
         own, epochs = self.config.model_dump(exclude=set(self.config.unused())), spent.get("epochs", math.inf)

@@ -3,8 +3,8 @@
 The defaults of a method are its paper's, for data a hundred times larger than most people have. Here is the one rule
 that fits them to less:
 
-- The batch is the largest power of two, up to the method's own, that leaves `STEPS` steps (and `PARTS` batches in an
-  epoch); at least `SMALLEST_BATCH`.
+- The batch is the largest power of two, up to the method's own, that leaves `least_steps` steps (of most methods
+  `STEPS`) and `PARTS` batches in an epoch; at least `SMALLEST_BATCH`.
 - The learning rate follows the encoder's kind, and the square root of the batch.
 - Shortlists and clusters come at shares of the epochs that the budget allows. A budget of tokens pays for the passes
   over the data that shortlists take, each about as much as an epoch: one of fewer than `FEW_EPOCHS` has none.
@@ -42,12 +42,12 @@ def epochs_of(budget: Budget, data: Extent, batch_size: int, labels: float) -> f
     return min(allowed) if min(allowed) < math.inf else UNKNOWN
 
 
-def batch_size(most: int, data: Extent, budget: Budget, labels_of_step: LabelsOfStep) -> int:
-    """The largest power of two that leaves `STEPS` steps; `most` itself where that leaves them."""
+def batch_size(most: int, least_steps: int, data: Extent, budget: Budget, labels_of_step: LabelsOfStep) -> int:
+    """The largest power of two that leaves so many steps; `most` itself where that leaves them."""
 
     def leaves_enough(size: int) -> bool:
         steps = epochs_of(budget, data, size, labels_of_step(size)) * data.queries / size
-        return size * PARTS <= data.queries and (steps >= STEPS or "steps" in budget.spending())
+        return size * PARTS <= data.queries and (steps >= least_steps or "steps" in budget.spending())
 
     powers = (2**power for power in range(most.bit_length() - 1, 0, -1))
     sizes = (size for size in (most, *powers) if size > SMALLEST_BATCH and leaves_enough(size))
@@ -88,7 +88,12 @@ def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) 
 
 
 def follow(
-    own: Mapping[str, Any], given: Mapping[str, Any], data: Extent, budget: Budget, labels_of_step: LabelsOfStep | None
+    own: Mapping[str, Any],
+    given: Mapping[str, Any],
+    least_steps: int,
+    data: Extent,
+    budget: Budget,
+    labels_of_step: LabelsOfStep | None,
 ) -> dict[str, Any]:
     """The settings of a training that follow and are not `given`; batch and schedules where its steps can be counted.
 
@@ -96,7 +101,7 @@ def follow(
     """
     size = own["batch_size"]
     if labels_of_step is not None and "batch_size" not in given:
-        size = batch_size(size, data, budget, labels_of_step)
+        size = batch_size(size, least_steps, data, budget, labels_of_step)
     found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(own["encoder"]["name"], size)}
     if labels_of_step is not None:
         epochs = epochs_of(budget, data, size, labels_of_step(size))
