@@ -79,7 +79,7 @@ def results(places: Places) -> Iterator[Result]:
         make_encoder(dataset.label_texts, out / "encoder")
         sides: list[tuple[float, Precision]] = [(limit, "float32") for limit in limits]
         if bf16_multiplies_faster():
-            sides.append((0.5, "bf16"))
+            sides.append((0.4, "bf16"))
         runs: dict[tuple[float | str, Precision, str], Callable[[], tuple[float, float]]] = {}
         for name, count in names.items():
             for limit, precision in sides:
