@@ -16,7 +16,6 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
@@ -278,8 +277,6 @@ def _nine_digits(value: Any) -> Any:
     """Every fraction within `value` in nine significant digits."""
     if isinstance(value, float):
         return float(f"{value:.9g}")
-    if isinstance(value, BaseModel):
-        return value.model_copy(update=_nine_digits(dict(value)))
     if isinstance(value, Mapping):
         return {name: _nine_digits(own) for name, own in value.items()}
     return type(value)(map(_nine_digits, value)) if isinstance(value, list | tuple) else value
