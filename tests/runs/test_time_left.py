@@ -134,6 +134,19 @@ def test_lines_remind_of_a_silent_trial(capsys: pytest.CaptureFixture[str]) -> N
     assert shown == ["  open   0%, for 5 s", "  open   0%, for 15 s", "  train  12%", "  train  14%, for 5 s"]
 
 
+def test_a_stage_that_is_new_has_a_reminder_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Reminders of the stage before had become rare."""
+    seconds = 0.0
+    lines, planned = Lines(lambda: seconds), PlannedTrial(trial("a"), Action.RUN)
+    lines.begin(planned, 1, 1)
+    for seconds in range(60):
+        lines.progress(planned, TrialProgress("mine" if seconds < 38 or seconds > 45 else "train", 0.0))
+        lines.remind()
+    shown = capsys.readouterr().out.splitlines()[1:]
+    assert shown == ["  mine   0%, for 5 s", "  mine   0%, for 15 s", "  mine   0%, for 35 s", "  train   0%, for 2 s",
+                     "  mine   0%, for 4 s"]  # fmt: skip
+
+
 def test_a_stage_that_is_over_at_once_has_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines, planned = Lines(lambda: 0.0), PlannedTrial(trial("a"), Action.RUN)
     lines.begin(planned, 1, 1)

@@ -92,11 +92,15 @@ class _Shown:
         self.planned, self._clock, self.silence = planned, clock, Silence(clock)
         self.line, self._stage, self._since = "start", "start", clock()
         self._printed: set[tuple[str, int]] = set()  # stages and tenths of them
+        self._stages: set[str] = set()
 
     def is_news(self, progress: TrialProgress) -> bool:
         """Take the new state. It is worth a line where a tenth of a stage has had none; the start of a stage is not."""
         if progress.stage != self._stage:
             self._stage, self._since = progress.stage, self._clock()
+            if progress.stage not in self._stages:
+                self._stages.add(progress.stage)
+                self.silence.hurry()
         self.line = f"{progress.stage} {progress.fraction:4.0%} {_figures(progress)}".rstrip()
         tenth = progress.stage, int(progress.fraction * TENTHS)
         if not progress.fraction or tenth in self._printed:

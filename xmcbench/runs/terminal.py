@@ -58,6 +58,10 @@ class Silence:
         """Something was printed."""
         self._wait, self._since = self.FIRST, self._clock()
 
+    def hurry(self) -> None:
+        """Something else goes on: the next reminder is due 5 seconds after what was last printed."""
+        self._wait = self.FIRST
+
     def is_due(self) -> bool:
         """Whether a reminder is due; if so, the next one is due later."""
         if self._clock() - self._since < self._wait:
