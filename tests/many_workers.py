@@ -33,17 +33,17 @@ def _processes() -> ProcessPoolExecutor:
 def on_workers(size: int, function: Callable[..., T], *args: Any) -> list[T]:
     """What `function(workers, *args)` returned on each of `size` workers; it and `args` are of modules."""
     with tempfile.TemporaryDirectory() as directory:
-        meeting = f"file://{Path(directory) / 'meeting'}"
-        futures = [_processes().submit(_join, meeting, rank, size, function, args) for rank in range(size)]
+        rendezvous = f"file://{Path(directory) / 'rendezvous'}"
+        futures = [_processes().submit(_join, rendezvous, rank, size, function, args) for rank in range(size)]
         return [future.result(PATIENCE.total_seconds() * 2) for future in futures]
 
 
-def _join(meeting: str, rank: int, size: int, function: Callable[..., T], args: tuple[Any, ...]) -> T:
+def _join(rendezvous: str, rank: int, size: int, function: Callable[..., T], args: tuple[Any, ...]) -> T:
     import torch
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=size, timeout=PATIENCE)
+    dist.init_process_group("gloo", init_method=rendezvous, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         workers: Workers = current_workers()
         assert (workers.rank, workers.size) == (rank, size)

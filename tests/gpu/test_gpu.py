@@ -147,7 +147,7 @@ def test_activations_are_counted() -> None:
 
 @needs_cuda
 def test_collectives_of_one_rank_over_nccl(tmp_path: Path) -> None:
-    with joined(0, 1, tmp_path / "meeting"):
+    with joined(0, 1, tmp_path / "rendezvous"):
         assert torch.distributed.get_backend() == "nccl"
         workers, rows_ND = current_workers(), torch.randn(5, 3, device=DEVICE)
         assert torch.equal(workers.gather(rows_ND), rows_ND)

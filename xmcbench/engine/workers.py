@@ -91,8 +91,8 @@ def current_workers() -> Workers:
 
 
 @contextmanager
-def joined(rank: int, size: int, meeting: Path) -> Iterator[None]:
-    """Make this process worker `rank` of `size` within the block. Workers meet over the file `meeting`, new per group.
+def joined(rank: int, size: int, rendezvous: Path) -> Iterator[None]:
+    """Make this process worker `rank` of `size` within the block. Workers meet over the new file `rendezvous`.
 
     Each has a GPU where there are enough of them, and talks over nccl; else they share what there is, over gloo.
     """
@@ -100,7 +100,7 @@ def joined(rank: int, size: int, meeting: Path) -> Iterator[None]:
     if gpus:
         torch.cuda.set_device(rank % gpus)
     backend = "nccl" if gpus >= size and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=size)
+    dist.init_process_group(backend, init_method=f"file://{rendezvous}", rank=rank, world_size=size)
     try:
         yield
     finally:

@@ -227,11 +227,11 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
 
 def _worker_group(worker: WorkerRank) -> AbstractContextManager[None]:
     """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
-    if worker.meeting is None:
+    if worker.rendezvous is None:
         return nullcontext()
     from xmcbench.engine.workers import joined  # imports torch
 
-    return joined(worker.rank, worker.size, worker.meeting)
+    return joined(worker.rank, worker.size, worker.rendezvous)
 
 
 def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Record:

@@ -42,7 +42,7 @@ class WorkerRank:
 
     rank: int = 0
     size: int = 1
-    meeting: Path | None = None  # a file over which the workers still have to find each other
+    rendezvous: Path | None = None  # a file over which the workers still have to find each other
     exchange: CheckpointExchange | None = None  # where the workers share no folder
     own_thread: bool = False  # its thread ends with the attempt: Landlock may restrict it
     fork: bool = False  # it may be forked before training, to load the saved model in that process

@@ -19,7 +19,7 @@ import psutil
 from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.executor import Death, RunningTrial, Task
-from xmcbench.runs.worker import MEETING
+from xmcbench.runs.worker import RENDEZVOUS
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.programs import MARK, end_processes, new_mark, process_tree
 from xmcbench.trial.record import Record, Status
@@ -124,7 +124,7 @@ class WorkerGroup:
     """
 
     def __init__(self, server: WorkerServer, directory: Path, size: int, side_by_side: int, log: int) -> None:
-        (directory / MEETING).unlink(missing_ok=True)
+        (directory / RENDEZVOUS).unlink(missing_ok=True)
         self._rest = b""
         self._log = directory / "log.txt"
         self._events, events = os.pipe()

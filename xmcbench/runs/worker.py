@@ -26,7 +26,7 @@ from xmcbench.trial.store import StoreError
 
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
-MEETING = "meeting"  # file in a trial's directory over which its workers find each other
+RENDEZVOUS = "rendezvous"  # file in a trial's directory over which its workers find each other
 
 
 class PeerLostError(XMCBenchError):
@@ -40,7 +40,7 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
-        worker = WorkerRank(rank, size, directory / MEETING if size > 1 else None, own_thread=True, fork=True)
+        worker = WorkerRank(rank, size, directory / RENDEZVOUS if size > 1 else None, own_thread=True, fork=True)
         job = Job.model_validate_json((directory / "trial.json").read_bytes())
         attempt = Attempt(job, lambda progress: _send(pipe, as_event(progress)), worker)
         try:
