@@ -39,6 +39,7 @@ class OvA(EmbeddingMethod):
         "Jain et al., Renee: End-to-end Training of Extreme Classification Models, MLSys 2023",
     )
     encodes_labels = False
+    least_steps = 2000  # of the same queries, as all rows learn in each
 
     class Config(EmbeddingMethod.Config):
         encoder: RawEncoderConfig = Field(
