@@ -217,7 +217,7 @@ def _ordered(fields: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 
 
 def _file_name(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) else UNNAMED
+    return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", name) else UNNAMED
 
 
 def _array(path: Path, name: str) -> np.ndarray | None:
