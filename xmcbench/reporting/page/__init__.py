@@ -295,8 +295,11 @@ class Card:
 
 def cards(board: Leaderboard) -> list[Card]:
     """A card for each dataset of the board: those with measured rows first, real ones before made ones."""
-    measured = {group.dataset for group in board.groups if group.source == "measured"}
-    names = sorted({group.dataset for group in board.groups})
+    from xmcbench.data.tracks import MARK  # numpy
+
+    # A track is a split of a dataset, and has its card.
+    measured = {group.dataset.partition(MARK)[0] for group in board.groups if group.source == "measured"}
+    names = sorted({group.dataset.partition(MARK)[0] for group in board.groups})
     found = [Card(name, dataset_facts(name).made, name not in measured, tuple(_rows(name, board))) for name in names]
     return sorted(found, key=lambda card: (card.folded, card.made, card.name))
 

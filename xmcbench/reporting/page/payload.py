@@ -220,14 +220,17 @@ def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
     """What a cell shows, with the number that it is sorted by unless the text says it; empty if the row has nothing."""
     if name == AGAINST:
         difference = row.against.get(sort)
-        return "" if difference is None else [f"{100 * difference:+.2f} ({row.against_source})", difference]
+        return (
+            "" if difference is None else [f"{100 * difference:+.2f} ({row.against_source})", round(difference, DIGITS)]
+        )
     text = cell(row, name)
     if name in row.metrics:
         return _metric(text, round(row.metrics[name], DIGITS))
     value = row.facts.get(name)
     if value is None or isinstance(value, str) or not _is_number(name):
         return text
-    return _with_value(text, value)
+    value = float(f"{value:.6g}")
+    return _with_value(text, int(value) if value.is_integer() else value)
 
 
 def _metric(text: str, value: float) -> str | float | list[Any]:
