@@ -171,7 +171,7 @@ function redraw(navigated = false) {
   byId("view").hidden = !state.dataset;
   byId("dataset").value = state.dataset;
   if (!state.dataset) return drawFound();
-  const facts = byId(`card-${state.dataset}`)?.querySelector("dl").cloneNode(true);
+  const facts = byId(`card-${state.dataset.split("+")[0]}`)?.querySelector("dl").cloneNode(true);
   byId("card").hidden = !facts;
   if (facts) byId("card").querySelector("dl").replaceWith(facts);
   byId("title").textContent = state.dataset;
