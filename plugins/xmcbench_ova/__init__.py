@@ -39,7 +39,8 @@ class OvA(EmbeddingMethod):
         "Jain et al., Renee: End-to-end Training of Extreme Classification Models, MLSys 2023",
     )
     encodes_labels = False
-    least_steps = 2000  # of the same queries, as all rows learn in each
+    # All rows learn in each step, and an epoch takes the same operations in batches of any size.
+    least_steps = 2000
 
     class Config(EmbeddingMethod.Config):
         encoder: RawEncoderConfig = Field(

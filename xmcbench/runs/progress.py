@@ -92,7 +92,7 @@ class _Shown:
         self.planned, self._clock, self.silence = planned, clock, Silence(clock)
         self.line, self._stage, self._since = "start", "start", clock()
         self._printed: set[tuple[str, int]] = set()  # stages and tenths of them
-        self._stages: set[str] = set()
+        self._stages: set[str] = set()  # that it has been in
 
     def is_news(self, progress: TrialProgress) -> bool:
         """Take the new state. It is worth a line where a tenth of a stage has had none; the start of a stage is not."""

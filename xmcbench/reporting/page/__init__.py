@@ -295,13 +295,25 @@ class Card:
 
 def cards(board: Leaderboard) -> list[Card]:
     """A card for each dataset of the board: those with measured rows first, real ones before made ones."""
-    from xmcbench.data.tracks import MARK  # numpy
-
-    # A track is a split of a dataset, and has its card.
-    measured = {group.dataset.partition(MARK)[0] for group in board.groups if group.source == "measured"}
-    names = sorted({group.dataset.partition(MARK)[0] for group in board.groups})
+    own = {(_without_track(group.dataset), group.source) for group in board.groups}
+    measured = {name for name, source in own if source == "measured"}
+    names = sorted({name for name, _ in own})
     found = [Card(name, dataset_facts(name).made, name not in measured, tuple(_rows(name, board))) for name in names]
     return sorted(found, key=lambda card: (card.folded, card.made, card.name))
+
+
+def _without_track(name: str) -> str:
+    """The dataset that a track made this one of, whose card it shares; `name` itself where none did."""
+    from xmcbench.data import find_source  # numpy
+    from xmcbench.data.tracks import DerivedSource
+
+    try:
+        source = find_source(name)
+    except XMCBenchError:
+        return name
+    while isinstance(source, DerivedSource):
+        source = source.base
+    return source.name
 
 
 def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:

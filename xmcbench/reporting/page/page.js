@@ -171,7 +171,8 @@ function redraw(navigated = false) {
   byId("view").hidden = !state.dataset;
   byId("dataset").value = state.dataset;
   if (!state.dataset) return drawFound();
-  const facts = byId(`card-${state.dataset.split("+")[0]}`)?.querySelector("dl").cloneNode(true);
+  const card = byId(`card-${state.dataset}`) ?? byId(`card-${state.dataset.split("+")[0]}`); // of the dataset that a track is of
+  const facts = card?.querySelector("dl").cloneNode(true);
   byId("card").hidden = !facts;
   if (facts) byId("card").querySelector("dl").replaceWith(facts);
   byId("title").textContent = state.dataset;

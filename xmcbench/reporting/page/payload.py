@@ -220,9 +220,9 @@ def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
     """What a cell shows, with the number that it is sorted by unless the text says it; empty if the row has nothing."""
     if name == AGAINST:
         difference = row.against.get(sort)
-        return (
-            "" if difference is None else [f"{100 * difference:+.2f} ({row.against_source})", round(difference, DIGITS)]
-        )
+        if difference is None:
+            return ""
+        return [f"{100 * difference:+.2f} ({row.against_source})", round(difference, DIGITS)]
     text = cell(row, name)
     if name in row.metrics:
         return _metric(text, round(row.metrics[name], DIGITS))
