@@ -6,7 +6,7 @@ peer is not installed is measured without it or left out. Run it with nothing be
     pip install -e '.[bench,cpu,minilm]'
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR                  # DIR: a dataset of short texts
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --only commands search
-    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --dexml CLONE --markdown docs/performance.md
+    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --markdown docs/performance.md
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from report import Rows, alone, options, report
 
 NUMBERS = ("value", "of the peer", "ratio")
-SUBJECTS = ("commands", "steps", "all_labels", "evaluation", "texts", "search")
+SUBJECTS = ("commands", "steps", "evaluation", "texts", "search")
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Places:
-    """Where a subject finds a dataset of short texts and DEXML's public code, and where it may write."""
+    """Where a subject finds a dataset of short texts, and where it may write."""
 
     data: Path
     out: Path
-    dexml: Path | None
     quick: bool  # small sizes: whether the cases work
 
 
@@ -74,13 +73,12 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, help="the others stay in the file")
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
-    parser.add_argument("--dexml", type=Path, metavar="DIR", help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the cases themselves")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        places = Places(asked.data.absolute(), Path(scratch), asked.dexml, asked.quick)
+        places = Places(asked.data.absolute(), Path(scratch), asked.quick)
         rows = [row for subject in asked.only for row in alone(measured, subject, places)]
-    report("peers", rows, asked, printed, by=("what",))
+    report("peers", rows, asked.markdown, printed, by=("what",))
 
 
 if __name__ == "__main__":
