@@ -52,14 +52,14 @@ class Study:
     beside: str = ""  # a study with another encoder: its rows stand beside these, in place of other tables
 
 
-STUDIES = (
+_STUDIES = (
     Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
     Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
     Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
     Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
 )
-NAMED = {study.name: study for study in STUDIES}
+STUDIES = {study.name: study for study in _STUDIES}
 
 
 @dataclass(frozen=True)
@@ -211,7 +211,7 @@ def blocks(study: Study, read_study: Callable[[Study], list[Method]]) -> dict[st
     """The tables of the document, by name."""
     methods = read_study(study)
     if study.beside:
-        return {f"{study.name}-table": encoders(read_study(NAMED[study.beside]), methods)}
+        return {f"{study.name}-table": encoders(read_study(STUDIES[study.beside]), methods)}
     return {
         f"{study.name}-table": table(methods),
         f"{study.name}-rivals": against(methods, ("plt", "parabel", "tfidf-neighbours"), ("P@1", "P@5")),
@@ -318,11 +318,11 @@ DRAWN = {"quality": draw_quality, "budget": draw_budget, "ranks": draw_ranks, "t
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", type=Path, default=ACCEPTED)
-    parser.add_argument("--study", choices=NAMED, help="default: all")
+    parser.add_argument("--study", choices=STUDIES, help="default: all")
     options = parser.parse_args()
     texts: dict[str, str] = {}
     read_study = cache(partial(read, options.store))
-    for study in (NAMED[options.study],) if options.study else STUDIES:
+    for study in (STUDIES[name] for name in ([options.study] if options.study else STUDIES)):
         texts |= blocks(study, read_study)
         for figure in study.figures:
             DRAWN[figure](read_study(study), study, PICTURES / f"findings-{study.name}-{figure}.svg")
