@@ -17,11 +17,9 @@ import tempfile
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from report import Rows, alone, options, report
 
-NUMBERS = ("value", "of the peer", "ratio")
 SUBJECTS = ("commands", "steps", "evaluation", "texts", "search")
 
 
@@ -36,10 +34,12 @@ class Result:
     peer: str = ""
     of_peer: float | None = None
 
-    def row(self) -> dict[str, Any]:
-        ratio = self.value / self.of_peer if self.of_peer else None
-        return {"what": self.what, "value": self.value, "unit": self.unit, "peer": self.peer,
-                "of the peer": self.of_peer, "ratio": ratio, "wanted": self.wanted}  # fmt: skip
+    def row(self) -> dict[str, str]:
+        """As a table shows it: the value with its unit, the peer with its value."""
+        found = {"what": self.what, "value": f"{self.value:.3g} {self.unit}", "peer": self.peer, "ratio": ""}
+        if self.of_peer:
+            found |= {"peer": f"{self.peer} {self.of_peer:.3g}", "ratio": f"{self.value / self.of_peer:.3g}"}
+        return found | {"wanted": self.wanted}
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,9 @@ def measured(subject: str, places: Places) -> Rows:
         return [{"what": subject, "peer": f"not measured: {problem}"}]
 
 
-def printed(row: dict[str, Any]) -> dict[str, str]:
-    """The row as text: the value with its unit, the peer with its value; nothing of a subject that was not measured."""
-    if "value" not in row:
-        return {}
-    value, peer, ratio = (f"{row[name]:.3g}" if row[name] is not None else "" for name in NUMBERS)
-    texts = {"what": row["what"], "value": f"{value} {row['unit']}", "peer": f"{row['peer']} {peer}", "ratio": ratio}
-    return {name: text.strip() for name, text in texts.items()}
+def shown(row: dict[str, str]) -> dict[str, str]:
+    """The row in the document, which says in words what was wanted; nothing of a subject that was not measured."""
+    return {name: text for name, text in row.items() if name != "wanted"} if "value" in row else {}
 
 
 def main() -> None:
@@ -78,7 +74,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         places = Places(asked.data.absolute(), Path(scratch), asked.quick)
         rows = [row for subject in asked.only for row in alone(measured, subject, places)]
-    report("peers", rows, asked.markdown, printed, by=("what",))
+    report("peers", rows, asked.markdown, shown, by=("what",))
 
 
 if __name__ == "__main__":
