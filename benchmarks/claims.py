@@ -7,15 +7,14 @@ the papers' claims in all regimes that have the metric. Trials that are missing 
 weaker when they come. Our own questions, and changes of a claim's difference under another condition, are corrected
 among themselves.
 
-    python benchmarks/claims.py --data DIRECTORY --run       # trains first what the store lacks, into `results`
-    python benchmarks/claims.py --data DIRECTORY             # from accepted records: leaderboard/claims.yaml
-    python benchmarks/claims_document.py                     # from that file: docs/claims.md and its figure
+    python benchmarks/claims.py --data DIRECTORY                    # from accepted records: leaderboard/claims.yaml
+    python benchmarks/claims.py --data DIRECTORY --store results    # from trials of `xmcbench run` of the suites
+    python benchmarks/claims_document.py                            # from that file: docs/claims.md and its figure
 """
 
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -196,13 +195,10 @@ def read_plan(path: Path) -> Plan:
 
 def corrected(families: Mapping[Any, Estimate | None]) -> dict[Any, float]:
     """The p-values by the same keys, corrected within each metric, which ends a key. What is missing has p = 1."""
-    by_metric: dict[str, list[Any]] = defaultdict(list)
-    for key in families:
-        by_metric[key[-1]].append(key)
     found: dict[Any, float] = {}
-    for keys in by_metric.values():
-        estimates = [families[key] for key in keys]
-        found |= zip(keys, holm([1.0 if own is None else own.p for own in estimates]), strict=True)
+    for metric in {key[-1] for key in families}:
+        family = {key: 1.0 if own is None else own.p for key, own in families.items() if key[-1] == metric}
+        found |= zip(family, holm(list(family.values())), strict=True)
     return found
 
 
@@ -286,21 +282,15 @@ class Comparison:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--store", type=Path, help="default: the accepted results; with --run: results")
+    parser.add_argument("--store", type=Path, default=ACCEPTED, help="default: the accepted results")
     parser.add_argument("--data", type=Path, default=Path("data"))
-    parser.add_argument("--run", action="store_true", help="train what is missing first")
     parser.add_argument("--write", type=Path, metavar="FILE", default=CLAIMS)
     options = parser.parse_args()
-    store = options.store or (Path("results") if options.run else ACCEPTED)
     try:
         plan = read_plan(HERE / "claims.yaml")
-        pairs = [pair for claim in plan.claims for pair in claim.here] + [own.here for own in plan.questions]
-        for suite in dict.fromkeys(pair.suite for pair in pairs) if options.run else ():
-            command = ["xmcbench", "run", SUITES / f"{suite}.yaml", "--store", store, "--data", options.data]
-            subprocess.run(command, check=True)
-        compared = Comparison(plan, Trials(store, options.data, plan.seeds), published_rows())
+        compared = Comparison(plan, Trials(options.store, options.data, plan.seeds), published_rows())
         file = ClaimFile(claims=tuple(compared.claims()), questions=tuple(compared.questions()))
-    except (XMCBenchError, subprocess.CalledProcessError) as problem:
+    except XMCBenchError as problem:
         sys.exit(str(problem))
     write_claims(file, options.write)
     for line in (*map(str, file.claims), *dict.fromkeys(compared.problems)):

@@ -22,18 +22,7 @@ from report import put
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Sample, difference, estimate, rank_intervals, significant_together
-from xmcbench.reporting import curated
-from xmcbench.reporting.plots import (
-    COLOURS,
-    LEADER,
-    PAGE,
-    apart,
-    drawing,
-    family_legend,
-    label_points,
-    line_styles,
-    plain,
-)
+from xmcbench.reporting import curated, plots
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.reporting.rows import mean_curve
 from xmcbench.reporting.text_table import format_value
@@ -48,7 +37,8 @@ SHARES = (0.1, 0.3, 1.0)  # of the budget
 CHANGE = 0.9  # of the budget: how ranks change when it changes by 10 %
 NEAR = 0.04  # of the budget: an evaluation stands at the first step after its share, a shortlist may lie between
 FLAT = 0.7, 0.01  # converged: ALONG rises by at most the second from the first share of the budget on
-BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}  # a name over curves
+BEHIND = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+OVER_CURVES = {"fontsize": 6, "va": "center", "arrowprops": plots.LEADER, "bbox": BEHIND}  # a method's number
 
 
 @dataclass(frozen=True)
@@ -59,21 +49,17 @@ class Study:
     suite: str
     dataset: str
     figures: tuple[str, ...] = ()
-    beside: str = (
-        ""  # the study whose methods have another encoder: its rows stand beside these, in place of other tables
-    )
+    beside: str = ""  # a study with another encoder: its rows stand beside these, in place of other tables
 
 
-STUDIES = {
-    study.name: study
-    for study in (
-        Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
-        Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
-        Study("packages", "evidence-packages", "debian-packages", ("quality",)),
-        Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
-        Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
-    )
-}
+_STUDIES = (
+    Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
+    Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+    Study("packages", "evidence-packages", "debian-packages", ("quality",)),
+    Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
+    Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
+)
+STUDIES = {study.name: study for study in _STUDIES}
 
 
 @dataclass(frozen=True)
@@ -91,7 +77,7 @@ class Method:
     @property
     def name(self) -> str:
         """As in papers, for figures."""
-        return plain(self.named.call(self.label))
+        return plots.plain(self.named.call(self.label))
 
     @property
     def family(self) -> int:
@@ -100,7 +86,7 @@ class Method:
 
     @property
     def colour(self) -> str:
-        return COLOURS[self.family]
+        return plots.COLOURS[self.family]
 
     @property
     def trained(self) -> bool:
@@ -238,7 +224,7 @@ KEY_LINE = 0.05  # inches below a figure for each method in its key of three col
 
 def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
     """Final quality with its interval, best first."""
-    with drawing(path, PAGE, 0.6 + 0.19 * len(methods)) as axes:
+    with plots.drawing(path, plots.PAGE, 0.6 + 0.19 * len(methods)) as axes:
         for row, method in enumerate(methods):
             own = estimate(method.samples[RANKED])
             low, high = (100 * value for value in own.interval)
@@ -246,7 +232,7 @@ def draw_quality(methods: Sequence[Method], study: Study, path: Path) -> None:
             axes.plot(100 * own.value, row, "o", color=method.colour, markersize=4)
         axes.set_yticks(range(len(methods)), [method.name for method in methods])
         axes.set(ylim=(len(methods) - 0.5, -0.5), xlabel=f"{RANKED} on {study.dataset}, 95 % over queries and seeds")
-        family_legend(axes, [method.family for method in methods])
+        plots.family_legend(axes, [method.family for method in methods])
 
 
 def above_floors(methods: Sequence[Method]) -> list[Method]:
@@ -267,9 +253,9 @@ def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  #
     flat = {method.family: method for method in ends_alone}.values()
     drawn = [method for method in trained if method.evaluated_along]
     key = numbered(drawn)
-    with drawing(path, PAGE, 3.4 + KEY_LINE * len(key)) as axes:
+    with plots.drawing(path, plots.PAGE, 3.4 + KEY_LINE * len(key)) as axes:
         ends = []
-        for method, style in zip(drawn, line_styles([method.family for method in drawn]), strict=True):
+        for method, style in zip(drawn, plots.line_styles([method.family for method in drawn]), strict=True):
             curve = mean_curve(method.records)
             axes.errorbar(curve["flops"], curve[ALONG], curve.get(f"{ALONG} ±"), elinewidth=0.6, **style)
             ends.append((curve["flops"][-1], curve[ALONG][-1], method))
@@ -277,14 +263,14 @@ def draw_budget(methods: Sequence[Method], study: Study, path: Path) -> None:  #
         for early in (False, True):  # lines that end elsewhere need no room beside these
             own = sorted((end for end in ends if (end[0] < last / 2) is early), key=lambda end: -end[1])
             right = 1.08 * max((x for x, _, _ in own), default=last)
-            for (x, y, method), place in zip(own, apart([y for _, y, _ in own], 2.6), strict=True):
-                style = {"color": method.colour, "fontsize": 6, "va": "center", "arrowprops": LEADER, "bbox": BEHIND}
-                axes.annotate(str(1 + drawn.index(method)), (x, y), (right, place), **style)
+            for (x, y, method), place in zip(own, plots.apart([y for _, y, _ in own], 2.6), strict=True):
+                number = str(1 + drawn.index(method))
+                axes.annotate(number, (x, y), (right, place), color=method.colour, **OVER_CURVES)
         for method in flat:
             axes.axhline(100 * method.at(1.0), color=method.colour, linestyle="--", linewidth=0.9, label=method.name)
         axes.set(xscale="log", xlabel="operations", ylabel=f"{ALONG}, held-out training queries")
         axes.margins(x=0.16)
-        family_legend(axes, [method.family for method in trained], key)
+        plots.family_legend(axes, [method.family for method in trained], key)
 
 
 def numbered(methods: Sequence[Method]) -> list[str]:
@@ -295,7 +281,7 @@ def numbered(methods: Sequence[Method]) -> list[str]:
 def draw_ranks(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
     """Ranks along the budget."""
     trained = by_budget(methods)
-    with drawing(path, PAGE, 3.0) as axes:
+    with plots.drawing(path, plots.PAGE, 3.0) as axes:
         for method in trained:
             seen = [place for place, share in enumerate(SHARES) if method.at(share)]
             ranks = [1 + sum(one.at(SHARES[place]) > method.at(SHARES[place]) for one in trained) for place in seen]
@@ -304,14 +290,14 @@ def draw_ranks(methods: Sequence[Method], study: Study, path: Path) -> None:  # 
         axes.set_xticks(range(len(SHARES)), [f"{100 * share:g} %" for share in SHARES])
         axes.set(ylim=(len(trained) + 0.5, 0.5), xlabel="share of the operations", ylabel=f"rank by {ALONG}, held out")
         axes.set_xlim(-0.1, len(SHARES) - 0.3)
-        family_legend(axes, [method.family for method in trained])
+        plots.family_legend(axes, [method.family for method in trained])
 
 
 def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # noqa: ARG001
     """Frequent against rare labels."""
     above = above_floors(methods)
     key = numbered(above)
-    with drawing(path, PAGE, 4.2 + KEY_LINE * len(key)) as axes:
+    with plots.drawing(path, plots.PAGE, 4.2 + KEY_LINE * len(key)) as axes:
         points = []
         for method in above:
             x, y = (estimate(method.samples[metric]) for metric in (RANKED, "macro-F1@5"))
@@ -321,9 +307,9 @@ def draw_tail(methods: Sequence[Method], study: Study, path: Path) -> None:  # n
             axes.plot([points[-1][0]] * 2, [low, high], color=method.colour, linewidth=0.7)
             axes.plot(*points[-1], "o", color=method.colour, markersize=4)
         axes.margins(0.08)
-        label_points(axes, [(x, y, str(at)) for at, (x, y) in enumerate(points, start=1)], points)
+        plots.label_points(axes, [(x, y, str(at)) for at, (x, y) in enumerate(points, start=1)], points)
         axes.set(xlabel=f"{RANKED} (frequent labels count most)", ylabel="macro-F1@5 (every label counts alike)")
-        family_legend(axes, [method.family for method in above], key)
+        plots.family_legend(axes, [method.family for method in above], key)
 
 
 DRAWN = {"quality": draw_quality, "budget": draw_budget, "ranks": draw_ranks, "tail": draw_tail}
@@ -332,11 +318,11 @@ DRAWN = {"quality": draw_quality, "budget": draw_budget, "ranks": draw_ranks, "t
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--store", type=Path, default=ACCEPTED)
-    parser.add_argument("--study", choices=list(STUDIES), help="default: all")
+    parser.add_argument("--study", choices=STUDIES, help="default: all")
     options = parser.parse_args()
     texts: dict[str, str] = {}
     read_study = cache(partial(read, options.store))
-    for study in [STUDIES[options.study]] if options.study else STUDIES.values():
+    for study in (STUDIES[name] for name in ([options.study] if options.study else STUDIES)):
         texts |= blocks(study, read_study)
         for figure in study.figures:
             DRAWN[figure](read_study(study), study, PICTURES / f"findings-{study.name}-{figure}.svg")

@@ -193,11 +193,13 @@ def pretend(name: str, work: Workload) -> Settings:
 
 
 def main() -> None:
-    asked = options(__doc__, only=CASES).parse_args()
+    parser = options(__doc__)
+    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    asked = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
     torch.set_num_threads(1)
     work = Workload.assumed(CARD, TOKENS, TOKENS)
-    report("gpu_memory", [pretend(name, work) for name in asked.only], asked, by=("step",))
+    report("gpu_memory", [pretend(name, work) for name in asked.only], asked.markdown, by=("step",))
 
 
 if __name__ == "__main__":

@@ -35,9 +35,7 @@ def calls(package: str) -> Iterator[Row]:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
                 called = (call.func for call in ast.walk(node) if isinstance(call, ast.Call))
-                names = {
-                    getattr(each, "attr", getattr(each, "id", "")) for each in called
-                }  # what is called may have none
+                names = {getattr(each, "attr", getattr(each, "id", "")) for each in called} - {""}
                 yield f"{node.name}: {' '.join(docstring.split(PARAGRAPH)[0].split())}", names
 
 
@@ -71,10 +69,10 @@ def main() -> None:
     asked = parser.parse_args()
     packages = (row for name in asked.packages for row in calls(name))
     rows = list(iconclass(asked.clone) if asked.what == "iconclass" else packages)
-    frequency = Counter(label for _, labels in rows for label in labels if label)
+    frequency = Counter(label for _, labels in rows for label in labels)
     kept = ((text, sorted(own for own in labels if frequency[own] >= LEAST[asked.what])) for text, labels in rows)
     lines = [json.dumps({"text": text, "labels": labels}) for text, labels in kept if text and labels]
-    asked.out.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    asked.out.write_text("\n".join([*lines, ""]), encoding="utf-8")
     print(f"{asked.out}: {len(lines):,} rows")
 
 

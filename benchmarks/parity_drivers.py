@@ -1,11 +1,10 @@
 """Trains encoders with public code, on a CPU and with a given seed. `parity.py` starts this in a clone of that code.
 
 What is changed from outside, and nothing else: batches are made in this process, the device is the CPU, without mixed
-precision unless the settings ask for it, and
+precision, and
 
 - DEXML: no log goes to wandb; an encoder has its own width in place of 768; the seed is an argument in place of 42;
-  newer releases of transformers lack the name `batch_encode_plus`; with `amp_encode`, the encoder's autocast is the
-  CPU's, in bf16, in place of CUDA's. The scores of the last epoch are written.
+  newer releases of transformers lack the name `batch_encode_plus`. The scores of the last epoch are written.
 - NGAME and PRIME, in their folders `ngame` and `prime`: what `main.py` there does for the encoder is done here, nothing
   is validated while it trains, and labels are ranked by all inner products, in place of a graph's; the best 100 are
   written.
@@ -22,7 +21,6 @@ import runpy
 import sys
 from argparse import Namespace
 from collections.abc import Callable
-from functools import partial
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -31,7 +29,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 import torch
-import transformers
+from transformers import AutoConfig, PreTrainedTokenizerBase, set_seed
 
 FILES = {
     "f_features": "trn_input_ids.npy,trn_attention_mask.npy",
@@ -47,11 +45,14 @@ class InThisProcess(torch.utils.data.DataLoader[Any]):
         super().__init__(*found, **options | {"num_workers": 0, "pin_memory": False, "prefetch_factor": None})
 
 
+def library() -> Any:
+    """The module `transformers` as the clone imports it: importing a part of it may put another one in its place."""
+    return sys.modules["transformers"]
+
+
 def dexml(seed: int, config: Path) -> sp.csr_matrix:
     settings = json.loads(config.read_text())
-    width = transformers.AutoConfig.from_pretrained(settings["tf"]).dim
-    if settings["amp_encode"]:
-        torch.cuda.amp.autocast = partial(torch.autocast, "cpu", torch.bfloat16)  # type: ignore[assignment,misc]
+    width = AutoConfig.from_pretrained(settings["tf"]).dim
     wandb: Any = ModuleType("wandb")
     wandb.__spec__ = ModuleSpec("wandb", None)
     wandb.init, wandb.log = lambda **_: None, lambda *_, **__: None
@@ -61,10 +62,9 @@ def dexml(seed: int, config: Path) -> sp.csr_matrix:
     parts: Any = __import__("utils.dl_utils", fromlist=["dl_utils"])
     pooler = parts.create_tf_pooler
     parts.create_tf_pooler = lambda kind: (pooler(kind)[0], width)
-    set_seed = transformers.set_seed
-    transformers.set_seed = lambda _: set_seed(seed)
+    library().set_seed = lambda _: set_seed(seed)
     torch.utils.data.DataLoader = InThisProcess  # type: ignore[misc]
-    base: Any = transformers.PreTrainedTokenizerBase
+    base: Any = PreTrainedTokenizerBase
     if not hasattr(base, "batch_encode_plus"):
         base.batch_encode_plus = base.__call__
     sys.argv = ["train.py", str(config)]
@@ -94,7 +94,7 @@ def ngame(seed: int, config: Path) -> sp.csr_matrix:
 
 
 def prime(seed: int, config: Path) -> sp.csr_matrix:
-    transformers.AdamW = torch.optim.AdamW  # type: ignore[attr-defined]
+    library().AdamW = torch.optim.AdamW
     torch.Tensor.get_device = lambda self: self.device  # type: ignore[assignment]
     sys.path.insert(0, json.loads(config.read_text())["deepxml"])
     metrics: Any = __import__("xclib.evaluation.xc_metrics", fromlist=["xc_metrics"])

@@ -6,7 +6,7 @@ peer is not installed is measured without it or left out. Run it with nothing be
     pip install -e '.[bench,cpu,minilm]'
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR                  # DIR: a dataset of short texts
     GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --only commands search
-    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --dexml CLONE --markdown docs/performance.md
+    GOMP_SPINCOUNT=3000 python benchmarks/peers.py --data DIR --markdown docs/performance.md
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ import tempfile
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from report import Rows, alone, options, report
 
-NUMBERS = ("value", "of the peer", "ratio")
-SUBJECTS = ("commands", "steps", "all_labels", "evaluation", "texts", "search")
+SUBJECTS = ("commands", "steps", "evaluation", "texts", "search")
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,20 @@ class Result:
     peer: str = ""
     of_peer: float | None = None
 
-    def row(self) -> dict[str, Any]:
-        ratio = self.value / self.of_peer if self.of_peer else None
-        return {"what": self.what, "value": self.value, "unit": self.unit, "peer": self.peer,
-                "of the peer": self.of_peer, "ratio": ratio, "wanted": self.wanted}  # fmt: skip
+    def row(self) -> dict[str, str]:
+        """As a table shows it: the value with its unit, the peer with its value."""
+        found = {"what": self.what, "value": f"{self.value:.3g} {self.unit}", "peer": self.peer, "ratio": ""}
+        if self.of_peer:
+            found |= {"peer": f"{self.peer} {self.of_peer:.3g}", "ratio": f"{self.value / self.of_peer:.3g}"}
+        return found | {"wanted": self.wanted}
 
 
 @dataclass(frozen=True)
 class Places:
-    """Where a subject finds a dataset of short texts and DEXML's public code, and where it may write."""
+    """Where a subject finds a dataset of short texts, and where it may write."""
 
     data: Path
     out: Path
-    dexml: Path | None
     quick: bool  # small sizes: whether the cases work
 
 
@@ -61,26 +60,21 @@ def measured(subject: str, places: Places) -> Rows:
         return [{"what": subject, "peer": f"not measured: {problem}"}]
 
 
-def printed(row: dict[str, Any]) -> dict[str, str]:
-    """The row as text: the value with its unit, the peer with its value; nothing of a subject that was not measured."""
-    if "value" not in row:
-        return {}
-    value, peer, ratio = (f"{row[name]:.3g}" if row[name] is not None else "" for name in NUMBERS)
-    texts = {"what": row["what"], "value": f"{value} {row['unit']}", "peer": f"{row['peer']} {peer}", "ratio": ratio}
-    return {name: text.strip() for name, text in texts.items()}
+def shown(row: dict[str, str]) -> dict[str, str]:
+    """The row in the document, which says in words what was wanted; nothing of a subject that was not measured."""
+    return {name: text for name, text in row.items() if name != "wanted"} if "value" in row else {}
 
 
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", nargs="+", choices=SUBJECTS, default=SUBJECTS, help="the others stay in the file")
     parser.add_argument("--data", type=Path, required=True, help="a dataset of short texts, in any layout that is read")
-    parser.add_argument("--dexml", type=Path, metavar="DIR", help="a clone of github.com/nilesh2797/DEXML")
     parser.add_argument("--quick", action="store_true", help="small sizes, for a trial of the cases themselves")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
-        places = Places(asked.data.absolute(), Path(scratch), asked.dexml, asked.quick)
+        places = Places(asked.data.absolute(), Path(scratch), asked.quick)
         rows = [row for subject in asked.only for row in alone(measured, subject, places)]
-    report("peers", rows, asked, printed, by=("what",))
+    report("peers", rows, asked.markdown, shown, by=("what",))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""What benchmarks share: options, clocks, a process of its own for a case, tables (printed, as JSON, in documents)."""
+"""What benchmarks share: a parser, clocks, a process of its own for a case, trials of a suite, tables in documents."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import sys
 import time
@@ -12,38 +11,23 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
+import yaml
 from tabulate import tabulate
 
+import xmcbench as xb
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.atomic import atomic_write
-from xmcbench.trial.provenance import provenance
+from xmcbench.trial.record import Record
 
 END = "<!-- end of the table -->"
 T = TypeVar("T")
 Rows = list[dict[str, Any]]
 
 
-def options(description: str | None, **known: Any) -> argparse.ArgumentParser:
-    """A parser with `--out`, `--markdown` and an option for each of `known`: its default, and perhaps what it means.
-
-    Values have the type of the default; several are expected where it is a list, and some of the keys of a mapping, by
-    default all. False is that of a flag; a type stands for None, or a value of that type.
-    """
+def options(description: str | None) -> argparse.ArgumentParser:
+    """A parser with the option `--markdown`, the document of `report`."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    table = {"markdown": (Path, "a file: also put the table into this Markdown")}
-    for name, value in ({"out": Path("benchmarks/results")} | known | table).items():
-        default, meaning = value if isinstance(value, tuple) else (value, None)
-        more: dict[str, Any] = {"default": default, "type": type(default)}
-        if default is False:
-            more = {"action": "store_true"}
-        elif isinstance(default, type):
-            more = {"type": default}
-        elif isinstance(default, Path):
-            more["type"] = Path
-        elif isinstance(default, list | dict):
-            choices = {"choices": list(default)} if isinstance(default, dict) else {}
-            more = {"default": list(default), "type": type(next(iter(default))), "nargs": "+", **choices}
-        parser.add_argument(f"--{name.replace('_', '-')}", help=meaning, **more)
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="also put the table into this document")
     return parser
 
 
@@ -83,36 +67,38 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
+def run(suite: dict[str, Any], store: Path, data: Path = Path("data")) -> list[Record]:
+    """The records of a suite, after the trials that the store lacks. Raises `XMCBenchError` if a trial fails."""
+    path = store.with_suffix(".yaml")
+    path.write_text(yaml.safe_dump(suite, sort_keys=False))
+    records = list(xb.run(path, data=data, store=store).measured.records.values())
+    if failed := [f"{record.trial.label}: {record.failure.message}" for record in records if record.failure]:
+        raise XMCBenchError(failed[0])
+    return records
+
+
 def report(
     name: str,
     rows: Rows,
-    asked: argparse.Namespace,
+    document: Path | None,
     shown: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     by: Sequence[str] = (),
 ) -> None:
-    """Print `rows` and write them to `<out>/<name>.json`, and with `--markdown` into the table of a document.
+    """Print `rows`, and put them into the table of a document between the mark of `<name>.py` and the table's end.
 
     `shown` gives a row of that table, or an empty one to leave it out. The document's own rows stay, except those whose
-    columns `by` are as in a new row; without `by` none stays.
+    columns `by` are as in a new row.
     """
     print(tabulate(rows, headers="keys", floatfmt=".3g"))
-    asked.out.mkdir(parents=True, exist_ok=True)
-    path = asked.out / f"{name}.json"
-    path.write_text(json.dumps({"benchmark": name, "rows": rows, "provenance": provenance()}, indent=1) + "\n")
-    print(f"\n{path}")
-    if asked.markdown:
-        _write_table(name, [text for row in rows if (text := shown(row))], asked.markdown, by)
-
-
-def _write_table(name: str, rows: Rows, path: Path, by: Sequence[str]) -> None:
-    """Replace the table in a Markdown file between the mark of `<name>.py` and the next end of a table."""
+    if document is None:
+        return
     mark = f"<!-- table of {name}.py -->"
-    if by:
-        table = path.read_text(encoding="utf-8").partition(mark)[2].partition(END)[0]
-        cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
-        known = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
-        rows = list({tuple(row[column] for column in by): row for row in (*known, *rows)}.values())
-    put(tabulate(rows, headers="keys", tablefmt="pipe", disable_numparse=True), path, mark)
+    table = document.read_text(encoding="utf-8").partition(mark)[2].partition(END)[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()]
+    known = [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+    every = [*known, *filter(None, map(shown, rows))]
+    merged = list({tuple(row[column] for column in by): row for row in every}.values())
+    put(tabulate(merged, headers="keys", tablefmt="pipe", disable_numparse=True), document, mark)
 
 
 def put(text: str, path: Path, mark: str, end: str = END) -> None:

@@ -13,8 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from peers import Places, Result
-from report import in_turns, seconds_of
-from trials import run
+from report import in_turns, run, seconds_of
 
 QUICKSTART = str(Path(__file__).parents[2] / "suites" / "quickstart.yaml")
 XMCBENCH = Path(sysconfig.get_path("scripts")) / "xmcbench"

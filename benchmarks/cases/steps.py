@@ -41,7 +41,7 @@ from xmcbench.engine.workers import ALONE
 TEMPERATURE, DECAY = 0.05, 0.01
 RATES = {"tiny": 1e-5, "static": 3e-3}
 FIXED = 16  # tokens
-TURNS = 5
+TURNS, BATCHES = 5, 3
 MINI_BATCHES = (16, 32, 64, 128, 256)
 Batch = tuple[np.ndarray, np.ndarray]  # rows of queries and of labels
 Step = Callable[[Batch], float]  # takes a step, gives its loss
@@ -57,43 +57,37 @@ class Workload:
     batches: list[Batch]
 
 
-def titles(encoder: Encoder, parts: Parts, cache: Path, batch: int, count: int = 3) -> Workload:
-    """Training texts of at most 32 tokens and one label of each, no label twice in a batch."""
-    targets, rng = parts.train.targets.tocsr(), np.random.default_rng(0)
-    batches = []
-    for _ in range(count):
-        pairs: dict[int, int] = {}
-        for query in rng.permutation(targets.shape[0]):
-            free = [label for label in targets.indices[slice(*targets.indptr[query : query + 2])] if label not in pairs]
-            if free and len(pairs) < batch:
-                pairs[int(rng.choice(free))] = int(query)
-        batches.append((np.array(list(pairs.values())), np.array(list(pairs))))
+def titles(encoder: Encoder, parts: Parts, cache: Path, batch: int) -> Workload:
+    """Training texts of at most 32 tokens and one label of each, no query and no label twice in a batch."""
+    pairs, rng, batches = parts.train.targets.tocoo(), np.random.default_rng(0), []
+    for _ in range(BATCHES):
+        order = rng.permutation(pairs.nnz)
+        order = order[np.unique(pairs.row[order], return_index=True)[1]]
+        order = rng.permutation(order[np.unique(pairs.col[order], return_index=True)[1]])[:batch]
+        batches.append((pairs.row[order], pairs.col[order]))
     tokens = encoder.tokenizer.tokens
     return Workload(tokens(parts.train.texts, 32, cache), tokens(parts.label_texts, 32, cache), batches)
 
 
-def fixed(encoder: Encoder, batch: int, count: int = 3) -> Workload:
+def fixed(encoder: Encoder, batch: int) -> Workload:
     """Random texts of `FIXED` tokens."""
-    rng = np.random.default_rng(0)
-    words = rng.integers(5, len(encoder.tokenizer.tokenizer), 2 * batch * count * FIXED).astype(np.int32)
+    rows = np.arange(2 * batch * BATCHES).reshape(BATCHES, 2, batch)
+    words = np.random.default_rng(0).integers(5, len(encoder.tokenizer.tokenizer), rows.size * FIXED).astype(np.int32)
     tokens = Tokens.from_offsets(words, np.arange(0, len(words) + 1, FIXED))
-    rows = np.arange(2 * batch * count).reshape(count, 2, batch)
     return Workload(tokens, tokens, [(queries, labels) for queries, labels in rows])
 
 
-def engine(encoder: Encoder, workload: Workload, rate: float) -> Callable[[Batch, Positives], float]:
+def engine(encoder: Encoder, work: Workload, rate: float) -> Callable[[Batch, Positives], float]:
     """xmcbench's step."""
     device = default_device()
-    cache = GradientCache(
-        encoder.train(), device=device, micro_batch_tokens=DualEncoder.Config().micro_batch_on(device.type),
-        activation_bytes=4 * 2**30, autocast=nullcontext,
-    )  # fmt: skip
+    limits = {"micro_batch_tokens": DualEncoder.Config().micro_batch_on(device.type), "activation_bytes": 4 * 2**30}
+    cache = GradientCache(encoder.train(), device=device, autocast=nullcontext, **limits)
     words = (module for module in encoder.modules() if isinstance(module, TouchedRows))
     groups = [{"params": list(encoder.parameters()), "lr": rate, "weight_decay": DECAY}]
     update = Update(groups, {}, ALONE, None, words)
 
     def step(batch: Batch, positives: Positives) -> float:
-        texts = [TextRows(workload.queries, batch[0], "query"), TextRows(workload.labels, batch[1], "label")]
+        texts = [TextRows(work.queries, batch[0], "query"), TextRows(work.labels, batch[1], "label")]
         cached = cache.embed(texts, 0)
         queries_BD, labels_SD = torch.split(cached.embeddings, [len(rows) for rows in batch])
         loss = softmax(queries_BD, labels_SD, positives, positives.every(), temperature=TEMPERATURE)
@@ -105,72 +99,72 @@ def engine(encoder: Encoder, workload: Workload, rate: float) -> Callable[[Batch
     return step
 
 
-def of_pairs(step: Callable[[Batch, Positives], float], size: int) -> Step:
-    """The step on batches whose true pairs are on the diagonal."""
+def of_pairs(encoder: Encoder, work: Workload, rate: float) -> Step:
+    """xmcbench's step on batches whose true pairs are on the diagonal."""
+    step, size = engine(encoder, work, rate), len(work.batches[0][0])
     diagonal = torch.arange(size, device=default_device())
     return lambda batch: step(batch, Positives(diagonal, diagonal, size, size))
 
 
-def their_step(model: nn.Module, loss_of: Any, features: Features, work: Workload, rate: float) -> Step:
-    """Sentence-transformers' step."""
+def their_step(
+    modules: list[nn.Module], loss: str, features: Features, work: Workload, rate: float, **given: int
+) -> Step:
+    """Sentence-transformers' step: one of its losses on a model of these modules."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer import losses
+
+    model = SentenceTransformer(modules=modules, device=str(default_device())).train()
+    loss_of = getattr(losses, loss)(model, scale=1 / TEMPERATURE, **given)
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=DECAY, fused=True)
 
     def step(batch: Batch) -> float:
         made = [features(tokens, rows) for tokens, rows in zip((work.queries, work.labels), batch, strict=True)]
         tensors = [{name: torch.from_numpy(array).to(default_device()) for name, array in own.items()} for own in made]
-        loss = loss_of(tensors, None)
-        loss.backward()
+        value = loss_of(tensors, None)
+        value.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return float(loss.item())
+        return float(value.item())
 
     return step
 
 
-def their_transformer(encoder: Encoder, size: int, kind: str, work: Workload) -> tuple[Step, nn.Module]:
-    """Their cached loss on a copy of a transformer, with mini-batches of `size` and a `kind` of attention."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import CachedMultipleNegativesRankingLoss
+def their_transformer(encoder: Encoder, work: Workload) -> tuple[Step, nn.Module]:
+    """Their cached loss on a copy of a transformer, with the mini-batch size and kind of attention quickest here."""
     from sentence_transformers.sentence_transformer.modules import Normalize, Pooling, Transformer
-
-    with tempfile.TemporaryDirectory() as directory:
-        encoder.save(Path(directory))
-        transformer = Transformer(directory, model_kwargs={"attn_implementation": kind, "add_pooling_layer": False})
-    modules = [transformer, Pooling(encoder.dimension, "mean"), Normalize()]
-    model = SentenceTransformer(modules=modules, device=str(default_device())).train()
 
     def features(tokens: Tokens, rows: np.ndarray) -> dict[str, Any]:
         ids, mask = tokens.padded(rows, encoder.tokenizer.pad_id)
         return {"input_ids": ids, "attention_mask": mask.astype(np.int64)}
 
-    loss_of = CachedMultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE, mini_batch_size=size)
-    return their_step(model, loss_of, features, work, RATES["tiny"]), model
+    def made(size: int, kind: str) -> tuple[Step, nn.Module]:
+        with tempfile.TemporaryDirectory() as directory:
+            encoder.save(Path(directory))
+            transformer = Transformer(directory, model_kwargs={"attn_implementation": kind, "add_pooling_layer": False})
+        modules, loss = (
+            [transformer, Pooling(encoder.dimension, "mean"), Normalize()],
+            "CachedMultipleNegativesRankingLoss",
+        )
+        return their_step(modules, loss, features, work, RATES["tiny"], mini_batch_size=size), transformer
 
-
-def best_transformer(encoder: Encoder, work: Workload) -> tuple[Step, nn.Module]:
-    """Theirs with the mini-batch size and the kind of attention that are quickest here."""
     seconds = {}
     for size, kind in product(MINI_BATCHES, {"sdpa", attention() or "sdpa"}):
-        step, _ = their_transformer(encoder, size, kind, work)
+        step, _ = made(size, kind)
         seconds[size, kind] = in_turns({"step": lambda s=step: s(work.batches[0])}, 2)["step"]
-    return their_transformer(encoder, *min(seconds, key=seconds.__getitem__), work)
+    return made(*min(seconds, key=seconds.__getitem__))
 
 
 def their_static(encoder: StaticEncoder, work: Workload) -> tuple[Step, nn.Module]:
     """`MultipleNegativesRankingLoss` on a copy of a static encoder."""
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
     from sentence_transformers.sentence_transformer.modules import Normalize, StaticEmbedding
-
-    words = StaticEmbedding(encoder.tokenizer.tokenizer, encoder.bags.vectors.weight.detach().clone())
-    model = SentenceTransformer(modules=[words, Normalize()], device=str(default_device())).train()
 
     def features(tokens: Tokens, rows: np.ndarray) -> dict[str, Any]:
         ids, starts = encoder.collate(tokens, rows)
         return {"input_ids": ids, "offsets": starts}
 
-    loss_of = MultipleNegativesRankingLoss(model, scale=1 / TEMPERATURE)
-    return their_step(model, loss_of, features, work, RATES["static"]), model
+    words = StaticEmbedding(encoder.tokenizer.tokenizer, encoder.bags.vectors.weight.detach().clone())
+    loss = "MultipleNegativesRankingLoss"
+    return their_step([words, Normalize()], loss, features, work, RATES["static"]), words
 
 
 def texts_per_second(ours: tuple[Step, nn.Module], theirs: tuple[Step, nn.Module], work: Workload) -> tuple[float, ...]:
@@ -179,11 +173,8 @@ def texts_per_second(ours: tuple[Step, nn.Module], theirs: tuple[Step, nn.Module
         losses = [step(work.batches[0]) for step, _ in (ours, theirs)]
     if not np.isclose(*losses, rtol=1e-4):
         raise RuntimeError(f"the contestants do not compute the same loss: {losses}")
-    batches = {name: cycle(work.batches) for name in ("ours", "theirs")}
-    cases = {
-        "ours": lambda: ours[0](next(batches["ours"])),
-        "theirs": lambda: theirs[0](next(batches["theirs"])),
-    }
+    sides = {"ours": (ours[0], cycle(work.batches)), "theirs": (theirs[0], cycle(work.batches))}
+    cases = {name: lambda step=step, batches=batches: step(next(batches)) for name, (step, batches) in sides.items()}
     seconds = in_turns(cases, TURNS, of=median)
     return tuple(2 * len(work.batches[0][0]) / seconds[name] for name in cases)
 
@@ -219,12 +210,12 @@ def results(places: Places) -> Iterator[Result]:
         (f"step on texts of {FIXED} tokens, float32", fixed(tiny(), batch)),
     ):
         encoder = tiny()
-        ours = of_pairs(engine(encoder, work, RATES["tiny"]), batch), encoder
-        mine, its = texts_per_second(ours, best_transformer(tiny(), work), work)
+        ours = of_pairs(encoder, work, RATES["tiny"]), encoder
+        mine, its = texts_per_second(ours, their_transformer(tiny(), work), work)
         yield Result(name, mine, "texts/s", "2.5 x", "sentence-transformers", its)
     words = static()
     work = titles(words, parts, places.out, batch)
-    ours = of_pairs(engine(words, work, RATES["static"]), batch), words
+    ours = of_pairs(words, work, RATES["static"]), words
     mine, its = texts_per_second(ours, their_static(static(), work), work)
     yield Result(f"static encoder: step on {batch} short titles", mine, "texts/s", "3 x", "StaticEmbedding", its)
     name = "static encoder: step on 512 titles with all labels"

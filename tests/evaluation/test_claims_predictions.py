@@ -32,7 +32,7 @@ def test_metrics_of_accepted_trials_follow_from_the_files(bench: Bench, tmp_path
     file = ClaimFile.model_validate({"claims": (claim | {"regimes": (regime,)},)})
     (line,) = claims_predictions.pack_all(file, bench.store, tmp_path)
     path = tmp_path / "claims-test-fake-20.xz"
-    assert line.startswith(f"{path}: 2 of 2 trials")
+    assert line.startswith(f"{path}: 2 trials")
     assert not list(claims_predictions.problems(path, bench.store, bench.root / "data"))
     wrong = records["ok"].model_copy(update={"metrics": records["ok"].metrics | {"P@3": 0.1}})
     bench.store.write_record(wrong)

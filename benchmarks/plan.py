@@ -1,0 +1,74 @@
+"""What `xmcbench plan` says beside what trials take: operations, steps and memory, in the table of docs/plan.md.
+
+    python benchmarks/plan.py --markdown docs/plan.md
+
+The peak of memory is reached in a few steps of a small budget.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from report import options, report, run
+
+from xmcbench.data.prepared import default_cache_dir
+from xmcbench.engine.planning.trials import plan_here
+from xmcbench.trial.record import Record
+
+METHODS: dict[str, dict[str, Any]] = {
+    "in-batch": {"method": "dexml", "negatives": "in-batch"},
+    "hard": {"method": "dexml", "negatives": "hard", "negatives_per_query": 2, "refresh_start": 1, "refresh_every": 2},
+    "all": {"method": "dexml", "negatives": "all"},
+    "unidec": {"method": "unidec", "refresh_start": 1, "refresh_every": 2},
+    "prime": {"method": "prime", "free_vectors": 512, "cluster_start": 1, "cluster_every": 1},
+    "ova": {"method": "ova"},
+    "ngame": {"method": "ngame", "cluster_size": 4, "cluster_start": 1, "cluster_every": 1},
+}
+
+
+def compared(record: Record, encoder: str) -> dict[str, Any]:
+    """The row of a trial: measured, and planned over measured."""
+    spent, planned = record.spent, plan_here(record.trial, Path("data"), default_cache_dir(), workers=1)
+    assert planned is not None
+    flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])
+    return {
+        "dataset": record.trial.dataset, "encoder": encoder, "trial": record.trial.label, "steps": spent["steps"],
+        "s/step": spent["stage_seconds"]["train"] / spent["steps"], "pool": spent["pool_labels"] / spent["steps"],
+        "memory": peak, "memory ratio": planned.memory.total / peak, "steps ratio": planned.steps / spent["steps"],
+        "flops": flops, "flops ratio": planned.flops / flops,
+    }  # fmt: skip
+
+
+def shown(row: dict[str, Any]) -> dict[str, str]:
+    """A row as the document shows it."""
+    place = {name: row[name] for name in ("dataset", "encoder", "trial")}
+    place |= {"steps": f"{row['steps']:,}", "measured GB": f"{row['memory'] / 1e9:.2f}"}
+    return place | {f"{name}, plan / measured": f"{row[f'{name} ratio']:.2f}" for name in ("memory", "steps", "flops")}
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--dataset", default="catalog-1k")
+    parser.add_argument("--encoder", default="tiny")
+    parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
+    parser.add_argument("--precision", nargs="+", default=["float32"])
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--tokens", type=int, default=120_000, help="of each trial: PRIME encodes all texts first")
+    asked = parser.parse_args()
+    suite = {
+        "name": "plan", "datasets": [asked.dataset], "encoder": {"name": asked.encoder},
+        "budget": {"encoder_tokens": asked.tokens}, "methods": {name: METHODS[name] for name in asked.methods},
+        "sweep": {"batch_size": asked.batch, "precision": asked.precision},
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        records = run(suite, Path(folder) / "plan")
+    rows = [compared(record, asked.encoder) for record in records]
+    for name, bound in (("flops ratio", 0.05), ("memory ratio", 0.15)):
+        print(f"{name}: at most {max(abs(row[name] - 1) for row in rows):.1%} off (aim: {bound:.0%})")
+    report("plan", rows, asked.markdown, shown, by=("dataset", "encoder", "trial"))
+
+
+if __name__ == "__main__":
+    main()
