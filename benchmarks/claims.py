@@ -32,7 +32,6 @@ from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import (
     CLAIMS,
     Claim,
@@ -46,7 +45,7 @@ from xmcbench.reporting.claims import (
     write_claims,
 )
 from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.published import ACCEPTED, PublishedRow
+from xmcbench.reporting.published import ACCEPTED, PublishedRow, published_rows
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import folded
 from xmcbench.runs.runner import Runner, Settings

@@ -10,10 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
 from xmcbench.reporting.plots import forest
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.published import PublishedRow, published_rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT, FIGURE = DOCS / "claims.md", DOCS / "pictures" / "claims.svg"

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmcbench import reporting
 from xmcbench.files import network
 from xmcbench.reporting.acceptance import CHECKS, contradictions, label_problems, problems
 from xmcbench.reporting.describe import describe
+from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.page import write_page
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs import file_guard, landlock
 from xmcbench.trial.record import Record, RecordError, decode, encode
 
@@ -43,9 +44,9 @@ def show(record: Record, folder: Path) -> None:
     records[honest()[0].key] = record.model_copy(
         update={"key": honest()[0].key}
     )  # a store reads no record of another key
-    board = reporting.leaderboard(records.values())
-    for format in reporting.FORMATS:
-        reporting.render(board, format)
+    board = leaderboard(records.values())
+    for format in FORMATS:
+        render(board, format)
     write_page(board, records, folder)
     describe(record)
 

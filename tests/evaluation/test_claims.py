@@ -17,9 +17,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import ClaimFile, Regime, finding, papers_sign, read_claims
-from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.published import ACCEPTED, published_rows
 from xmcbench.trial.store import Store
 
 ROOT = Path(__file__).parents[2]

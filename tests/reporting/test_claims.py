@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import View, leaderboard, published_rows, read_claims, render
-from xmcbench.reporting.claims import Claim, write_claims
+from xmcbench.reporting.claims import Claim, read_claims, write_claims
+from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import View
 
 from .made import cited
 

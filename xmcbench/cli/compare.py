@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from xmcbench.data import Dataset
     from xmcbench.evaluation.comparison import ComparedMetric, Comparison
-    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.text_table import TextTable
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -40,7 +40,7 @@ def compare(
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
     from xmcbench.cli.find import find_seeds
     from xmcbench.data import load
-    from xmcbench.reporting import render_tables
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -132,8 +132,7 @@ def _metrics_table(
 
 
 def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import percent_interval
+    from xmcbench.reporting.text_table import TextTable, percent_interval
 
     rows = []
     for result in compared:
@@ -193,7 +192,9 @@ def analyse(
         typer.Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial."),
     ] = None,
     format: TableFormat = "table",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for CSV and JSON in full precision.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for analysis.json, in full precision.")
+    ] = None,
     figures: Annotated[
         Literal["svg", "pdf", "png"] | None, typer.Option(help="Also draw figures; needs --out.")
     ] = None,
@@ -223,7 +224,7 @@ def analyse(
     analyses = analyse_together(place, records, dataset, k, vectors)
     echo(render_tables(analysis_tables(analyses), format))
     if out is not None:
-        written = write_analyses(analyses, out)
+        written = [write_analyses(analyses, out)]
         if figures:
             from xmcbench.reporting.plots import write_analysis_figures
 

@@ -65,9 +65,10 @@ def leaderboard(
     data: DataDir = Path("data"),
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
-    from xmcbench import api, reporting
+    from xmcbench import api
+    from xmcbench.reporting.leaderboard_text import FORMATS, bibliography, render
 
-    text = format in reporting.FORMATS
+    text = format in FORMATS
     board = api.leaderboard(
         dataset,
         source=source,
@@ -87,9 +88,9 @@ def leaderboard(
         store=store,
     )
     if bib is not None:
-        _write_text(reporting.bibliography(board.table, board.published), bib)
+        _write_text(bibliography(board.table, board.published), bib)
     if text:
-        _write_text(str(board) if format == "table" else reporting.render(board.table, format, width()), output)
+        _write_text(str(board) if format == "table" else render(board.table, format, width()), output)
     else:
         _write_folder(board, format, output, data)
 
@@ -112,8 +113,6 @@ def _write_folder(board: Board, format: str, output: Path | None, data: Path) ->
 
 
 def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequence[Path]:
-    from xmcbench import reporting
-
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
 
@@ -124,10 +123,12 @@ def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequ
         return write_evaluations(measured, table.keys, data, output or Path("every-eval-ever"), warn)
     analyses = measured.analyses(table, data, warn)
     if format == "html":
+        from xmcbench.reporting.claims import read_claims
+        from xmcbench.reporting.leaderboard_text import bibtex_entry
         from xmcbench.reporting.page import write_page
 
-        bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
-        claims, folder = reporting.read_claims(), output or Path("leaderboard-site")
+        bibtex = {row.paper: bibtex_entry(row) for row in board.published}
+        claims, folder = read_claims(), output or Path("leaderboard-site")
         return write_page(table, measured.records, folder, analyses, claims, bibtex, measured.resampled)
     from xmcbench.reporting.plots import write_figures
 
@@ -147,7 +148,7 @@ def tables(
         typer.Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
     ] = None,
 ) -> None:
-    """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
+    """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import stored_samples, tuned_trials
 
@@ -182,9 +183,10 @@ def of_suite(
     format: str = "table",
     targets: Sequence[Target] = (),
 ) -> str:
-    """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
-    from xmcbench import reporting
-    from xmcbench.reporting.cells import check_equal_budgets
+    """The tables of a suite: its own, quality against cost, ranks, targets, equal budgets."""
+    from xmcbench.reporting import cells
+    from xmcbench.reporting.published import published_rows
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.method import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
@@ -192,18 +194,15 @@ def of_suite(
 
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}
-    cells = reporting.cells(outcomes, entries, idle)
-    published = reporting.published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
-    grids = [reporting.cell_table(title, shape, cells, published) for title, shape in suite.tables.items()]
-    if suite.selection:
-        grids += reporting.smaller_budget_tables(cells, suite.selection.metric, suite.selection.evaluations)
+    found = cells.cells(outcomes, entries, idle)
+    published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
+    grids = [cells.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    grids.append(reporting.cost_table(cells, metric))
-    grids += reporting.rank_tables(cells, metric, store.resampled)
-    grids += [reporting.time_to_quality_table([(cell.label, cell.records) for cell in cells], to) for to in targets]
-    text = reporting.render_tables(grids, format)
+    grids += [cells.cost_table(found, metric), *cells.rank_tables(found, metric, store.resampled)]
+    grids += [cells.time_to_quality_table(found, target) for target in targets]
+    text = render_tables(grids, format)
     records = [record for _, record in outcomes if record]
-    checks = check_equal_budgets(records, suite.equal) if suite.equal else []
+    checks = cells.check_equal_budgets(records, suite.equal) if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])
 
 

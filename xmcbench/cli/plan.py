@@ -16,7 +16,7 @@ from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
-    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.text_table import TextTable
     from xmcbench.trial.trial import Trial
 
 
@@ -51,7 +51,7 @@ def plan(
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.trials import Planner, fits, machine_called, too_long
-    from xmcbench.reporting import render_tables
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
@@ -96,8 +96,7 @@ def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple
 
 def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
     from xmcbench.engine.planning.trials import MARGIN, fits
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import format_value
+    from xmcbench.reporting.text_table import TextTable, format_value
 
     rows = [
         (
@@ -137,8 +136,7 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
 
 
 def _memory(plans: Sequence[TrialPlan]) -> TextTable:
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import format_value
+    from xmcbench.reporting.text_table import TextTable, format_value
 
     parts = list(plans[0].memory.parts())
     rows = [

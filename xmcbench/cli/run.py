@@ -191,7 +191,7 @@ def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, s
 
 def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> str:
     """A line about tuning, which comes before the plan and changes the settings and keys of its trials."""
-    from xmcbench.reporting import budget_text
+    from xmcbench.reporting.rows import budget_text
 
     samples = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
     budget = budget_text(tune.budget.limits()) if tune.budget else "of the trial"

@@ -44,7 +44,7 @@ def score(
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
-    from xmcbench.reporting import scores_table
+    from xmcbench.reporting.describe import scores_table
     from xmcbench.trial.store import Store
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
@@ -105,7 +105,7 @@ def fuse(
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import score_predictions
     from xmcbench.evaluation.imported import write_unbudgeted
-    from xmcbench.reporting import scores_table
+    from xmcbench.reporting.describe import scores_table
     from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
 

@@ -1,7 +1,7 @@
 """The leaderboard as a static page: one file that needs no network, and a page for each record beside it.
 
 Templates escape every value, and the content security policy allows no other script. What pages show without scripts
-is drawn here: the curve of a record, the intervals of claims, the cards of datasets. Coordinates are numbers alone.
+is made here: the intervals of claims, the cards of datasets. Coordinates are numbers alone.
 """
 
 from __future__ import annotations
@@ -158,10 +158,7 @@ def _record(record: Record) -> str:
         dataset=record.trial.dataset,
         summary=summary(record),
         sections=for_people(record),
-        metrics=metric_rows(record),
-        curve=curve(record),
-        width=WIDTH,
-        height=HEIGHT,
+        metrics=metric_rows(record.metrics, record.intervals),
         raw=describe(record),
         checked=CHECKED,
         suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
@@ -198,49 +195,9 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-WIDTH, HEIGHT = 560, 200
-LEFT, BOTTOM, ROOM = 46, 26, 10
 FOREST, ROW = 420, 18  # pixels of an interval's plot
 FAR = 50.0  # points at the ends of the axis of claims; it is linear near 0 and logarithmic beyond
 TICKS = (-50, -20, -5, -2, 0, 2, 5, 20, 50)
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A metric over the share of the budget, as coordinates of a picture of `WIDTH` by `HEIGHT`."""
-
-    metric: str
-    points: tuple[tuple[float, float], ...]
-    lowest: tuple[str, float]  # text and place of the ticks at the ends of the axis
-    highest: tuple[str, float]
-    shares: tuple[tuple[str, float], ...]  # of the budget: ticks
-
-    @property
-    def line(self) -> str:
-        """For a polyline."""
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.points)
-
-
-def curve(record: Record) -> Curve | None:
-    """The curve of the metric that chose the checkpoint; None for a record with fewer than two points."""
-    chosen = record.trial.selection.metric if record.trial.selection else ""
-    metric = next((name for name in (chosen, *record.metrics) if record.curve and name in record.curve[0]), "")
-    known = [(at["fraction"], 100 * at[metric]) for at in record.curve if metric in at and "fraction" in at]
-    if len(known) < 2:
-        return None
-    low, high = min(value for _, value in known), max(value for _, value in known)
-    end, height = max(1.0, *(fraction for fraction, _ in known)), high - low or 1.0
-    points = [
-        (_across(fraction / end), ROOM + (HEIGHT - BOTTOM - 2 * ROOM) * (1 - (value - low) / height))
-        for fraction, value in known
-    ]
-    top, bottom = min(y for _, y in points), max(y for _, y in points)
-    shares = tuple((f"{share} %", _across(share / 100 / end)) for share in (0, 25, 50, 75, 100))
-    return Curve(metric, tuple(points), (f"{low:.1f}", bottom), (f"{high:.1f}", top), shares)
-
-
-def _across(share: float) -> float:
-    return LEFT + (WIDTH - LEFT - 2 * ROOM) * share
 
 
 @dataclass(frozen=True)
