@@ -28,7 +28,6 @@ from xmcbench.runs.terminal import echo, escaped, width
 if TYPE_CHECKING:
     from xmcbench.api import Board
     from xmcbench.suite.suite import Suite
-    from xmcbench.suite.tables import Target
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
     from xmcbench.trial.trial import Trial
@@ -92,7 +91,9 @@ def leaderboard(
     if text:
         _write_text(str(board) if format == "table" else render(board.table, format, width()), output)
     else:
-        _write_folder(board, format, output, data)
+        written = _written(board, format, output, data)
+        others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
+        echo(f"{written[0]}{others}" if written else "nothing to write")
 
 
 def _write_text(text: str, output: Path | None) -> None:
@@ -105,14 +106,9 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
-    """Write a page, logs in a common schema, or figures into a folder."""
-    written = _written(board, format, output, data)
-    others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-    echo(f"{written[0]}{others}" if written else "nothing to write")
-
-
 def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequence[Path]:
+    """The files of a page, of logs in a common schema, or of figures, which are written into a folder."""
+
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
 
@@ -152,28 +148,12 @@ def tables(
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import stored_samples, tuned_trials
 
-    settings = Settings(
-        suite=suite,
-        data=data,
-        store=store,
-        sets=sets or (),
-        datasets=datasets or (),
-        encoder=encoder,
-    )
+    settings = Settings(suite=suite, data=data, store=store, sets=sets or (), datasets=datasets or (), encoder=encoder)
     runner = Runner(settings)
     tune = runner.suite.tune
     plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
-    targets = [_target(text) for text in to or ()]
-    echo(of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], runner.store, format, targets))
-
-
-def _target(text: str) -> Target:
-    """The target `METRIC=VALUE`."""
-    from xmcbench.suite.tables import Target
-
-    if target := Target.parse(f"to {text}"):
-        return target
-    raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+    outcomes = [(planned.trial, planned.record) for planned in plan]
+    echo(of_suite(runner.suite, outcomes, runner.store, format, to or ()))
 
 
 def of_suite(
@@ -181,12 +161,13 @@ def of_suite(
     outcomes: Iterable[tuple[Trial, Record | None]],
     store: Store,
     format: str = "table",
-    targets: Sequence[Target] = (),
+    targets: Sequence[str] = (),
 ) -> str:
-    """The tables of a suite: its own, quality against cost, ranks, targets, equal budgets."""
+    """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
     from xmcbench.reporting import cells
     from xmcbench.reporting.published import published_rows
     from xmcbench.reporting.text_table import render_tables
+    from xmcbench.suite.tables import Target
     from xmcbench.trial.method import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
@@ -199,7 +180,10 @@ def of_suite(
     grids = [cells.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
     grids += [cells.cost_table(found, metric), *cells.rank_tables(found, metric, store.resampled)]
-    grids += [cells.time_to_quality_table(found, target) for target in targets]
+    for text in targets:
+        if (target := Target.parse(f"to {text}")) is None:
+            raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+        grids.append(cells.time_to_quality_table(found, target))
     text = render_tables(grids, format)
     records = [record for _, record in outcomes if record]
     checks = cells.check_equal_budgets(records, suite.equal) if suite.equal else []

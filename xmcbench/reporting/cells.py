@@ -88,9 +88,7 @@ class SweepCell:
 
 
 def cells(
-    outcomes: Iterable[tuple[Trial, Record | None]],
-    entries: Mapping[str, str],
-    idle: Callable[[Trial], frozenset[str]],
+    outcomes: Iterable[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
 ) -> list[SweepCell]:
     """The cells of a suite's trials, in its order. `entries` has the method's label of each trial's label.
 

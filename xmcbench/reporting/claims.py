@@ -52,12 +52,8 @@ class PaperPair(_Model):
             for metric in better.metrics.keys() & than.metrics.keys() if than else ():
                 assert than is not None
                 found[metric][dataset] = round(100 * (better.metrics[metric] - than.metrics[metric]), 4)
-        return {metric: found[metric] for metric in sorted(found, key=_order(rows.values()).index)}
-
-
-def _order(rows: Iterable[PublishedRow]) -> list[str]:
-    """The metrics in the order of the table's columns."""
-    return list(dict.fromkeys(metric for row in rows for metric in row.metrics))
+        columns = dict.fromkeys(metric for row in rows.values() for metric in row.metrics)
+        return {metric: found[metric] for metric in columns if metric in found}
 
 
 def papers_sign(differences: dict[str, float]) -> Sign:

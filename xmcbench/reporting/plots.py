@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -261,7 +262,9 @@ TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
 
 def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
     """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
-    datasets = sorted(dict.fromkeys(scale for claim in claims for scale in _scales(claim)), key=MADE.__eq__)
+    regimes = [regime for claim in claims for regime in claim.regimes if regime.columns]
+    scales = dict.fromkeys(_of_claims(regime.scale.dataset) for regime in regimes if regime.scale)
+    datasets = sorted(scales, key=MADE.__eq__)
     with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
         for row, claim in enumerate(claims):
             printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
@@ -289,10 +292,6 @@ def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Pat
         legend_below(axes, columns=3)
 
 
-def _scales(claim: Claim) -> list[str]:
-    return [_of_claims(regime.scale.dataset) for regime in claim.regimes if regime.scale and regime.columns]
-
-
 def _of_claims(dataset: str) -> str:
     """All data that are made count as one regime."""
     return MADE if dataset_facts(dataset).made else dataset
@@ -306,7 +305,7 @@ LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this
 
 
 class Point(NamedTuple):
-    """A row in a chart of costs."""
+    """A row in a chart of costs, quality in per cent."""
 
     source: str
     name: str
@@ -321,11 +320,15 @@ def write_figures(
     records: Mapping[str, Record],
     out: Path,
     format: str,
-    analyses: Mapping[str, Analysis] | None = None,
+    analyses: Mapping[str, Analysis] = MappingProxyType({}),
 ) -> list[Path]:
     """Draw all figures for which the datasets of the table have data, to the folder `out`. Returns their paths."""
-    paths = []
-    for name, groups in _by_dataset(table).items():
+    paths: list[Path] = []
+    by_dataset: dict[str, list[Group]] = defaultdict(list)  # and track, by the prefix of their file names
+    for group in table.groups:
+        track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
+        by_dataset[f"{_stem(group.dataset)}{track}"].append(group)
+    for name, groups in by_dataset.items():
         rows = [row for group in groups for row in group.rows]
         sort = groups[0].sort
         for cost in DRAWN_COSTS:
@@ -334,35 +337,16 @@ def write_figures(
                 paths.append(out / f"{name}-{sort}-{cost}.{format}".replace("@", ""))
                 _cost(shown, cost, sort, paths[-1])
         for group in groups:
-            paths += _of_group(group, name, records, analyses or {}, out, format)
+            stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
+            curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
+            if drawn := [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]:
+                paths.append(out / f"{stem}-curve.{format}")
+                _curves(drawn, group.sort, paths[-1])
+            analysed = [(row.called, analyses[key]) for row in group.rows for key in row.keys[:1] if key in analyses]
+            if analysed:
+                paths.append(out / f"{stem}-deciles.{format}")
+                deciles(dict(analysed[:DIRECT]), paths[-1])
     return paths
-
-
-def _of_group(
-    group: Group, name: str, records: Mapping[str, Record], analyses: Mapping[str, Analysis], out: Path, format: str
-) -> list[Path]:
-    """Draw the figures of trials with the same budget."""
-    stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
-    paths = []
-    curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
-    drawn = [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]
-    if drawn:
-        paths.append(out / f"{stem}-curve.{format}")
-        _curves(drawn, group.sort, paths[-1])
-    known = {row.called: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
-    if known:
-        paths.append(out / f"{stem}-deciles.{format}")
-        deciles(dict(list(known.items())[:DIRECT]), paths[-1])
-    return paths
-
-
-def _by_dataset(table: Leaderboard) -> dict[str, list[Group]]:
-    """The groups of each dataset and track, by the prefix of their file names."""
-    groups: dict[str, list[Group]] = defaultdict(list)
-    for group in table.groups:
-        track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
-        groups[f"{_stem(group.dataset)}{track}"].append(group)
-    return groups
 
 
 def _stem(text: str) -> str:
@@ -393,21 +377,19 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
         for source, fill in (("measured", "#565b62"), ("published", "none")):
             if any(point.source == source for point in points):
                 axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
-        key = _label(axes, named, points)
+        direct = len(named) <= DIRECT
+        words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
+        labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
+        label_points(axes, labels, [(point.x, point.y) for point in points])
+        key = [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
         family_legend(axes, [point.family for point in points], key)
 
 
 def _point(row: Row, cost: float, metric: str) -> Point:
-    value, ends = row.metrics[metric], row.intervals.get(metric)
-    error = (100 * (value - ends[0]), 100 * (ends[1] - value)) if ends else (0.0, 0.0)
-    return Point(
-        row.source,
-        row.called,
-        row.family,
-        cost,
-        100 * value,
-        (min(max(0.0, error[0]), 100 * value), max(0.0, error[1])),
-    )
+    value = row.metrics[metric]
+    low, high = row.intervals.get(metric, (value, value))
+    error = (100 * min(max(0.0, value - low), value), 100 * max(0.0, high - value))
+    return Point(row.source, row.called, row.family, cost, 100 * value, error)
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
@@ -417,15 +399,6 @@ def _front(points: Sequence[Point]) -> list[Point]:
         if not front or point.y > front[-1].y:
             front.append(point)
     return front
-
-
-def _label(axes: Any, named: Sequence[Point], points: Sequence[Point]) -> list[str]:
-    """Write names beside at most `DIRECT` points, else numbers, without overlap. Returns the key of the numbers."""
-    direct = len(named) <= DIRECT
-    words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
-    labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
-    label_points(axes, labels, [(point.x, point.y) for point in points])
-    return [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
 
 
 def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, path: Path) -> None:

@@ -63,10 +63,7 @@ class RowFacts(BaseModel):
 
     dataset: str = Field("", min_length=1, description="name of the dataset, one for each split; required")
     track: Literal["supervised", "zero-shot"] = Field("supervised", description="zero-shot: trained on no true pair")
-    protocol: str = Field(
-        "",
-        description="how evaluation differs from others; such rows are compared among themselves",
-    )
+    protocol: str = Field("", description="how evaluation differs from others; such rows are compared among themselves")
     method: str = Field("", min_length=1, description="the method's name, the same in every paper; required")
     variant: str = Field("", description="what distinguishes the row from the method's other rows in its table")
     as_printed: str = Field("", description="the paper's name of the row, where it differs")
