@@ -1,8 +1,8 @@
 """Figures for papers, drawn with matplotlib (the extra `plots`). Files are reproducible byte for byte.
 
 Of a leaderboard: quality against cost, quality over the budget, contributions of deciles. Of predictions: DEXML's
-Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries per label. Of claims:
-a forest plot, a row for each claim, an interval for each regime."""
+Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries per label.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ from xmcbench.errors import import_extra
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.analyses import relative_gain
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.curated import dataset_facts, methods
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.curated import methods
 from xmcbench.reporting.rows import CHART_COSTS, CURVE_COSTS, Group, Leaderboard, Row, budget_text, costs, mean_curve
 from xmcbench.reporting.text_table import short_number
 from xmcbench.trial.record import Record
@@ -82,7 +80,7 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _series(at: int) -> dict[str, Any]:
+def series(at: int) -> dict[str, Any]:
     """Colour and marker of the series with this number."""
     return {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
 
@@ -149,7 +147,7 @@ def deciles(analyses: Mapping[str, Analysis], path: Path) -> None:
     with drawing(path, PAGE) as axes:
         for at, (name, analysis) in enumerate(analyses.items()):
             shares = 100 * np.asarray(analysis.breakdowns[DECILES].contribution)
-            axes.plot(range(1, 11), shares, label=plain(name), markersize=3, **_series(at))
+            axes.plot(range(1, 11), shares, label=plain(name), markersize=3, **series(at))
         axes.set_xticks(range(1, 11))
         axes.set_xlabel("decile of the labels (1: most frequent in training)")
         axes.set_ylabel(_contribution(analyses))
@@ -212,7 +210,7 @@ def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:
         for at, (name, analysis) in enumerate(analyses.items()):
             precision, propensity = zip(*analysis.trade_off.values(), strict=True)
             x, y = 100 * np.array(propensity), 100 * np.array(precision)
-            axes.plot(x, y, linewidth=0.8, label=plain(name), markersize=4, **_series(at))
+            axes.plot(x, y, linewidth=0.8, label=plain(name), markersize=4, **series(at))
             for k, left, up in zip(analysis.trade_off, x, y, strict=True):
                 axes.annotate(f"@{k}", (left, up), xytext=(3, 3), textcoords="offset points", fontsize=6)
         axes.set(xlabel="PSP@k (%)", ylabel="P@k (%)")
@@ -252,49 +250,6 @@ def label_distribution(dataset: Dataset, path: Path) -> None:
         axes.set_xlabel("labels, most frequent first")
         axes.set_ylabel("training queries per label")
         axes.set_title(plain(f"{card.name}: {card.num_labels - len(seen):,} labels without a training query"))
-
-
-ROW = 0.3  # inches per claim
-MADE = "made data"
-LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
-TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
-
-
-def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
-    """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
-    regimes = [regime for claim in claims for regime in claim.regimes if regime.columns]
-    scales = dict.fromkeys(_of_claims(regime.scale.dataset) for regime in regimes if regime.scale)
-    datasets = sorted(scales, key=MADE.__eq__)
-    with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
-        for row, claim in enumerate(claims):
-            printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
-            axes.plot(printed, [row] * len(printed), "|", color="#999999", markersize=7, zorder=1)
-            for regime in claim.regimes:
-                column = regime.column(claim.shown)
-                if column is None or regime.scale is None:
-                    continue
-                place = datasets.index(_of_claims(regime.scale.dataset))
-                y = row + 0.22 * (place - (len(datasets) - 1) / 2)
-                style = {"markersize": 4, "zorder": 3, **_series(place)}
-                fill = "white" if column.sign == "?" else style["color"]
-                low, high = map(float, column.interval)
-                axes.plot([low, high], [y, y], color=style["color"], linewidth=1.1, zorder=2)
-                axes.plot(float(column.difference), y, linestyle="none", markerfacecolor=fill, **style)
-        for place, dataset in enumerate(datasets):
-            axes.plot([], [], "-", markersize=4, label=plain(dataset), **_series(place))
-        axes.plot([], [], "|", color="#999999", label="the paper's figures, at its own scale")
-        axes.axvline(0, color="#555555", linewidth=0.8)
-        axes.set_xscale("symlog", linthresh=LINEAR)
-        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
-        axes.minorticks_off()
-        axes.set_yticks(range(len(claims)), [plain(f"{claim.claim} [{claim.shown}]") for claim in claims])
-        axes.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference in points, 95 % interval (hollow: not significant)")
-        legend_below(axes, columns=3)
-
-
-def _of_claims(dataset: str) -> str:
-    """All data that are made count as one regime."""
-    return MADE if dataset_facts(dataset).made else dataset
 
 
 DIRECT = 8  # names beside points and lines; where there are more, numbers, and a key below
