@@ -24,28 +24,29 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import yaml
 from pydantic import ValidationError
 
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
+from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import (
     CLAIMS,
     Claim,
     ClaimFile,
     Column,
+    Finding,
     PaperPair,
     Question,
     Regime,
     Scale,
-    finding,
-    write_claims,
+    Sign,
 )
 from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.published import ACCEPTED, PublishedRow
+from xmcbench.reporting.published import ACCEPTED, PublishedRow, published_rows
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import folded
 from xmcbench.runs.runner import Runner, Settings
@@ -56,6 +57,7 @@ from xmcbench.trial.trial import Trial
 HERE = Path(__file__).parent
 SUITES = HERE.parent / "suites"
 FEWEST_SEEDS = 5
+HEADER = "# Written by benchmarks/claims.py from accepted records. docs/leaderboard.md explains it.\n"
 
 
 class Pair(Written):
@@ -278,6 +280,33 @@ class Comparison:
                     changed.append(column(metric, mine.value, base.value, estimate, p_of_changes[own.id, metric]))
             regime = here.judged(papers, p_values, own.id)
             yield Question(id=own.id, question=own.question, of=own.of, regime=regime, changes=tuple(changed))
+
+
+def papers_sign(differences: dict[str, float]) -> Sign:
+    """The sign of a column that the paper prints on every dataset; ? where its datasets disagree."""
+    signs = {"+" if value > 0 else "-" if value < 0 else "?" for value in differences.values()}
+    return "+" if signs == {"+"} else "-" if signs == {"-"} else "?"
+
+
+def finding(columns: Sequence[Column], papers: dict[str, dict[str, float]]) -> Finding:
+    """What the columns say of a claim: of those in which the paper's datasets agree, how many have the paper's sign."""
+    known = [(column.sign, papers_sign(papers[column.metric])) for column in columns]
+    decided = [(ours, theirs) for ours, theirs in known if theirs != "?"]
+    if not columns:
+        return "not run yet"
+    agree = sum(ours == theirs for ours, theirs in decided)
+    opposite = sum(ours not in (theirs, "?") for ours, theirs in decided)
+    if agree:
+        return "seen" if agree == len(decided) else "seen in part"
+    return "not seen" if opposite else "undecided"
+
+
+def write_claims(file: ClaimFile, path: Path) -> None:
+    """Write a file of claims that `read_claims` reads."""
+    content = file.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    with atomic_write(path) as out:
+        out.write(f"{HEADER}{text}".encode())
 
 
 def main() -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting import published_rows
 from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Column, Question, Regime, read_claims
-from xmcbench.reporting.plots import forest
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.curated import dataset_facts
+from xmcbench.reporting.plots import PAGE, drawing, legend_below, plain, series
+from xmcbench.reporting.published import PublishedRow, published_rows
 
 DOCS = Path(__file__).parents[1] / "docs"
 DOCUMENT, FIGURE = DOCS / "claims.md", DOCS / "pictures" / "claims.svg"
@@ -140,6 +140,49 @@ def question_row(question: Question) -> str:
         changes = f"change by {differences(columns)}" if columns else "the claim's own regime is not run yet"
         said = f"{regime.scale.dataset}, {regime.scale.length}: {changes}"
     return f"| {of}{question.question} | {', '.join(column.metric for column in columns)} | {said} |"
+
+
+ROW = 0.3  # inches per claim
+MADE = "made data"
+LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
+TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
+
+
+def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
+    """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
+    regimes = [regime for claim in claims for regime in claim.regimes if regime.columns]
+    scales = dict.fromkeys(_of_claims(regime.scale.dataset) for regime in regimes if regime.scale)
+    datasets = sorted(scales, key=MADE.__eq__)
+    with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
+        for row, claim in enumerate(claims):
+            printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
+            axes.plot(printed, [row] * len(printed), "|", color="#999999", markersize=7, zorder=1)
+            for regime in claim.regimes:
+                column = regime.column(claim.shown)
+                if column is None or regime.scale is None:
+                    continue
+                place = datasets.index(_of_claims(regime.scale.dataset))
+                y = row + 0.22 * (place - (len(datasets) - 1) / 2)
+                style = {"markersize": 4, "zorder": 3, **series(place)}
+                fill = "white" if column.sign == "?" else style["color"]
+                low, high = map(float, column.interval)
+                axes.plot([low, high], [y, y], color=style["color"], linewidth=1.1, zorder=2)
+                axes.plot(float(column.difference), y, linestyle="none", markerfacecolor=fill, **style)
+        for place, dataset in enumerate(datasets):
+            axes.plot([], [], "-", markersize=4, label=plain(dataset), **series(place))
+        axes.plot([], [], "|", color="#999999", label="the paper's figures, at its own scale")
+        axes.axvline(0, color="#555555", linewidth=0.8)
+        axes.set_xscale("symlog", linthresh=LINEAR)
+        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
+        axes.minorticks_off()
+        axes.set_yticks(range(len(claims)), [plain(f"{claim.claim} [{claim.shown}]") for claim in claims])
+        axes.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference in points, 95 % interval (hollow: not significant)")
+        legend_below(axes, columns=3)
+
+
+def _of_claims(dataset: str) -> str:
+    """All data that are made count as one regime."""
+    return MADE if dataset_facts(dataset).made else dataset
 
 
 if __name__ == "__main__":

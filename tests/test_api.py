@@ -11,7 +11,7 @@ from fakes.bench import Bench
 
 import xmcbench as xb
 from xmcbench.cli import main
-from xmcbench.reporting import render
+from xmcbench.reporting.leaderboard_text import render
 
 
 @pytest.fixture

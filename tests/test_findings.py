@@ -9,7 +9,7 @@ from pathlib import Path
 
 import findings as tables
 
-from xmcbench.reporting import read_claims
+from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.curated import findings
 from xmcbench.reporting.published import ACCEPTED
 

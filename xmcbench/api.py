@@ -18,15 +18,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
-from xmcbench import reporting
 from xmcbench.errors import XMCBenchError, import_extra
+from xmcbench.reporting import leaderboard_text, ranked_groups
 from xmcbench.reporting.archive import Archive, archive, uncollected
+from xmcbench.reporting.claims import read_claims
+from xmcbench.reporting.describe import scores_table
+from xmcbench.reporting.published import PublishedRow, published_rows
+from xmcbench.reporting.results import recorded_metrics
+from xmcbench.reporting.rows import Group, Leaderboard, View
 from xmcbench.runs.terminal import width
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
     from xmcbench.evaluation.evaluator import Scores
-    from xmcbench.reporting import Leaderboard, View
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -50,21 +54,21 @@ class Board(_Printed):
 
     table: Leaderboard
     measured: Archive
-    published: tuple[reporting.PublishedRow, ...] = ()
+    published: tuple[PublishedRow, ...] = ()
     short: bool = False  # whether it prints a line for each table
 
     @property
-    def groups(self) -> tuple[reporting.Group, ...]:
+    def groups(self) -> tuple[Group, ...]:
         """Rows that are comparable, best first: of one dataset, track and budget."""
         return self.table.groups
 
     def __str__(self) -> str:
-        return (reporting.summary if self.short else reporting.render)(self.table, width=width())
+        return (leaderboard_text.summary if self.short else leaderboard_text.render)(self.table, width=width())
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per row with all its values, metrics as fractions. Needs pandas."""
         pandas = import_extra("pandas", "pandas", "a data frame")
-        return pandas.read_csv(StringIO(reporting.render(self.table, "csv")))
+        return pandas.read_csv(StringIO(leaderboard_text.render(self.table, "csv")))
 
     def plot(self) -> Picture:
         """Quality along the budget where it was measured on held-out queries, else quality against cost."""
@@ -104,7 +108,7 @@ class Scored(_Printed):
         return self.scores.metrics
 
     def __str__(self) -> str:
-        return reporting.scores_table(self.scores)
+        return scores_table(self.scores)
 
     def to_pandas(self) -> Any:
         """A pandas data frame: a line per metric with value, low and high, fractions. Needs pandas."""
@@ -157,10 +161,10 @@ def board_of(records: Sequence[Record], metrics: Sequence[str], store: Store) ->
     """The leaderboard of some trials of a store, with the metrics of their suite where those are not the default."""
     from xmcbench.evaluation import DEFAULT_METRICS
 
-    recorded = reporting.recorded_metrics(records)
+    recorded = recorded_metrics(records)
     shown = () if tuple(metrics) == DEFAULT_METRICS else [name for name in metrics if name in recorded]
     by_key = {record.key: record for record in records}
-    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), reporting.View(metrics=shown))
+    return _board(Archive(by_key, dict.fromkeys(by_key, store)), (), View(metrics=shown))
 
 
 def leaderboard(
@@ -191,14 +195,14 @@ def leaderboard(
     """
     store = Path(store)
     measured = archive(store) if source != "published" else Archive({}, {})
-    published = tuple(reporting.published_rows(*map(Path, rows))) if source in ("all", "published") else ()
+    published = tuple(published_rows(*map(Path, rows))) if source in ("all", "published") else ()
     if not measured.records and not published:
         raise XMCBenchError(f"{store}: no records yet; `xmcbench run SUITE --store {store}` makes some")
     overview = not (whole or dataset or method or variants or top)
     if overview and (own := measured.datasets(store)):
         overview, measured = False, measured.of(own)
         published = tuple(row for row in published if row.dataset in own)
-    view = reporting.View(
+    view = View(
         dataset=dataset,
         source=source,
         track=track,
@@ -244,7 +248,7 @@ def score(
 
 def _board(
     measured: Archive,
-    published: tuple[reporting.PublishedRow, ...],
+    published: tuple[PublishedRow, ...],
     view: View,
     data: Path | None = None,
     accepted: Collection[str] = (),
@@ -253,10 +257,10 @@ def _board(
 
     Variants of `accepted` trials are folded behind their methods.
     """
-    claims = () if view.paper else reporting.read_claims().claims  # a paper has its own
+    claims = () if view.paper else read_claims().claims  # a paper has its own
     told: dict[str, Any] = {"recomputable": measured.recomputable(data)} if data else {}
     with uncollected():
-        table = reporting.leaderboard(
+        table = ranked_groups.leaderboard(
             measured.records.values(), published, view, measured.resampled, claims, **told, accepted=accepted
         )
     return Board(table, measured, published)

@@ -13,11 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from xmcbench import reporting
 from xmcbench.files import network
 from xmcbench.reporting.acceptance import CHECKS, contradictions, label_problems, problems
 from xmcbench.reporting.describe import describe
+from xmcbench.reporting.leaderboard_text import FORMATS, render
 from xmcbench.reporting.page import write_page
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs import file_guard, landlock
 from xmcbench.trial.record import Record, RecordError, decode, encode
 
@@ -43,9 +44,9 @@ def show(record: Record, folder: Path) -> None:
     records[honest()[0].key] = record.model_copy(
         update={"key": honest()[0].key}
     )  # a store reads no record of another key
-    board = reporting.leaderboard(records.values())
-    for format in reporting.FORMATS:
-        reporting.render(board, format)
+    board = leaderboard(records.values())
+    for format in FORMATS:
+        render(board, format)
     write_page(board, records, folder)
     describe(record)
 
@@ -150,13 +151,13 @@ LIES: list[tuple[str, Any, str]] = [
     ("trial.dataset", "", "its dataset is"),
     ("trial.version", "0.1\x00", "its version is"),
     ("teacher", "gpt\x1b]0;x\x07", "its teacher is"),
-    ("selection_split", "train\ttest", "its selection is"),
+    ("selection_split", "train\ttest", "its selection_split is"),
     ("provenance.cpu", "\x1b[31m", "provenance.cpu"),
     ("provenance.platform", "a" * 30_000, "provenance.platform"),
-    ("provenance.command", ["xmcbench", "\u2066run"], "its command is"),
-    ("provenance.versions", {"torch\x1b": "2"}, "its versions is"),
-    ("provenance.checks", {"test files": "\x1b[8m"}, "its checks is"),
-    ("trial.config.loss", "soft\u202emax", "its setting"),
+    ("provenance.command", ["xmcbench", "\u2066run"], "its provenance.command is"),
+    ("provenance.versions", {"torch\x1b": "2"}, "its provenance.versions.torch"),
+    ("provenance.checks", {"test files": "\x1b[8m"}, "its provenance.checks.test files is"),
+    ("trial.config.loss", "soft\u202emax", "its trial.config.loss is"),
     # metrics
     ("metric_version", 0, "definitions 0"),
     ("metric_version", 7, "definitions 7"),
@@ -268,7 +269,7 @@ LIES: list[tuple[str, Any, str]] = [
     ("selection_split", "train: 9 queries held out", "its trial says train: 300 queries held out"),
     ("digests", {"../../x": "0" * 64}, "expected SHA-256 of"),
     ("digests", {"predictions.npz": "trust me"}, "expected SHA-256 of"),
-    ("chosen", {"by": "\u202ex"}, "its chosen is"),
+    ("chosen", {"by": "\u202ex"}, "its chosen.by is"),
     ("chosen", TUNED | {"samples": [SAMPLE | {"trial": "\x07"}]}, "no keys of trials"),
     ("chosen", TUNED | {"samples": [SAMPLE, SAMPLE]}, "one twice"),
     ("chosen", TUNED | {"samples": []}, "names no samples"),

@@ -8,7 +8,8 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting.analyses import analyses
+from xmcbench.reporting.archive import Archive
+from xmcbench.reporting.ranked_groups import leaderboard
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def test_tables_are_printed_and_files_written(ran: Bench, capsys: pytest.Capture
         deciles = found[label]["breakdowns"]["deciles"]["contribution"]
         assert sum(deciles) == pytest.approx(records[label].metrics["P@3"])
     assert (out / "deciles.svg").read_bytes().startswith(b"<?xml")
-    assert len(shown.err.splitlines()) == len(list(out.iterdir())) == 7
+    assert len(shown.err.splitlines()) == len(list(out.iterdir())) == 5
 
 
 def test_problems_are_a_line(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,9 +72,10 @@ def test_what_cannot_be_analysed_is_told_and_left_out(ran: Bench) -> None:
     ok = next(record for record in records if record.trial.label == "ok")
     gone = ran.store.directory(ok.key) / "predictions.npz"
     gone.unlink()
-    found = analyses(ran.store, records, ran.root / "data", on_problem=told.append)
+    archive = Archive({one.key: one for one in records}, {one.key: ran.store for one in records})
+    found = archive.analyses(leaderboard(records), ran.root / "data", told.append)
     assert [record.trial.label for record in records if record.key in found] == ["rare"]
     (line,) = told
-    assert "1 trials, whose predictions are not in" in line
+    assert "the predictions of 1 trials are not here" in line
     with pytest.raises(XMCBenchError):
         ran.store.predictions(ok)

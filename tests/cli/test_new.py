@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from environments import environment
@@ -36,7 +37,7 @@ def no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("no_plugins")
-@pytest.mark.parametrize("kind", [kind.value for kind in Kind])
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_a_package_compiles_and_is_formatted(kind: str, tmp_path: Path) -> None:
     make(kind, "my-own", tmp_path)
     sources = sorted(tmp_path.rglob("*.py"))
@@ -109,7 +110,7 @@ def call(command: list[str], **variables: str) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [kind.value for kind in Kind])
+@pytest.mark.parametrize("kind", get_args(Kind))
 def test_every_new_package_passes_its_own_tests_and_trains(kind: str, tmp_path: Path) -> None:
     package, python = tmp_path / "my-own", environment(tmp_path / "environment")
     make(kind, "my-own", package)

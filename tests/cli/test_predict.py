@@ -122,7 +122,7 @@ def test_the_leaderboards_own_names_tell_trials_of_one_label_apart(bench: Bench,
 def test_unknown_names_and_trials_without_a_model_are_one_line(bench: Bench, ask: Ask) -> None:
     assert "no records yet" in refused(ask("ok", "--text", "a"))
     bench.run(bench.suite(["fake-ok", "fake-crash"]))
-    assert "no trial is called 'fake20/ok' (did you mean 'fake-20/ok'?)" in refused(ask("fake20/ok", "--text", "a"))
+    assert "no trial is called 'fake20/ok' (did you mean 'fake-20/ok'" in refused(ask("fake20/ok", "--text", "a"))
     assert "fake-20/crash, seed 0, 5 steps ended as error: it has no model" in refused(ask("crash", "--text", "a"))
     assert "no trial is called ''" in refused(ask("", "--text", "a"))
 

@@ -48,7 +48,6 @@ def test_a_run_prints_its_tables_and_that_its_cells_are_equal(
     assert rows[0][:3] == ["ok[width=1]", "1", "1.0"]
     assert rows[0][4] == "5"
     assert "quality against cost: P@1" in tables
-    assert "leaderboard at each budget: fake-20" in tables
     assert "equal steps: 4 trials with 5 spent 5 to 5, none more than one step past it" in tables
 
     csv = told(capsys, "tables", suite, *places, "--format", "csv")

@@ -17,9 +17,8 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import Estimate, difference
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import published_rows
-from xmcbench.reporting.claims import ClaimFile, Regime, finding, papers_sign, read_claims
-from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.claims import ClaimFile, Regime, read_claims
+from xmcbench.reporting.published import ACCEPTED, published_rows
 from xmcbench.trial.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -89,13 +88,15 @@ def test_findings_follow_the_signs_of_both(root: Path) -> None:
 
 
 def test_signs_and_findings_by_hand() -> None:
-    assert [papers_sign(own) for own in ({"a": 1.0}, {"a": -1.0, "b": -2.0}, {"a": 1.0, "b": -1.0}, {"a": 0.0})] == [
+    assert [
+        claims.papers_sign(own) for own in ({"a": 1.0}, {"a": -1.0, "b": -2.0}, {"a": 1.0, "b": -1.0}, {"a": 0.0})
+    ] == [
         "+",
         "-",
         "?",
         "?",
     ]
-    assert finding((), {}) == "not run yet"
+    assert claims.finding((), {}) == "not run yet"
 
 
 def test_words_of_a_reproduction_need_the_papers_scale() -> None:
@@ -217,7 +218,7 @@ def test_written_differences_follow_from_accepted_records() -> None:
             assert column.interval == tuple(f"{100 * end:+.2f}" for end in found.interval), regime.suite
             assert column.sign == "?" or found.significant
         if papers is not None:
-            assert regime.finding == finding(regime.columns, papers)
+            assert regime.finding == claims.finding(regime.columns, papers)
 
 
 def test_the_document_is_generated_and_short() -> None:

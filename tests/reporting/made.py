@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.reporting import PublishedRow
+from xmcbench.reporting.published import PublishedRow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
 from xmcbench.trial.trial import Trial

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import xmcbench as xb
-from xmcbench.reporting import read_claims
+from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.curated import findings
 from xmcbench.reporting.page import write_page
 

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.reporting import (
-    SweepCell,
-    cell_table,
-    cells,
-    cost_table,
-    published_rows,
-    smaller_budget_tables,
-)
+from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.notes import BELOW_POPULAR
+from xmcbench.reporting.published import published_rows
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -80,27 +74,6 @@ def test_outside_programs_and_encoders_are_compared_by_device_time() -> None:
     encoder = spent("encoder", 0.49, 30.0, 2e9, encoder_tokens=2e6)
     marks = {row[0]: row[-1] for row in cost_table(cells_of(cheap, program, slow, encoder), "P@1").rows}
     assert marks == {"cheap": "all", "tree": "all", "slow": "method", "encoder": "method"}
-
-
-def along(label: str, *figures: float, fractions: tuple[float, ...] = (0.26, 0.5, 0.77, 1.01)) -> Record:
-    curve = [{"fraction": f, "nDCG@5": figure} for f, figure in zip(fractions, figures, strict=True)]
-    return made(label, 0.5, curve=curve)
-
-
-def test_a_leaderboard_at_each_budget() -> None:
-    found = cells_of(along("slow", 0.1, 0.2, 0.4, 0.5), along("quick", 0.3, 0.3, 0.3, 0.3), made("unseen", 0.9))
-    (grid,) = smaller_budget_tables(found, "nDCG@5", 4)
-    assert grid.headings == ("method", "250 steps", "500 steps", "750 steps", "1.0k steps")
-    assert grid.rows == (
-        ("slow", "10.00 (2)", "20.00 (2)", "40.00 (1)", "50.00 (1)"),
-        ("quick", "30.00 (1)", "30.00 (1)", "30.00 (2)", "30.00 (2)"),
-    )
-    assert "without an evaluation at each budget: unseen (ok)" in grid.notes
-
-
-def test_a_step_over_two_levels_answers_for_both() -> None:
-    (grid,) = smaller_budget_tables(cells_of(along("a", 0.1, 0.4, 0.5, fractions=(0.26, 0.8, 1.0))), "nDCG@5", 4)
-    assert grid.rows == (("a", "10.00 (1)", "40.00 (1)", "40.00 (1)", "50.00 (1)"),)
 
 
 def test_the_positives_and_an_overrun_are_shown() -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import claims
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import View, leaderboard, published_rows, read_claims, render
-from xmcbench.reporting.claims import Claim, write_claims
+from xmcbench.reporting.claims import Claim, read_claims
+from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import View
 
 from .made import cited
 
@@ -83,7 +87,7 @@ def test_no_published_figure_has_a_verdict_beside_it() -> None:
 
 
 def test_claims_are_read_as_they_were_written(tmp_path: Path) -> None:
-    write_claims(read_claims(), tmp_path / "claims.yaml")
+    claims.write_claims(read_claims(), tmp_path / "claims.yaml")
     assert read_claims(tmp_path / "claims.yaml") == read_claims()
 
 

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.reporting import (
-    Leaderboard,
-    TextTable,
-    View,
-    bibliography,
-    leaderboard,
-    published_rows,
-    render,
-    render_tables,
-)
 from xmcbench.reporting.archive import archive
+from xmcbench.reporting.leaderboard_text import bibliography, render
 from xmcbench.reporting.notes import EVERY
-from xmcbench.reporting.published import ACCEPTED
-from xmcbench.reporting.text_table import LONGEST, escape_latex
+from xmcbench.reporting.published import ACCEPTED, published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import Leaderboard, View
+from xmcbench.reporting.text_table import LONGEST, TextTable, escape_latex, render_tables
 
 TATE = "lf-tate-titles-16k"
 

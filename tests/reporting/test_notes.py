@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import leaderboard
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.notes import BELOW_POPULAR, CHECKED, IDLE, idle_parts, of_name, what_is_wrong
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Selection
 

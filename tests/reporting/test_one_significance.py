@@ -11,8 +11,8 @@ import pytest
 from xmcbench.cli import main
 from xmcbench.evaluation.comparison import compare_stored
 from xmcbench.evaluation.significance import holm
-from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Group, Row
 from xmcbench.trial.store import Store
 

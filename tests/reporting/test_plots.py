@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import View, leaderboard, plots
+from xmcbench.reporting import plots
 from xmcbench.reporting.plots import UNDATED, drawing, write_analysis_figures, write_figures
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import View
 
 from .leaderboards import HOSTILE, analysed, board, measured, published
 from .made import record

@@ -13,8 +13,10 @@ import pytest
 import yaml
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import Row, View, leaderboard, published_rows, render
-from xmcbench.reporting.published import SHIPPED
+from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.published import SHIPPED, published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import Row, View
 
 from .made import cited
 
@@ -162,11 +164,3 @@ def test_an_unknown_role_is_an_error_of_one_line(tmp_path: Path, row: str, messa
     assert message in str(caught.value)
     assert str(caught.value).startswith(f"{path}:")
     assert len(str(caught.value).splitlines()) == 1
-
-
-def test_papers_that_quote_each_other_are_an_error_of_one_line(tmp_path: Path) -> None:
-    for paper, other in (("a", "b"), ("b", "a")):
-        text = f"paper: {paper}\n{HEAD}{{method: m, quoted_from: {other}, figures: [1]}}\n"
-        (tmp_path / f"{paper}.yaml").write_text(text)
-    with pytest.raises(XMCBenchError, match=r"a\.yaml:\d+: quoted_from: a from b from a: a cycle, expected the paper"):
-        published_rows(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from reporting.made import record
-from xmcbench.reporting import SweepCell, cells, rank_tables
+from xmcbench.reporting.cells import SweepCell, cells, rank_tables
 from xmcbench.trial.record import Record
 
 

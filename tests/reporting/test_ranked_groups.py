@@ -5,7 +5,10 @@ from statistics import fmean, stdev
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import Leaderboard, View, leaderboard, recorded_metrics, render
+from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.results import recorded_metrics
+from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Selection

@@ -7,7 +7,8 @@ from io import StringIO
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import FORMATS, leaderboard, render
+from xmcbench.reporting.leaderboard_text import FORMATS, render
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 

@@ -8,7 +8,7 @@ from io import StringIO
 import pytest
 
 from xmcbench.errors import UnknownNameError
-from xmcbench.reporting import TABLE_FORMATS, TextTable, render_tables
+from xmcbench.reporting.text_table import TABLE_FORMATS, TextTable, render_tables
 
 GRID = TextTable("a title", ("method", "P@1"), (("a|b", "50.00"), ("_c", "1,000")), ("a note",))
 

@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.reporting import FORMATS, Group, Leaderboard, Row, View, leaderboard, published_rows, render
+from xmcbench.reporting.leaderboard_text import FORMATS, render
+from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.ranked_groups import leaderboard
+from xmcbench.reporting.rows import Group, Leaderboard, Row, View
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget
 

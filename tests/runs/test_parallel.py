@@ -12,7 +12,7 @@ from fakes.bench import Bench
 
 from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import leaderboard
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Status
 from xmcbench.trial.store import Store

@@ -12,7 +12,7 @@ from fakes.bench import Bench
 from xmcbench.data import load
 from xmcbench.evaluation import truth_hash
 from xmcbench.plugins.registry import registry
-from xmcbench.reporting import leaderboard
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.plan import exit_code
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial

@@ -9,7 +9,7 @@ from fakes.bench import Bench
 
 from xmcbench.data import find_source, load
 from xmcbench.data.prepared import prepared_directory, source_folders
-from xmcbench.reporting import leaderboard
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.file_guard import BrokenContractError, forbid
 from xmcbench.trial.record import Status
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from reporting.made import record
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.reporting import leaderboard
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.plan import Action
 from xmcbench.runs.tuning import Chosen, choose, in_order, note_chosen, run_samples, stored_samples, tuned_trials
 from xmcbench.suite.tuning import Range, Tune

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from xmcbench.evaluation.bootstrap import compact_resamples
-from xmcbench.reporting import leaderboard
 from xmcbench.reporting.published import ACCEPTED
+from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.reporting.rows import Row
 from xmcbench.trial.packed import PACK, Packed, add_packed, line_of, packed_path, record_of
 from xmcbench.trial.record import decode, encode

@@ -90,25 +90,26 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _check_unicode(arguments)
         app(args=arguments)
-    except XMCBenchError as problem:
-        if "--debug" in arguments:
-            raise
-        from xmcbench.files.secrets import redact
-
-        for line in str(problem).splitlines():
-            echo(f"error: {redact(line)}", err=True)
-        sys.exit(USER_ERROR)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader closed the pipe, as `head` does
         sys.exit(USER_ERROR)
-    except OSError as problem:
-        echo(f"error: {problem.filename or 'system'}: {problem.strerror or problem}", err=True)
-        sys.exit(USER_ERROR)
     except Exception as problem:
         from xmcbench.files.secrets import redact
-        from xmcbench.plugins.registry import plugin_failure
 
-        if "--debug" in arguments or (failure := plugin_failure(problem)) is None:
+        told = _told(problem)
+        if told is None or ("--debug" in arguments and not isinstance(problem, OSError)):
             raise
-        echo(f"error: {redact(failure)}", err=True)
+        for line in told.splitlines():
+            echo(f"error: {redact(line)}", err=True)
         sys.exit(USER_ERROR)
+
+
+def _told(problem: Exception) -> str | None:
+    """The message of an error that a user or a plugin can cause; None for others."""
+    from xmcbench.plugins.registry import plugin_failure
+
+    if isinstance(problem, XMCBenchError):
+        return str(problem)
+    if isinstance(problem, OSError):
+        return f"{problem.filename or 'system'}: {problem.strerror or problem}"
+    return plugin_failure(problem)

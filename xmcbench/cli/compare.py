@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from xmcbench.data import Dataset
     from xmcbench.evaluation.comparison import ComparedMetric, Comparison
-    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.text_table import TextTable
     from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
@@ -40,7 +40,11 @@ def compare(
     """Compare two trials on one test split: metrics, label bins, queries; or all seeds of two configurations."""
     from xmcbench.cli.find import find_seeds
     from xmcbench.data import load
-    from xmcbench.reporting import render_tables
+    from xmcbench.evaluation import find_evaluators
+    from xmcbench.evaluation.analysis import partitions
+    from xmcbench.evaluation.comparison import compare as compared
+    from xmcbench.evaluation.evaluator import stored_predictions
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
 
     place = Store(store)
@@ -56,8 +60,10 @@ def compare(
         echo(render_tables([_stored_metrics(place, sides, names)], format))
         echo(f"\nno breakdown and no example queries: {problem}", err=True)
         return
-    predictions, comparison = _compare(place, records, dataset, names, k)
-    echo(render_tables([*_tables(records, comparison)], format))
+    predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
+    comparison = compared(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
+    breakdowns = [_table(f"P@{k} by {name}", "labels", parts, ()) for name, parts in comparison.breakdowns.items()]
+    echo(render_tables([_metrics_table(records, comparison.metrics), *breakdowns], format))
     if format == "table" and queries:
         echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
 
@@ -78,30 +84,11 @@ def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
     return names
 
 
-def _compare(
-    store: Store, records: tuple[Record, Record], dataset: Dataset, names: Sequence[str], k: int
-) -> tuple[tuple[Predictions, Predictions], Comparison]:
-    from xmcbench.evaluation import find_evaluators
-    from xmcbench.evaluation.analysis import partitions
-    from xmcbench.evaluation.comparison import compare
-    from xmcbench.evaluation.evaluator import stored_predictions
-
-    predictions = stored_predictions(store, records[0], dataset), stored_predictions(store, records[1], dataset)
-    evaluators = find_evaluators(names)
-    return predictions, compare(predictions, dataset, names, evaluators, partitions(dataset), k)
-
-
 def _stored_metrics(store: Store, sides: tuple[list[Record], list[Record]], names: Sequence[str]) -> TextTable:
     """The metrics alone, from their stored values on resamples, over all seeds."""
     from xmcbench.evaluation.comparison import compare_stored
 
     return _metrics_table((sides[0][0], sides[1][0]), compare_stored(store, *sides, names), _seeds(*sides))
-
-
-def _tables(records: tuple[Record, Record], comparison: Comparison) -> Iterator[TextTable]:
-    yield _metrics_table(records, comparison.metrics)
-    for name, parts in comparison.breakdowns.items():
-        yield _table(f"P@{comparison.k} by {name}", "labels", parts, ())
 
 
 def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
@@ -132,8 +119,7 @@ def _metrics_table(
 
 
 def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import percent_interval
+    from xmcbench.reporting.text_table import TextTable, percent_interval
 
     rows = []
     for result in compared:
@@ -193,7 +179,9 @@ def analyse(
         typer.Option(metavar="RUN", help="Also bin labels by similarity, with the label vectors of this trial."),
     ] = None,
     format: TableFormat = "table",
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder for CSV and JSON in full precision.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder for analysis.json, in full precision.")
+    ] = None,
     figures: Annotated[
         Literal["svg", "pdf", "png"] | None, typer.Option(help="Also draw figures; needs --out.")
     ] = None,
@@ -223,7 +211,7 @@ def analyse(
     analyses = analyse_together(place, records, dataset, k, vectors)
     echo(render_tables(analysis_tables(analyses), format))
     if out is not None:
-        written = write_analyses(analyses, out)
+        written = [write_analyses(analyses, out)]
         if figures:
             from xmcbench.reporting.plots import write_analysis_figures
 

@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace as changed
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from xmcbench.cli.options import DatasetName, dataset_names
+from xmcbench.cli.options import DataDir, DatasetName, dataset_names
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from xmcbench.data.dataset import DatasetCard
     from xmcbench.data.extent import Extent
     from xmcbench.data.importing.rows import Columns, Row
@@ -29,36 +26,18 @@ SHOWN_LABELS, SHOWN_CHARACTERS = 5, 120  # of a sample row
 
 app = typer.Typer(help="List, prepare or show datasets.", invoke_without_command=True)
 
-DataDir = Annotated[Path | None, typer.Option("--data", help="Folder of datasets. [default: $XMCBENCH_DATA or data]")]
-
-
-def _data_dir(context: typer.Context, data: Path | None) -> Path:
-    from xmcbench.data.prepared import default_data_dir
-
-    return data or context.obj or default_data_dir()
-
-
-class Format(StrEnum):
-    """Formats that `datasets import` reads."""
-
-    TABLE = "table"  # CSV, TSV, JSON lines, Parquet
-    BEIR = "beir"
-    HUGGING_FACE = "hf"
-    ANNIF = "annif"
-    PECOS = "pecos"
-    LLMS4SUBJECTS = "llms4subjects"  # clones of public repositories
-    SPACK = "spack"
+# What `datasets import` reads: a table is CSV, TSV, JSON lines or Parquet; the last two are clones of repositories.
+Format = Literal["table", "beir", "hf", "annif", "pecos", "llms4subjects", "spack"]
 
 
 @app.command("import")
 @patience("import")
 def import_dataset(
-    context: typer.Context,
     path: Annotated[Path, typer.Argument(help="File of the training rows or of all rows; for some formats a folder.")],
     name: Annotated[
         str | None, typer.Option(help="Name of the new dataset, a folder of the data directory. [default: the file's]")
     ] = None,
-    format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = Format.TABLE,
+    format: Annotated[Format, typer.Option(help="Format of the file or folder.")] = "table",
     text: Annotated[str, typer.Option(help="Column of the text.")] = "text",
     labels: Annotated[str, typer.Option(help="Column of the labels: a list, or separated text.")] = "labels",
     separator: Annotated[str | None, typer.Option(help="Separates labels within a field. [default: ;]")] = None,
@@ -76,7 +55,7 @@ def import_dataset(
     deduplicate: Annotated[bool, typer.Option(help="Leave out repeated texts.")] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the dataset of that name.")] = False,
     encoding: Annotated[str | None, typer.Option(help="Encoding of CSV and JSON. [default: detected]")] = None,
-    data: DataDir = None,
+    data: DataDir = Path("data"),
 ) -> None:
     """Convert a table, or files of another tool, into a dataset folder."""
     from xmcbench.data.importing.rows import (
@@ -92,14 +71,14 @@ def import_dataset(
 
     name = path.name.partition(".")[0] if name is None else name
     check_name(name)
-    folder = (_data_dir(context, data)) / name
-    if format in (Format.LLMS4SUBJECTS, Format.SPACK):
+    folder = data / name
+    if format in ("llms4subjects", "spack"):
         return _report(_import_clone(path, format, folder, replace))
     columns = Columns(text, labels, SEPARATOR if separator is None else separator)
     texts = read_label_texts(label_texts, language) if label_texts else None
-    if format == Format.BEIR:
+    if format == "beir":
         splits, texts = read_beir(path)
-    elif format == Format.HUGGING_FACE:
+    elif format == "hf":
         splits = read_hugging_face(path, columns)
     elif test is not None:
         splits = {"train": _rows(path, format, columns, encoding), "test": _rows(test, format, columns, encoding)}
@@ -107,7 +86,7 @@ def import_dataset(
         train_rows, test_rows = split_by_hash(_rows(path, format, columns, encoding), test_share)
         splits = {"train": iter(train_rows), "test": iter(test_rows)}
     rows = {split: list(read) for split, read in splits.items()}
-    if format in (Format.TABLE, Format.HUGGING_FACE):
+    if format in ("table", "hf"):
         every = [*rows["train"], *rows["test"]]
         if separator is None:
             check_separator(every, str(path))
@@ -121,7 +100,7 @@ def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> I
     from xmcbench.data.importing.spack import import_spack
     from xmcbench.data.importing.write import new_folder
 
-    read = import_spack if format == Format.SPACK else import_llms4subjects
+    read = import_spack if format == "spack" else import_llms4subjects
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
         return changed(read(clone, made), folder=folder)
 
@@ -129,9 +108,9 @@ def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> I
 def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
     from xmcbench.data.importing.rows import read_annif, read_pecos, read_rows
 
-    if format == Format.ANNIF:
+    if format == "annif":
         return read_annif(path)
-    return read_pecos(path) if format == Format.PECOS else read_rows(path, columns, encoding)
+    return read_pecos(path) if format == "pecos" else read_rows(path, columns, encoding)
 
 
 def _report(imported: Imported) -> None:
@@ -150,12 +129,11 @@ def _report(imported: Imported) -> None:
 
 @app.command("remove")
 def remove_dataset(
-    context: typer.Context,
     name: Annotated[
         str, typer.Argument(help="Name of a dataset in a folder of the data directory.", autocompletion=dataset_names)
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    data: DataDir = None,
+    data: DataDir = Path("data"),
 ) -> None:
     """Delete the folder of a dataset, and its prepared copies."""
     import shutil
@@ -164,7 +142,7 @@ def remove_dataset(
     from xmcbench.data.prepared import prepared_copies
 
     check_name(name)
-    folder = (_data_dir(context, data)) / name
+    folder = data / name
     check_removable(folder)
     copies = prepared_copies(name)
     if not yes:
@@ -177,11 +155,10 @@ def remove_dataset(
 
 @app.command()
 def fetch(
-    context: typer.Context,
     name: Annotated[str, typer.Argument(help="Name of a dataset of the catalogue.", autocompletion=dataset_names)],
     archive: Annotated[Path | None, typer.Option("--from", help="A downloaded .zip or .tar archive to unpack.")] = None,
     sha256: Annotated[str, typer.Option(help="Expected SHA-256 of the archive, in hexadecimal.")] = "",
-    data: DataDir = None,
+    data: DataDir = Path("data"),
 ) -> None:
     """Download and unpack a dataset, or say where to get it.
 
@@ -190,9 +167,8 @@ def fetch(
     from xmcbench.data.download import check_digest, unpack
     from xmcbench.data.prepared import find_source
 
-    data_dir = _data_dir(context, data)
-    source = find_source(name, data_dir)
-    message = source.missing(data_dir)
+    source = find_source(name, data)
+    message = source.missing(data)
     if message is None:
         echo(f"{name} is already on disk")
         return
@@ -200,21 +176,21 @@ def fetch(
         raise XMCBenchError(f"{message}; or download the archive and pass it with --from FILE")
     if archive and not archive.is_file():
         raise XMCBenchError(f"{archive}: found no such file")
-    packed = archive or _downloaded(source.download, data_dir)
+    packed = archive or _downloaded(source.download, data)
     check_digest(packed, sha256)
-    files = unpack(packed, data_dir / source.name)
+    files = unpack(packed, data / source.name)
     if archive is None:
         packed.unlink()
-    echo(f"{data_dir / source.name}: {', '.join(files)}")
+    echo(f"{data / source.name}: {', '.join(files)}")
 
 
-def _downloaded(url: str, data_dir: Path) -> Path:
+def _downloaded(url: str, data: Path) -> Path:
     """The archive at `url`, downloaded into the data directory if it is not there already."""
     from rich.progress import DownloadColumn, Progress, TimeRemainingColumn
 
     from xmcbench.data.download import download
 
-    path = data_dir / url.rpartition("/")[2]
+    path = data / url.rpartition("/")[2]
     if not path.exists():
         with Progress("{task.description}", DownloadColumn(), TimeRemainingColumn()) as bars:
             task = bars.add_task(path.name, total=None)
@@ -225,55 +201,54 @@ def _downloaded(url: str, data_dir: Path) -> Path:
 @app.command()
 @patience("export")
 def export(
-    context: typer.Context,
     name: DatasetName,
     folder: Annotated[Path, typer.Argument(help="Folder to write, which is not there yet.")],
-    data: DataDir = None,
+    data: DataDir = Path("data"),
 ) -> None:
     """Write a dataset as text files, for programs that read the Extreme Classification Repository's."""
     from xmcbench.data import load
     from xmcbench.data.formats import export as write
 
-    write(load(name, _data_dir(context, data)), folder)
+    write(load(name, data), folder)
     echo(f"{folder}: {', '.join(sorted(path.name for path in folder.iterdir()))}")
 
 
 @app.callback()
-def main(context: typer.Context, data: DataDir = None) -> None:
+def main(context: typer.Context, data: DataDir = Path("data")) -> None:
     """List, prepare or show datasets."""
-    context.obj = data
+    source = context.get_parameter_source("data")
     if context.invoked_subcommand is None:
-        list_datasets(context, data)
+        list_datasets(data)
+    elif source and source.name == "COMMANDLINE":
+        raise XMCBenchError(f"datasets --data {data}: expected it after {context.invoked_subcommand}")
 
 
 @app.command("list")
-def list_datasets(context: typer.Context, data: DataDir = None) -> None:
+def list_datasets(data: DataDir = Path("data")) -> None:
     """List every dataset: whether its files are on disk, sizes, A and B, licence and source."""
     from xmcbench.data.source import Family, own_names, own_source
     from xmcbench.plugins.registry import registry
 
-    data_dir = _data_dir(context, data)
     things = [registered.thing for registered in registry().all("dataset")]
     families = [thing for thing in things if isinstance(thing, Family)]
     sources = [thing for thing in things if not isinstance(thing, Family)]
     known = {source.name for source in sources}
-    sources += [own_source(data_dir / name) for name in own_names(data_dir) if name not in known]
+    sources += [own_source(data / name) for name in own_names(data) if name not in known]
     header = ["dataset", "here", "train", "test", "labels", "A", "B", "licence", "source"]
-    rows = [_row(source, data_dir) for source in sources]
+    rows = [_row(source, data) for source in sources]
     echo(listing(rows, header, maxcolwidths=[None] * 7 + [20, 60]))
     echo()
     echo(listing([[family.name, family.summary] for family in families], ["any size", "what it is"]))
-    echo(f"\nData directory: {data_dir}. `xmcbench datasets show NAME` shows details and where to get the files.")
+    echo(f"\nData directory: {data}. `xmcbench datasets show NAME` shows details and where to get the files.")
 
 
 @app.command()
 def prepare(
-    context: typer.Context,
     name: DatasetName,
     encoder: Annotated[
         str | None, typer.Option(help="Also tokenise for this encoder: tiny, or a model name as in a suite.")
     ] = None,
-    data: DataDir = None,
+    data: DataDir = Path("data"),
 ) -> None:
     """Read a dataset into its prepared copy, and tokenise it, before a trial has to.
 
@@ -283,7 +258,7 @@ def prepare(
 
     from xmcbench.data.prepared import default_cache_dir, find_source, load, prepared_directory
 
-    data_dir, cache = _data_dir(context, data), default_cache_dir()
+    cache = default_cache_dir()
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns) as bars:
         tasks = {"copy": bars.add_task("prepared copy", total=1)}
@@ -293,9 +268,9 @@ def prepare(
                 tasks[stage] = bars.add_task(stage, total=total)
             bars.update(tasks[stage], completed=done)
 
-        dataset = load(name, data_dir)
+        dataset = load(name, data)
         bars.update(tasks["copy"], completed=1)
-        directory = prepared_directory(find_source(name, data_dir), data_dir, cache)
+        directory = prepared_directory(find_source(name, data), data, cache)
         if encoder is not None:
             from xmcbench.engine.encoders.build import prepare_tokens
             from xmcbench.files.atomic import atomic_write
@@ -312,26 +287,18 @@ def prepare(
 @app.command()
 @patience("show")
 def show(
-    context: typer.Context,
     name: DatasetName,
-    data: DataDir = None,
+    data: DataDir = Path("data"),
     samples: Annotated[int, typer.Option(help="Training queries to show with their labels.", min=0)] = 3,
     figures: Annotated[Path | None, typer.Option(help="Folder for a figure of the label distribution.")] = None,
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
-    from xmcbench.data.prepared import (
-        default_cache_dir,
-        find_source,
-        load,
-        prepared_directory,
-        read_statistics,
-    )
+    from xmcbench.data.prepared import default_cache_dir, find_source, load, prepared_directory, read_statistics
 
-    data_dir = _data_dir(context, data)
-    dataset, source = load(name, data_dir), find_source(name, data_dir)
-    directory = prepared_directory(source, data_dir, default_cache_dir())
-    limits = extent(name, data_dir)
+    dataset, source = load(name, data), find_source(name, data)
+    directory = prepared_directory(source, data, default_cache_dir())
+    limits = extent(name, data)
     assert limits is not None  # it is on disk
     rows = [*_statistics(dataset.card, read_statistics(directory), limits), *_tokens(directory)]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
@@ -400,10 +367,10 @@ def _short(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else f"{text[:SHOWN_CHARACTERS]}..."
 
 
-def _row(source: Source, data_dir: Path) -> list[str]:
+def _row(source: Source, data: Path) -> list[str]:
     draft = source.draft
     sizes = [f"{n:,}" if n else "?" for n in (draft.num_train, draft.num_test, draft.num_labels)]
-    here = "no" if source.missing(data_dir) else "yes"
+    here = "no" if source.missing(data) else "yes"
     return [
         source.name,
         here,

@@ -28,7 +28,6 @@ from xmcbench.runs.terminal import echo, escaped, width
 if TYPE_CHECKING:
     from xmcbench.api import Board
     from xmcbench.suite.suite import Suite
-    from xmcbench.suite.tables import Target
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
     from xmcbench.trial.trial import Trial
@@ -65,9 +64,10 @@ def leaderboard(
     data: DataDir = Path("data"),
 ) -> None:
     """Rank methods: published and measured rows apart, each dataset and setting on its own."""
-    from xmcbench import api, reporting
+    from xmcbench import api
+    from xmcbench.reporting.leaderboard_text import FORMATS, bibliography, render
 
-    text = format in reporting.FORMATS
+    text = format in FORMATS
     board = api.leaderboard(
         dataset,
         source=source,
@@ -87,11 +87,13 @@ def leaderboard(
         store=store,
     )
     if bib is not None:
-        _write_text(reporting.bibliography(board.table, board.published), bib)
+        _write_text(bibliography(board.table, board.published), bib)
     if text:
-        _write_text(str(board) if format == "table" else reporting.render(board.table, format, width()), output)
+        _write_text(str(board) if format == "table" else render(board.table, format, width()), output)
     else:
-        _write_folder(board, format, output, data)
+        written = _written(board, format, output, data)
+        others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
+        echo(f"{written[0]}{others}" if written else "nothing to write")
 
 
 def _write_text(text: str, output: Path | None) -> None:
@@ -104,15 +106,8 @@ def _write_text(text: str, output: Path | None) -> None:
         file.write(text.encode() + b"\n")
 
 
-def _write_folder(board: Board, format: str, output: Path | None, data: Path) -> None:
-    """Write a page, logs in a common schema, or figures into a folder."""
-    written = _written(board, format, output, data)
-    others = f" and {len(written) - 1} more files beside it" if len(written) > 1 else ""
-    echo(f"{written[0]}{others}" if written else "nothing to write")
-
-
 def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequence[Path]:
-    from xmcbench import reporting
+    """The files of a page, of logs in a common schema, or of figures, which are written into a folder."""
 
     def warn(line: str) -> None:
         echo(f"warning: {line}", err=True)
@@ -124,10 +119,12 @@ def _written(board: Board, format: str, output: Path | None, data: Path) -> Sequ
         return write_evaluations(measured, table.keys, data, output or Path("every-eval-ever"), warn)
     analyses = measured.analyses(table, data, warn)
     if format == "html":
+        from xmcbench.reporting.claims import read_claims
+        from xmcbench.reporting.leaderboard_text import bibtex_entry
         from xmcbench.reporting.page import write_page
 
-        bibtex = {row.paper: reporting.bibtex_entry(row) for row in board.published}
-        claims, folder = reporting.read_claims(), output or Path("leaderboard-site")
+        bibtex = {row.paper: bibtex_entry(row) for row in board.published}
+        claims, folder = read_claims(), output or Path("leaderboard-site")
         return write_page(table, measured.records, folder, analyses, claims, bibtex, measured.resampled)
     from xmcbench.reporting.plots import write_figures
 
@@ -147,32 +144,16 @@ def tables(
         typer.Option(metavar="METRIC=VALUE", help="Also show what was spent to reach it on held-out queries: P@1=50."),
     ] = None,
 ) -> None:
-    """Print the tables of a suite: its cells, quality at smaller budgets, and quality against cost. Runs nothing."""
+    """Print the tables of a suite: its cells, quality against cost, and ranks. Runs nothing."""
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import stored_samples, tuned_trials
 
-    settings = Settings(
-        suite=suite,
-        data=data,
-        store=store,
-        sets=sets or (),
-        datasets=datasets or (),
-        encoder=encoder,
-    )
+    settings = Settings(suite=suite, data=data, store=store, sets=sets or (), datasets=datasets or (), encoder=encoder)
     runner = Runner(settings)
     tune = runner.suite.tune
     plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
-    targets = [_target(text) for text in to or ()]
-    echo(of_suite(runner.suite, [(planned.trial, planned.record) for planned in plan], runner.store, format, targets))
-
-
-def _target(text: str) -> Target:
-    """The target `METRIC=VALUE`."""
-    from xmcbench.suite.tables import Target
-
-    if target := Target.parse(f"to {text}"):
-        return target
-    raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+    outcomes = [(planned.trial, planned.record) for planned in plan]
+    echo(of_suite(runner.suite, outcomes, runner.store, format, to or ()))
 
 
 def of_suite(
@@ -180,11 +161,13 @@ def of_suite(
     outcomes: Iterable[tuple[Trial, Record | None]],
     store: Store,
     format: str = "table",
-    targets: Sequence[Target] = (),
+    targets: Sequence[str] = (),
 ) -> str:
-    """The tables of a suite: its own, quality at smaller budgets and against cost, ranks, targets, equal budgets."""
-    from xmcbench import reporting
-    from xmcbench.reporting.cells import check_equal_budgets
+    """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
+    from xmcbench.reporting import cells
+    from xmcbench.reporting.published import published_rows
+    from xmcbench.reporting.text_table import render_tables
+    from xmcbench.suite.tables import Target
     from xmcbench.trial.method import build_method
 
     def idle(trial: Trial) -> frozenset[str]:
@@ -192,18 +175,18 @@ def of_suite(
 
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}
-    cells = reporting.cells(outcomes, entries, idle)
-    published = reporting.published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
-    grids = [reporting.cell_table(title, shape, cells, published) for title, shape in suite.tables.items()]
-    if suite.selection:
-        grids += reporting.smaller_budget_tables(cells, suite.selection.metric, suite.selection.evaluations)
+    found = cells.cells(outcomes, entries, idle)
+    published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
+    grids = [cells.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    grids.append(reporting.cost_table(cells, metric))
-    grids += reporting.rank_tables(cells, metric, store.resampled)
-    grids += [reporting.time_to_quality_table([(cell.label, cell.records) for cell in cells], to) for to in targets]
-    text = reporting.render_tables(grids, format)
+    grids += [cells.cost_table(found, metric), *cells.rank_tables(found, metric, store.resampled)]
+    for text in targets:
+        if (target := Target.parse(f"to {text}")) is None:
+            raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
+        grids.append(cells.time_to_quality_table(found, target))
+    text = render_tables(grids, format)
     records = [record for _, record in outcomes if record]
-    checks = check_equal_budgets(records, suite.equal) if suite.equal else []
+    checks = cells.check_equal_budgets(records, suite.equal) if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])
 
 

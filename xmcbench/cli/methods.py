@@ -5,8 +5,9 @@ Methods whose packages conflict with those of xmcbench run in a Python environme
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,8 +18,22 @@ from xmcbench.runs.terminal import echo, listing
 if TYPE_CHECKING:
     from xmcbench.trial.programs import Environment
 
-HEADERS = ("method", "summary", "distribution", "version", "needs")
-BROKEN_HEADERS = ("plugin", "distribution", "version", "reason")
+
+def _listed(kind: str, last: str, value: Callable[[Any], str]) -> str:
+    """The installed plugins of a kind, with a last column."""
+    from xmcbench.plugins.registry import registry
+
+    rows = [
+        (
+            own.name,
+            getattr(own.thing, "info", own.thing).summary,
+            own.origin.distribution,
+            own.origin.version,
+            value(own.thing),
+        )
+        for own in registry().all(kind)
+    ]
+    return listing(rows, (kind, "summary", "distribution", "version", last))
 
 
 def methods() -> None:
@@ -26,24 +41,14 @@ def methods() -> None:
     from xmcbench.plugins.registry import registry
 
     plugins = registry()
-    rows = [
-        (
-            method.name,
-            method.thing.info.summary,
-            method.origin.distribution,
-            method.origin.version,
-            ", ".join(method.thing.info.needs),
-        )
-        for method in plugins.all("method")
-    ]
-    echo(listing(rows, HEADERS))
+    echo(_listed("method", "needs", lambda method: ", ".join(method.info.needs)))
     for distribution in sorted({method.origin.distribution for method in plugins.all("method")}):
         if remark := plugins.import_remark(distribution):
             echo(f"\n{remark}")
     if plugins.broken:
         echo("\nbroken (XMCBENCH_STRICT_PLUGINS=1 shows the traceback)")
         broken = [(plugin.name, plugin.distribution, plugin.version, plugin.reason) for plugin in plugins.broken]
-        echo(listing(broken, BROKEN_HEADERS))
+        echo(listing(broken, ("plugin", "distribution", "version", "reason")))
 
 
 environments = typer.Typer(no_args_is_help=True, help="Make the Python environments that some methods need.")
@@ -83,8 +88,6 @@ def _environment(name: str) -> Environment:
 
 teachers = typer.Typer(help="List teachers, or export their answers.", invoke_without_command=True)
 
-TEACHER_HEADERS = ("teacher", "summary", "distribution", "version", "simulated")
-
 
 @teachers.callback()
 def _teachers(context: typer.Context) -> None:
@@ -96,19 +99,7 @@ def _teachers(context: typer.Context) -> None:
 @teachers.command("list")
 def list_teachers() -> None:
     """List installed teachers."""
-    from xmcbench.plugins.registry import registry
-
-    rows = [
-        (
-            plugin.name,
-            plugin.thing.summary,
-            plugin.origin.distribution,
-            plugin.origin.version,
-            "yes" if plugin.thing.simulated else "no",
-        )
-        for plugin in registry().all("teacher")
-    ]
-    echo(listing(rows, TEACHER_HEADERS))
+    echo(_listed("teacher", "simulated", lambda teacher: "yes" if teacher.simulated else "no"))
 
 
 @teachers.command()

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import StrEnum
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,70 +17,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-class Kind(StrEnum):
-    """What `xmcbench new` makes."""
-
-    METHOD = "method"
-    EMBEDDING_METHOD = "embedding-method"
-    SAMPLER = "sampler"
-    EVALUATOR = "evaluator"
-    DATASET = "dataset"
-    TEACHER = "teacher"
-    TRACKER = "tracker"
-    EXTERNAL = "external"
-
-    @property
-    def plugin(self) -> str:
-        """The kind of plugin that it is to `xmcbench check`."""
-        return "method" if self in (Kind.EMBEDDING_METHOD, Kind.EXTERNAL) else self.value
-
-
-@dataclass(frozen=True)
-class Package:
-    """The package of a new plugin, and the values that its templates take."""
-
-    kind: Kind
-    name: str
-
-    @property
-    def module(self) -> str:
-        return f"xmcbench_{self.name.replace('-', '_')}"
-
-    @property
-    def class_name(self) -> str:
-        return "".join(part.capitalize() for part in self.name.split("-"))
-
-    @property
-    def registered_name(self) -> str:
-        """The name under which the plugin is registered: a metric has that of its class, as in `AnyHit@5`."""
-        return self.class_name if self.kind is Kind.EVALUATOR else self.name
-
-    def values(self) -> dict[str, str]:
-        track = f" --track {self.name}" if self.kind is Kind.TRACKER else ""
-        start = "`program.py` beside it does the work." if self.kind is Kind.EXTERNAL else "Change it step by step."
-        return {
-            "kind": self.kind.value,
-            "rule_kind": self.kind.plugin,
-            "name": self.name,
-            "registered_name": self.registered_name,
-            "module": self.module,
-            "distribution": self.module.replace("_", "-"),
-            "class_name": self.class_name,
-            "command": f"xmcbench run suite.yaml{track}",
-            "start": start,
-        }
-
-    def files(self) -> dict[str, str]:
-        """The files of the package by template, under the folder of templates."""
-        own = {
-            "plugin.py": f"{self.module}/__init__.py",
-            "program.py": f"{self.module}/program.py",
-            "suite.yaml": "suite.yaml",
-            "test.py": f"tests/test_{self.module}.py",
-        }
-        found = {f"{self.kind.value}/{name}": path for name, path in own.items()}
-        found = {name: path for name, path in found.items() if (TEMPLATES / f"{name}.jinja").exists()}
-        return {"common/pyproject.toml": "pyproject.toml", "common/README.md": "README.md", **found}
+Kind = Literal["method", "embedding-method", "sampler", "evaluator", "dataset", "teacher", "tracker", "external"]
 
 
 def new(
@@ -90,44 +26,54 @@ def new(
     folder: Annotated[Path | None, typer.Option(help="Where to write it.", show_default="./NAME")] = None,
 ) -> None:
     """Write an installable package with a new plugin: a working example, a suite, tests, a README."""
-    from xmcbench.files.atomic import atomic_write
-
-    package = Package(kind, name)
-    target = folder or Path(name)
-    _check_name(package)
-    if target.exists() and any(target.iterdir()):
-        raise XMCBenchError(f"{target}: found files, expected an empty or a new folder; --folder names another")
-    for template, path in package.files().items():
-        (target / path).parent.mkdir(parents=True, exist_ok=True)
-        with atomic_write(target / path) as file:
-            file.write(_render(template, package.values()).encode())
-        echo(str(target / path))
-    echo(f"\npip install -e {target}\nxmcbench check {package.registered_name} --kind {kind.plugin}")
-    echo(f"(cd {target} && {package.values()['command']})")
-
-
-def _render(template: str, values: dict[str, str]) -> str:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+    from xmcbench.files.atomic import atomic_write
+
+    target, values = folder or Path(name), _values(kind, name)
+    if target.exists() and any(target.iterdir()):
+        raise XMCBenchError(f"{target}: found files, expected an empty or a new folder; --folder names another")
     environment: Any = Environment(
         loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
     )
-    return str(environment.get_template(f"{template}.jinja").render(values))
+    own = {
+        "plugin.py": "{module}/__init__.py",
+        "program.py": "{module}/program.py",
+        "test.py": "tests/test_{module}.py",
+    }
+    for source in [*TEMPLATES.glob("common/*"), *sorted(TEMPLATES.glob(f"{kind}/*"))]:
+        path = target / own.get(source.stem, source.stem).format(**values)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            file.write(environment.get_template(source.relative_to(TEMPLATES).as_posix()).render(values).encode())
+        echo(str(path))
+    echo(f"\npip install -e {target}\nxmcbench check {values['registered_name']} --kind {values['rule_kind']}")
+    echo(f"(cd {target} && {values['command']})")
 
 
-def _check_name(package: Package) -> None:
-    """Raise XMCBenchError if the name is malformed or registered."""
+def _values(kind: Kind, name: str) -> dict[str, str]:
+    """The values that templates take. Raises XMCBenchError if the name is malformed or registered."""
     from xmcbench.plugins.registry import registry
 
-    if not NAME.fullmatch(package.name):
-        raise XMCBenchError(
-            f"name {package.name!r}: expected small letters, digits and single hyphens, as in my-method"
-        )
-    try:
-        getattr(registry(), package.kind.plugin)(package.registered_name)
-    except UnknownNameError:
-        return
-    raise XMCBenchError(f"{package.kind.plugin} {package.registered_name!r} is registered already, expected a new name")
+    if not NAME.fullmatch(name):
+        raise XMCBenchError(f"name {name!r}: expected small letters, digits and single hyphens, as in my-method")
+    module, class_name = f"xmcbench_{name.replace('-', '_')}", "".join(map(str.capitalize, name.split("-")))
+    plugin = "method" if kind in ("embedding-method", "external") else kind  # to `xmcbench check`
+    registered = class_name if kind == "evaluator" else name  # a metric has the name of its class, as in `AnyHit@5`
+    with suppress(UnknownNameError):
+        getattr(registry(), plugin)(registered)
+        raise XMCBenchError(f"{plugin} {registered!r} is registered already, expected a new name")
+    return {
+        "kind": kind,
+        "rule_kind": plugin,
+        "name": name,
+        "registered_name": registered,
+        "module": module,
+        "distribution": module.replace("_", "-"),
+        "class_name": class_name,
+        "command": "xmcbench run suite.yaml" + (f" --track {name}" if kind == "tracker" else ""),
+        "start": "`program.py` beside it does the work." if kind == "external" else "Change it step by step.",
+    }
 
 
 FAILED = 1  # exit code: a rule is broken

@@ -16,7 +16,7 @@ from xmcbench.runs.terminal import echo
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import Machine, TrialPlan
-    from xmcbench.reporting import TextTable
+    from xmcbench.reporting.text_table import TextTable
     from xmcbench.trial.trial import Trial
 
 
@@ -51,7 +51,7 @@ def plan(
     from xmcbench.data.extent import extent
     from xmcbench.data.prepared import default_cache_dir
     from xmcbench.engine.planning.trials import Planner, fits, machine_called, too_long
-    from xmcbench.reporting import render_tables
+    from xmcbench.reporting.text_table import render_tables
     from xmcbench.runs.plan import remarks, select
     from xmcbench.suite.resources import Share
     from xmcbench.suite.suite import load_suite
@@ -64,8 +64,7 @@ def plan(
     trials = select(asked.trials(dict.fromkeys(asked.datasets, ""), extents), only or ())
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
     plans, left_out, failing = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
-    grids = [_costs(plans, seeds, machine), _memory(plans)] if plans else []
-    echo(render_tables(grids, format))
+    echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
     lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents)}
     for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing)):
         for text in texts:
@@ -94,25 +93,24 @@ def _plans(trials: Sequence[Trial], plan: Callable[[Trial], TrialPlan]) -> tuple
     return plans, left_out, failing
 
 
-def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> TextTable:
+def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine: Machine) -> list[TextTable]:
+    """The costs of trials, and what takes the memory of a worker."""
     from xmcbench.engine.planning.trials import MARGIN, fits
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import format_value
+    from xmcbench.reporting.text_table import TextTable, format_value
 
-    rows = [
+    several = len({plan.trial.dataset for plan in plans}) > 1
+    names = [f"{plan.trial.dataset}/{plan.trial.label}" if several else plan.trial.label for plan in plans]
+    costs = [
         (
-            _name(plan.trial, plans),
+            name,
             str(plan.workers),
-            *(
-                format_value(value, "count")
-                for value in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)
-            ),
+            *(format_value(own, "count") for own in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)),
             format_value(plan.device_hours, "hours"),
             format_value(plan.memory.total, "bytes"),
             format_value(plan.network, "bytes") if plan.workers > 1 else "-",
             fits(plan, machine),
         )
-        for plan in plans
+        for name, plan in zip(names, plans, strict=True)
     ]
     total = sum(plan.device_hours * seeds[plan.trial.dataset, plan.trial.label] for plan in plans)
     notes = [
@@ -121,34 +119,14 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
         f"fits: close where memory is within {MARGIN:.0%} of the device's; memory and bytes sent per step: of a device",
         *dict.fromkeys(note for plan in plans for note in plan.notes),
     ]
-    headings = (
-        "trial",
-        "devices",
-        "steps",
-        "pool",
-        "tokens",
-        "flops",
-        "device hours",
-        "memory",
-        "sent",
-        "fits",
-    )
-    return TextTable("plan", headings, tuple(rows), tuple(notes))
-
-
-def _memory(plans: Sequence[TrialPlan]) -> TextTable:
-    from xmcbench.reporting import TextTable
-    from xmcbench.reporting.text_table import format_value
-
-    parts = list(plans[0].memory.parts())
-    rows = [
-        (_name(plan.trial, plans), *(format_value(value, "bytes") for value in plan.memory.parts().values()))
-        for plan in plans
+    headings = ("trial", "devices", "steps", "pool", "tokens", "flops", "device hours", "memory", "sent", "fits")
+    parts = [plan.memory.parts() for plan in plans]
+    memory = [
+        (name, *(format_value(value, "bytes") for value in own.values()))
+        for name, own in zip(names, parts, strict=True)
     ]
     note = "peak: the first five, plus the largest of embeddings + activations + scores, refresh, search"
-    return TextTable("memory per worker", ("trial", *parts), tuple(rows), (note,))
-
-
-def _name(trial: Trial, plans: Sequence[TrialPlan]) -> str:
-    several = len({plan.trial.dataset for plan in plans}) > 1
-    return f"{trial.dataset}/{trial.label}" if several else trial.label
+    return [
+        TextTable("plan", headings, tuple(costs), tuple(notes)),
+        TextTable("memory per worker", ("trial", *parts[0]), tuple(memory), (note,)),
+    ]

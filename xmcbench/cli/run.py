@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -38,14 +37,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130  # exit code, as shells have it
 
 
-class Where(StrEnum):
-    """Where trials run."""
+Where = Literal["local", "ray"]
 
-    LOCAL = "local"
-    RAY = "ray"
-
-
-# Options of this command only, in the order of its help.
+# Options of these commands only, in the order of their help.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
 Retry = Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")]
 Changed = Annotated[
@@ -94,7 +88,7 @@ def run(
     changed: Changed = False,
     track: Track = None,
     debug: Debug = False,
-    executor: On = Where.LOCAL,
+    executor: On = "local",
     parallel: Parallel = 1,
     workers: NumWorkers = None,
     gpus_per_worker: GpusPerWorker = None,
@@ -174,11 +168,11 @@ def _run_search(runner: Runner, display: Display) -> RunSearch:
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:
     """The executor that the options ask for; None for the default."""
-    if parallel > 1 and (debug or where is not Where.LOCAL):
+    if parallel > 1 and (debug or where != "local"):
         other = "--debug" if debug else f"--executor {where}"
         raise XMCBenchError(f"--parallel is for subprocesses of this machine, found {other}: expected one of them")
     given = {name: value for name, value in settings.items() if value is not None}
-    if where is Where.LOCAL:
+    if where == "local":
         if given:
             raise XMCBenchError(f"--{min(given)} is a setting of --executor ray, which is not given")
         return None
@@ -191,7 +185,7 @@ def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, s
 
 def _tuning(tune: Tune, trials: Sequence[Trial], entries: Mapping[str, str]) -> str:
     """A line about tuning, which comes before the plan and changes the settings and keys of its trials."""
-    from xmcbench.reporting import budget_text
+    from xmcbench.reporting.rows import budget_text
 
     samples = f"{tune.num_samples} samples per method, {tune.searcher} search, scheduler {tune.scheduler}"
     budget = budget_text(tune.budget.limits()) if tune.budget else "of the trial"
@@ -252,7 +246,7 @@ def tune(
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="The suite to write.", show_default="tuned-DATASET.yaml")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")] = False,
+    dry_run: DryRun = False,
     encoder: EncoderName = None,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),

@@ -43,13 +43,17 @@ def score(
     """Score predictions that another program made, with 95 % intervals over test queries."""
     from xmcbench.data import load
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
+    from xmcbench.evaluation.evaluator import repeated_metrics
     from xmcbench.evaluation.imported import METHOD, Origin, import_predictions, write_unbudgeted
-    from xmcbench.reporting import scores_table
+    from xmcbench.reporting.describe import scores_table
     from xmcbench.trial.store import Store
 
     names = names_in(metrics) or list(DEFAULT_METRICS)
     if check:
-        names += _repeated(names)
+        if not (repeated := repeated_metrics(names)):
+            text = f"--check: nothing computes {', '.join(names)} a second time"
+            raise XMCBenchError(f"{text}; docs/metrics.md says how to install pyxclib")
+        names += repeated
     evaluators = find_evaluators(names, "--metrics")
     loaded = load(dataset, data_dir=data)
     imported = import_predictions(predictions, loaded, names, evaluators)
@@ -63,18 +67,6 @@ def score(
         origin = Origin(METHOD, file=predictions.name)
         record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores, sys.argv)
         echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
-
-
-def _repeated(names: list[str]) -> list[str]:
-    """The metrics that compute `names` a second time. Raises XMCBenchError where none does."""
-    from xmcbench.evaluation.evaluator import repeated_metrics
-
-    repeated = repeated_metrics(names)
-    if not repeated:
-        raise XMCBenchError(
-            f"--check: nothing computes {', '.join(names)} a second time; docs/metrics.md says how to install pyxclib"
-        )
-    return repeated
 
 
 def fuse(
@@ -105,7 +97,7 @@ def fuse(
     from xmcbench.evaluation import DEFAULT_METRICS, find_evaluators
     from xmcbench.evaluation.evaluator import score_predictions
     from xmcbench.evaluation.imported import write_unbudgeted
-    from xmcbench.reporting import scores_table
+    from xmcbench.reporting.describe import scores_table
     from xmcbench.runs.fusing import fuse_trials
     from xmcbench.trial.store import Store
 

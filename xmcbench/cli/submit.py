@@ -164,10 +164,10 @@ def _hand_in(runs: Sequence[str], to: Path, place: Path, checker: _Checker) -> l
             continue
         good.append(record)
         echo(f"{record.key}: {len(record.metrics)} metrics recomputed, costs {costs}")
-    if known:
-        submission.mend_compact(to, known)
-    if good:
-        written = submission.accept(store, good, to)
+    written = submission.accept(store, good, to) if good else []
+    if datasets := known | {record.trial.dataset for record in good}:
+        submission.mend_compact(to, datasets)
+    if written:
         echo(f"written to {', '.join(written)}; commit it and open a pull request")
     return problems
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from itertools import chain, pairwise
+from itertools import pairwise
 from pathlib import PurePath
 from statistics import fmean
 from typing import Any
@@ -25,14 +25,14 @@ from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.curated import NamedMethod, methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
-from xmcbench.reporting.text_table import folded
+from xmcbench.reporting.text_table import folded, printable
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, UnknownBudget, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk
 from xmcbench.trial.run import why_flat
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED
-from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial
+from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial, flatten
 from xmcbench.trial.versions import ENGINE_VERSION, SELECTION_VERSION, selection_versions
 
 # Words by which the board vouches for a row.
@@ -132,31 +132,27 @@ def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> d
     """By key: what accepted trials say against each other, and against what was accepted `before`."""
     found: dict[str, list[str]] = defaultdict(list)
     by_key = {record.key: record for record in records}
-    truths: dict[str, Counter[str]] = defaultdict(Counter)
-    names: dict[str, Counter[str]] = defaultdict(Counter)
+    methods = {record.trial.method for record in records}
+    data: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)  # by content: truths and names
     seeds: dict[tuple[str, str], list[Record]] = defaultdict(list)
     for record in records:
-        truths[record.trial.dataset_hash][record.truth_hash] += 1
-        names[record.trial.dataset_hash][record.trial.dataset] += 1
+        data[record.trial.dataset_hash].update((("truth", record.truth_hash), ("dataset", record.trial.dataset)))
         if record.spent.get("encoder_tokens") and (digest := record.digests.get(PREDICTIONS)):
             settings = record.trial.model_dump_json(exclude={"seed", "version", "label"})
             seeds[settings, digest].append(record)
     for same in seeds.values():
         for record in same[1:]:
             found[record.key].append(f"it has the predictions of {same[0].key}, which has another seed")
-    methods = {record.trial.method for record in records}
     for record in records:
         trial = record.trial
         if trial.label != trial.method and trial.label in methods:
             found[record.key].append(f"its label is {shown(trial.label)}, the name of another method")
-        truth = truths[trial.dataset_hash].most_common(1)[0][0]
-        if record.truth_hash != truth:
-            found[record.key].append(f"its truth is {record.truth_hash[:12]}, others of its data have {truth[:12]}")
-        name = names[trial.dataset_hash].most_common(1)[0][0]
-        if trial.dataset != name:
-            found[record.key].append(f"its dataset is {shown(trial.dataset)}, others of its data name {name}")
+        for what, own in (("truth", record.truth_hash), ("dataset", trial.dataset)):
+            usual = next(name for (kind, name), _ in data[trial.dataset_hash].most_common() if kind == what)
+            if own != usual:
+                found[record.key].append(f"its {what} is {shown(own)}, others of its data have {usual}")
         trainer = by_key.get(record.trained_by)
-        if record.trained_by and (trainer is None or trainer is record or not _same_training(record, trainer)):
+        if record.trained_by and (trainer is None or trainer is record or _training(record) != _training(trainer)):
             found[record.key].append(f"its model is of {record.trained_by}, which is no accepted training of it")
         if record.key in before and before[record.key] != record:
             found[record.key].append("it differs from the record of this key that was accepted before")
@@ -166,11 +162,11 @@ def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> d
     return found
 
 
-def _same_training(record: Record, trainer: Record) -> bool:
-    """Whether two trials can have one training: what it spent is the same, and so is what it was trained for."""
-    names = ("method", "dataset_hash", "seed", "budget", "selection", "track")
-    same = all(getattr(record.trial, name) == getattr(trainer.trial, name) for name in names)
-    return same and all(record.spent.get(name) == trainer.spent.get(name) for name in ("steps", "encoder_tokens"))
+def _training(record: Record) -> tuple[Any, ...]:
+    """What a training was for, and what it spent: trials that share one are alike in it."""
+    trial, spent = record.trial, record.spent
+    wanted = trial.method, trial.dataset_hash, trial.seed, trial.budget, trial.selection, trial.track
+    return *wanted, spent.get("steps"), spent.get("encoder_tokens")
 
 
 def _identity(record: Record) -> Iterator[str]:
@@ -200,30 +196,20 @@ def _identity(record: Record) -> Iterator[str]:
 
 
 def _texts(record: Record) -> Iterator[str]:
-    """Texts that a terminal or a page would obey, or that nobody can read."""
-    trial, provenance = record.trial, record.provenance
+    """Names and texts that a terminal or a page would obey, that nobody can read, or that vouch for the record."""
+    trial = record.trial
     names = {"label": trial.label, "suite": record.suite, "method": trial.method, "dataset": trial.dataset}
-    names |= {"distribution": trial.distribution, "version": trial.version}
-    others = {"teacher": record.teacher, "selection": record.selection_split}
-    others |= {"spent.ended": record.spent["ended"]} if "ended" in record.spent else {}
-    others |= {f"provenance.{name}": text for name, text in provenance.items() if isinstance(text, str)}
-    lists: dict[str, Iterable[str]] = {"metrics": record.metrics, "parts": trial.versions}
-    lists["command"] = provenance.get("command", ())
-    lists |= {name: chain(*provenance.get(name, {}).items()) for name in ("versions", "checks")}
-    lists["curve"] = chain(*record.curve)
-    lists["digests"] = record.digests
-    lists["chosen"] = (text for text, _ in walk(record.chosen) if isinstance(text, str))
-    lists["settings"] = (text for text, _ in walk(trial.config) if isinstance(text, str))
-    others |= {name: " ".join(words) for name, words in lists.items()}
-    for name, text in names.items():
+    for name, text in (names | {"distribution": trial.distribution, "version": trial.version}).items():
         if len(text) > LONGEST_NAME or not re.fullmatch(NAME, text):
             yield f"its {name} is {shown(text)}, expected Latin letters, digits, single blanks and . _ + -"
-    for name, text in (names | others).items():
-        if name not in ("command", "settings") and (words := VOUCHED & {*re.findall(r"[a-z]+", text.casefold())}):
-            yield f"its {name} is {shown(text)}: {min(words)} is a word of the leaderboard"
-    for name, text in others.items():
-        if not text.isprintable() or len(text) > LONGEST_LIST:
-            yield f"its {name} is {shown(text)}, expected at most {LONGEST_LIST:,} characters that can be printed"
+    for name, value in flatten(record.model_dump(mode="json")):
+        text = " ".join(own for own, _ in walk(value) if isinstance(own, str))
+        words = VOUCHED & {*re.findall(r"[a-z]+", f"{name} {text}".casefold())}
+        if words and not name.startswith(("trial.config.", "provenance.command")):
+            yield f"its {printable(name)} is {shown(text)}: {min(words)} is a word of the leaderboard"
+        if not f"{name}{text}".isprintable() or len(name) + len(text) > LONGEST_LIST:
+            most = f"at most {LONGEST_LIST:,} characters that can be printed"
+            yield f"its {printable(name)} is {shown(text)}, expected {most}"
 
 
 def _metrics(record: Record) -> Iterator[str]:

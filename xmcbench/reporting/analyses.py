@@ -1,13 +1,10 @@
-"""Analyses of predictions, of one dataset or of methods over several, as tables.
-
-And as files: a CSV of metrics, a CSV of curves, and a JSON file of everything.
-"""
+"""Analyses of predictions, of one dataset or of methods over several, as tables and as a JSON file."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
@@ -16,49 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from xmcbench.data import Dataset, load
+from xmcbench.data import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import DECILES, REGIMES, SIMILARITY, Analysis, analyse, partitions
 from xmcbench.evaluation.comparison import Mean, across_datasets
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.csv_text import csv_text
 from xmcbench.reporting.cells import ResampledRecord
 from xmcbench.reporting.rows import budget_text
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store
-
-
-def analyses(
-    store: Store, records: Iterable[Record], data: Path, k: int = 5, on_problem: Callable[[str], None] = lambda _: None
-) -> dict[str, Analysis]:
-    """The analysis of each record with available predictions and dataset, by key. Problems go to `on_problem`.
-
-    Trials whose predictions are not in the store, as of large submissions, are one problem together.
-    """
-    by_dataset: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.metrics:
-            by_dataset[record.trial.dataset].append(record)
-    analyses: dict[str, Analysis] = {}
-    for name, some in by_dataset.items():
-        try:
-            dataset = load(name, data)
-        except XMCBenchError as problem:
-            on_problem(str(problem))
-            continue
-        bins = partitions(dataset)
-        there = [record for record in some if store.has_predictions(record.key)]
-        if missing := len(some) - len(there):
-            on_problem(f"{name}: no analysis of {missing} trials, whose predictions are not in {store.root}")
-        for record in there:
-            try:
-                analyses[record.key] = analyse(stored_predictions(store, record, dataset), dataset, bins, k)
-            except XMCBenchError as problem:
-                on_problem(f"{record.key} {record.trial.label}: {problem}")
-    return analyses
 
 
 def analyse_together(
@@ -184,51 +150,12 @@ def _signed(value: float) -> str:
     return "-" if np.isnan(value) else f"{100 * value:+.1f} %"
 
 
-def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> list[Path]:
-    """Write `metrics.csv`, `curves.csv` and `analysis.json` to the folder `out`, as fractions at full precision."""
-    contents = {
-        "metrics.csv": csv_text([("trial", "partition", "bin", "k", "metric", "value"), *_metric_rows(analyses)]),
-        "curves.csv": csv_text([("trial", "curve", "x", "y", "threshold"), *_points(analyses)]),
-        "analysis.json": json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1)
-        + "\n",
-    }
-    for name, content in contents.items():
-        with atomic_write(out / name) as file:
-            file.write(content.encode())
-    return [out / name for name in contents]
-
-
-def _metric_rows(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
-    for name, analysis in analyses.items():
-        for k, (precision, propensity) in analysis.trade_off.items():
-            yield name, "", "", k, "P", precision
-            yield name, "", "", k, "PSP", propensity
-            yield name, "", "", k, "coverage", analysis.coverage[k]
-            yield name, "", "", k, "distinct", analysis.distinct[k]
-        yield name, "", "", "", "area", analysis.precision_recall.area
-        yield name, "", "", "", "separation", _known(analysis.scores.separation)
-        for partition, bins in analysis.breakdowns.items():
-            for i, bin in enumerate(bins.bins):
-                yield name, partition, bin, "", "labels", int(bins.num_labels[i])
-                yield name, partition, bin, "", "test pairs", int(bins.num_pairs[i])
-                for metric in METRICS:
-                    yield name, partition, bin, analysis.k, metric, _known(getattr(bins, metric)[i])
-
-
-def _points(analyses: Mapping[str, Analysis]) -> Iterator[Sequence[Any]]:
-    """The points of the precision-recall curve, with thresholds, and of the score densities, at the centres of bins."""
-    for name, analysis in analyses.items():
-        curve, scores = analysis.precision_recall, analysis.scores
-        for recall, precision, threshold in zip(curve.recall, curve.precision, curve.thresholds, strict=True):
-            yield name, "recall, precision", recall, precision, threshold
-        centres = (scores.edges[:-1] + scores.edges[1:]) / 2
-        for of, density in (("true", scores.true), ("false", scores.false)):
-            for centre, value in zip(centres, density, strict=True):
-                yield name, f"score, density of {of} pairs", centre, value, ""
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+def write_analyses(analyses: Mapping[str, Analysis], out: Path) -> Path:
+    """Write everything in the analyses to `analysis.json` in the folder `out`, as fractions at full precision."""
+    content = json.dumps({name: _plain(asdict(analysis)) for name, analysis in analyses.items()}, indent=1) + "\n"
+    with atomic_write(out / "analysis.json") as file:
+        file.write(content.encode())
+    return out / "analysis.json"
 
 
 def _plain(value: Any) -> Any:
@@ -238,7 +165,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray | list | tuple):
         return [_plain(inner) for inner in value]
     if isinstance(value, float | np.floating):
-        return _known(float(value))
+        return float(value) if np.isfinite(value) else None
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from xmcbench.reporting import published
 from xmcbench.reporting.rows import Leaderboard
 
 if TYPE_CHECKING:
+    from xmcbench.data import Dataset
     from xmcbench.evaluation.analysis import Analysis
+    from xmcbench.trial.predictions import Predictions
     from xmcbench.trial.record import Record
     from xmcbench.trial.store import Store
 
@@ -61,16 +64,47 @@ class Archive:
 
         return lambda record: is_known(record.trial.dataset) and self.places[record.key].has_predictions(record.key)
 
-    def analyses(self, board: Leaderboard, data: Path, on_problem: Callable[[str], None]) -> dict[str, Analysis]:
-        """The analyses of the trials shown whose predictions and dataset are at hand."""
-        from xmcbench.reporting.analyses import analyses  # numpy and the datasets
+    def predicted(
+        self, keys: Container[str], data: Path, on_problem: Callable[[str], None]
+    ) -> Iterator[tuple[Record, Dataset, Predictions]]:
+        """The trials of `keys` with metrics, by dataset, whose dataset and predictions are at hand, with both.
 
-        results: dict[str, Analysis] = {}
-        shown = board.keys
-        for place in {id(place): place for place in self.places.values()}.values():
-            own = [record for key, record in self.records.items() if key in shown and self.places[key] is place]
-            results |= analyses(place, own, data, on_problem=on_problem)
-        return results
+        Problems go to `on_problem`: of predictions that are not here, as of large submissions, one for each dataset.
+        """
+        from xmcbench.data import load
+        from xmcbench.errors import XMCBenchError
+        from xmcbench.evaluation.evaluator import stored_predictions
+
+        by_dataset: dict[str, list[Record]] = defaultdict(list)
+        for record in self.records.values():
+            if record.key in keys and record.metrics:
+                by_dataset[record.trial.dataset].append(record)
+        for name, records in by_dataset.items():
+            here = [record for record in records if self.places[record.key].has_predictions(record.key)]
+            if missing := len(records) - len(here):
+                on_problem(f"{name}: the predictions of {missing} trials are not here")
+            try:
+                dataset = load(name, data) if here else None
+            except XMCBenchError as problem:
+                on_problem(str(problem))
+                continue
+            for record in here:
+                assert dataset is not None
+                try:
+                    yield record, dataset, stored_predictions(self.places[record.key], record, dataset)
+                except XMCBenchError as problem:
+                    on_problem(f"{record.key} {record.trial.label}: {problem}")
+
+    def analyses(self, board: Leaderboard, data: Path, on_problem: Callable[[str], None]) -> dict[str, Analysis]:
+        """The analyses of the trials shown whose predictions and dataset are at hand, by key."""
+        from xmcbench.evaluation.analysis import LabelBins, analyse, partitions
+
+        found: dict[str, Analysis] = {}
+        bins: dict[str, dict[str, LabelBins]] = {}
+        for record, dataset, predictions in self.predicted(board.keys, data, on_problem):
+            own = bins.get(record.trial.dataset) or bins.setdefault(record.trial.dataset, partitions(dataset))
+            found[record.key] = analyse(predictions, dataset, own)
+        return found
 
 
 def archive(store: Path) -> Archive:

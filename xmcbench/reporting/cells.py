@@ -4,14 +4,14 @@ Time to quality (AlgoPerf's measure): what trials had spent when they first reac
 curve of a record has a point for each evaluation; the first at or above the target counts. Seeds are averaged, with
 Student's 95 % interval. Where a seed did not reach the target there is no mean: the number of seeds that did is shown.
 
-Also whether all cells spent the same budget, to within one step; and where a smaller one would have done.
+Also whether all cells spent the same budget, to within one step.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,6 @@ from xmcbench.reporting.results import encoder_text, measured_rows, newest_versi
 from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
-from xmcbench.trial.budget import CAPS
 from xmcbench.trial.record import SCORED, Record
 from xmcbench.trial.trial import Trial
 
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
 
 
 UNITS = ("encoder_tokens", "device_seconds", "flops")
-NOT_REACHED = "not reached"
-
-
-def spent_until(curve: Sequence[dict[str, float]], target: Target) -> float | None:
-    """What was spent, in the target's unit, at the first evaluation that reached it; None where none did.
-
-    >>> curve = [{"encoder_tokens": 10.0, "P@1": 0.3}, {"encoder_tokens": 20.0, "P@1": 0.5}]
-    >>> spent_until(curve, Target("P@1", 0.4)), spent_until(curve, Target("P@1", 0.6))
-    (20.0, None)
-    """
-    reached = (point for point in curve if point.get(target.metric, -1.0) >= target.value)
-    point = next(reached, None)
-    return None if point is None else point[target.unit]
 
 
 def time_to_quality(records: Sequence[Record], target: Target) -> str:
@@ -50,32 +36,32 @@ def time_to_quality(records: Sequence[Record], target: Target) -> str:
 
     "-" where no curve has the metric: without a `selection` nothing is evaluated along the budget.
     """
-    evaluated = [record for record in records if any(target.metric in point for point in record.curve)]
-    if not evaluated:
+    if not any(target.metric in point for record in records for point in record.curve):
         return "-"
-    costs = [spent for record in evaluated if (spent := spent_until(record.curve, target)) is not None]
-    if not costs:
-        return NOT_REACHED
+    reached = (
+        [point for point in record.curve if point.get(target.metric, -1.0) >= target.value] for record in records
+    )
+    costs = [points[0][target.unit] for points in reached if points]
     if len(costs) < len(records):
-        return f"{len(costs)} of {len(records)} seeds"
-    kind = COLUMNS[target.unit].kind
-    text = format_value(fmean(costs), kind)
-    if len(costs) == 1:
-        return text
-    half = half_width(costs)
-    return f"{text} ({format_value(max(0.0, fmean(costs) - half), kind)} to {format_value(fmean(costs) + half, kind)})"
+        return f"{len(costs)} of {len(records)} seeds" if costs else "not reached"
+    half = half_width(costs) if len(costs) > 1 else 0.0
+    mean, low, high = (
+        format_value(cost, COLUMNS[target.unit].kind)
+        for cost in (fmean(costs), max(0.0, fmean(costs) - half), fmean(costs) + half)
+    )
+    return f"{mean} ({low} to {high})" if len(costs) > 1 else mean
 
 
-def time_to_quality_table(groups: Iterable[tuple[str, Sequence[Record]]], target: Target) -> TextTable:
-    """What the trials of each label had spent when they first reached the target: tokens, seconds, operations."""
-    units = [Target(target.metric, target.value, unit) for unit in UNITS]
-    rows = tuple((label, *(time_to_quality(records, unit) for unit in units)) for label, records in groups)
+def time_to_quality_table(cells: Sequence[SweepCell], target: Target) -> TextTable:
+    """What the trials of each cell had spent when they first reached the target: tokens, seconds, operations."""
+    text = f"{target.metric}={100 * target.value:g}"
+    columns = [f"to {text} in {unit}" for unit in UNITS]
     note = (
         f"spent at the first evaluation with {target.metric} of {100 * target.value:g} or more on held-out training "
         "queries; means over seeds with 95 % intervals; -: without evaluations along the budget"
     )
-    headings = ("method", *(CURVE_COSTS[unit] for unit in UNITS))
-    return TextTable(f"spent to {target.metric}={100 * target.value:g}", headings, rows, (note,))
+    table = cell_table(f"spent to {text}", TableShape(columns=columns), cells)
+    return replace(table, headings=("method", *(CURVE_COSTS[unit] for unit in UNITS)), notes=(note,))
 
 
 POOL = "negative_pool"
@@ -102,9 +88,7 @@ class SweepCell:
 
 
 def cells(
-    outcomes: Iterable[tuple[Trial, Record | None]],
-    entries: Mapping[str, str],
-    idle: Callable[[Trial], frozenset[str]],
+    outcomes: Iterable[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
 ) -> list[SweepCell]:
     """The cells of a suite's trials, in its order. `entries` has the method's label of each trial's label.
 
@@ -113,25 +97,23 @@ def cells(
     seeds: dict[str, list[tuple[Trial, Record | None]]] = defaultdict(list)
     for trial, record in outcomes:
         seeds[trial.but_seed].append((trial, record))
-    return [_cell(outcomes, entries, idle) for outcomes in seeds.values()]
-
-
-def _cell(
-    outcomes: Sequence[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
-) -> SweepCell:
-    trial = outcomes[0][0]
-    statuses = [str(record.status) if record else "not run" for _, record in outcomes]
-    scored = [record for _, record in outcomes if record and record.status in SCORED]
-    rows = [row for _, row in measured_rows(scored, newest_versions(scored))]
-    unused = idle(trial)
-    return SweepCell(
-        entry=entries.get(trial.label, trial.label),
-        trial=trial,
-        settings={name: value for name, value in trial.config.items() if name not in unused},
-        status=", ".join(dict.fromkeys(statuses)),
-        records=tuple(scored),
-        row=rows[0] if rows else Row("measured", trial.label),
-    )
+    found = []
+    for own in seeds.values():
+        trial, unused = own[0][0], idle(own[0][0])
+        statuses = [str(record.status) if record else "not run" for _, record in own]
+        scored = [record for _, record in own if record and record.status in SCORED]
+        rows = [row for _, row in measured_rows(scored, newest_versions(scored))]
+        found.append(
+            SweepCell(
+                entry=entries.get(trial.label, trial.label),
+                trial=trial,
+                settings={name: value for name, value in trial.config.items() if name not in unused},
+                status=", ".join(dict.fromkeys(statuses)),
+                records=tuple(scored),
+                row=rows[0] if rows else Row("measured", trial.label),
+            )
+        )
+    return found
 
 
 def cell_table(
@@ -234,28 +216,26 @@ def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: ResampledRec
     for own in cells:
         if metric in own.row.metrics:
             groups[own.trial.dataset, str(own.trial.budget.limits())].append(own)
-    tables = [_rank_table(dataset, some, metric, resampled) for (dataset, _), some in groups.items()]
-    return [table for table in tables if table is not None]
+    return [table for group in groups.values() for table in _rank_table(group, metric, resampled)]
 
 
-def _rank_table(dataset: str, cells: Sequence[SweepCell], metric: str, resampled: ResampledRecord) -> TextTable | None:
+def _rank_table(cells: Sequence[SweepCell], metric: str, resampled: ResampledRecord) -> Iterator[TextTable]:
     from xmcbench.evaluation.significance import rank_intervals, samples
 
-    stored = [(cell, samples(cell.records, [resampled(record, [metric]) for record in cell.records])) for cell in cells]
-    known = [(cell, own[metric]) for cell, own in stored if metric in own]
+    stored = [samples(cell.records, [resampled(record, [metric]) for record in cell.records]) for cell in cells]
+    known = [(cell, own[metric]) for cell, own in zip(cells, stored, strict=True) if metric in own]
     if len(known) < 2:
-        return None
+        return
     intervals = rank_intervals([own for _, own in known])
-    ranked = sorted(
-        zip((cell for cell, _ in known), intervals, strict=True), key=lambda pair: -pair[0].row.metrics[metric]
-    )
-    means = [cell.row.metrics[metric] for cell, _ in ranked]
+    means = [cell.row.metrics[metric] for cell, _ in known]
+    ranked = sorted(zip(means, known, intervals, strict=True), key=lambda row: -row[0])
     rows = tuple(
         (cell.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
-        for (cell, (low, high)), mean in zip(ranked, means, strict=True)
+        for mean, (cell, _), (low, high) in ranked
     )
     note = "95 %: the ranks that no pair of rows speaks against, all together (test queries and seeds, Holm)"
-    return TextTable(f"ranks: {dataset}, {metric}", ("method", metric, "rank", "95 %"), rows, (note,))
+    title = f"ranks: {cells[0].trial.dataset}, {metric}"
+    yield TextTable(title, ("method", metric, "rank", "95 %"), rows, (note,))
 
 
 def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
@@ -274,27 +254,27 @@ def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
 def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
     name = limit.replace("_", " ")
     trained = [record for record in records if record.spent[limit]]
-    steps = {record.key: float(record.spent["largest_step"].get(limit, 0.0)) for record in trained}
-    violations = [
-        f"{record.trial.label} spent {record.spent[limit]:,.10g} of {allowed:,.10g}, its largest step "
-        f"{steps[record.key]:,.10g}"
-        for record in trained
-        if not (allowed <= record.spent[limit] or record.spent.get("refused_pass") or record.spent.get("ended"))
-        or record.spent[limit] > allowed + steps[record.key]
-    ]
-    if violations:
-        return f"UNEQUAL {name}: " + "; ".join(violations)
+    early = [record for record in trained if record.spent[limit] < allowed]
+    flat = [record for record in early if record.spent.get("ended")]
+    refused = [record for record in early if not record.spent.get("ended")]
+    wrong = [record for record in trained if record.spent[limit] > allowed + _largest_step(record, limit)]
+    wrong += [record for record in refused if not record.spent.get("refused_pass")]
+    if wrong:
+        return f"UNEQUAL {name}: " + "; ".join(
+            f"{record.trial.label} spent {record.spent[limit]:,.10g} of {allowed:,.10g}, its largest step "
+            f"{_largest_step(record, limit):,.10g}"
+            for record in wrong
+        )
     if not trained:
         return f"equal {name}: no trial has spent any"
-    spent = [float(record.spent[limit]) for record in trained]
-    early = [record for record in trained if record.spent[limit] < allowed]
+    spent, largest = [record.spent[limit] for record in trained], max(_largest_step(own, limit) for own in trained)
     parts = [
         f"equal {name}: {len(spent)} trials with {allowed:,.10g} spent {min(spent):,.10g} to {max(spent):,.10g}, "
-        f"none more than one step past it (the largest: {max(steps.values()):,.10g})"
+        f"none more than one step past it (the largest: {largest:,.10g})"
     ]
     for what, some in {
-        "a pass over the data no longer fitted": [record for record in early if not record.spent.get("ended")],
-        "ended when their curves were flat": [record for record in early if record.spent.get("ended")],
+        "a pass over the data no longer fitted": refused,
+        "ended when their curves were flat": flat,
         "spent none": [record for record in records if not record.spent[limit]],
     }.items():
         if some:
@@ -302,78 +282,5 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
     return "; ".join(parts)
 
 
-TOLERANCE = 1e-9
-
-
-def smaller_budget_tables(cells: Sequence[SweepCell], metric: str, evaluations: int) -> list[TextTable]:
-    """One table per dataset and budget: `metric` of each cell at `evaluations` equally spaced fractions of the budget.
-
-    A value is that of the first evaluation at or after the fraction, which is within one step. Ranks are in brackets.
-    """
-    groups: dict[tuple[str, tuple[tuple[str, float], ...]], list[SweepCell]] = defaultdict(list)
-    for own in cells:
-        groups[own.trial.dataset, tuple(own.trial.budget.limits().items())].append(own)
-    fractions = [(i + 1) / evaluations for i in range(evaluations)]
-    return [_table(dataset, dict(budget), group, metric, fractions) for (dataset, budget), group in groups.items()]
-
-
-def value_at(curve: Sequence[dict[str, float]], fraction: float, metric: str) -> float | None:
-    """`metric` at the first evaluation after `fraction` of the budget, in 0..1; None if there is none.
-
-    >>> value_at([{"fraction": 0.26, "P@1": 0.3}, {"fraction": 0.51, "P@1": 0.4}], 0.5, "P@1")
-    0.4
-    """
-    return next((point.get(metric) for point in curve if point.get("fraction", 0.0) >= fraction - TOLERANCE), None)
-
-
-def _table(
-    dataset: str, budget: dict[str, float], cells: list[SweepCell], metric: str, fractions: list[float]
-) -> TextTable:
-    rows: list[tuple[str, list[float]]] = []
-    incomplete = []
-    for own in cells:
-        means = [_mean(own, fraction, metric) for fraction in fractions]
-        values = [mean for mean in means if mean is not None]
-        if len(values) < len(fractions):
-            incomplete.append(own)
-        else:
-            rows.append((own.label, values))
-    rows.sort(key=lambda row: (-row[1][-1], row[0]))
-    columns = list(zip(*(values for _, values in rows), strict=True))
-    ranked = (
-        (label, *(_ranked(value, column) for value, column in zip(values, columns, strict=True)))
-        for label, values in rows
-    )
-    notes = [
-        f"{metric} on held-out training queries after the first step past each budget, rank in brackets.",
-        "At the smaller budgets the learning rate has not decayed yet; in a run with that budget it would have.",
-    ]
-    if incomplete:
-        notes.append(
-            "without an evaluation at each budget: " + ", ".join(f"{c.label} ({c.status})" for c in incomplete)
-        )
-    title = f"leaderboard at each budget: {dataset}"
-    return TextTable(
-        title, ("method", *(_amounts(budget, fraction) for fraction in fractions)), tuple(ranked), tuple(notes)
-    )
-
-
-def _ranked(value: float, column: Sequence[float]) -> str:
-    return f"{100 * value:.2f} ({1 + sum(other > value for other in column)})"
-
-
-def _mean(cell: SweepCell, fraction: float, metric: str) -> float | None:
-    """The mean over the seeds of a cell; None if a seed has no value."""
-    values = [value_at(record.curve, fraction, metric) for record in cell.records]
-    known = [value for value in values if value is not None]
-    return fmean(known) if known and len(known) == len(values) else None
-
-
-def _amounts(budget: dict[str, float], fraction: float) -> str:
-    """A fraction of each limit of a budget, as text.
-
-    >>> _amounts({"encoder_tokens": 400_000, "peak_bytes": 1e9}, 0.25)
-    '100.0k encoder tokens'
-    """
-    limits = ((name, limit) for name, limit in budget.items() if name not in CAPS)
-    return ", ".join(f"{format_value(limit * fraction, 'count')} {name.replace('_', ' ')}" for name, limit in limits)
+def _largest_step(record: Record, limit: str) -> float:
+    return float(record.spent["largest_step"].get(limit, 0.0))

@@ -8,19 +8,16 @@ has its scale beside it; it says "reproduced" or "contradicted" only at the pape
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
-import yaml
 from pydantic import ConfigDict, Field
 
-from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.curated import Written, read_model
 from xmcbench.reporting.published import PublishedRow
 
 CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
-HEADER = "# Written by benchmarks/claims.py from accepted records. docs/leaderboard.md explains it.\n"
 TrialKey = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Sign = Literal["+", "-", "?"]  # of a difference; ?: the interval, corrected for the number of claims, contains 0
 Finding = Literal["seen", "seen in part", "not seen", "undecided", "not run yet"]
@@ -52,18 +49,8 @@ class PaperPair(_Model):
             for metric in better.metrics.keys() & than.metrics.keys() if than else ():
                 assert than is not None
                 found[metric][dataset] = round(100 * (better.metrics[metric] - than.metrics[metric]), 4)
-        return {metric: found[metric] for metric in sorted(found, key=_order(rows.values()).index)}
-
-
-def _order(rows: Iterable[PublishedRow]) -> list[str]:
-    """The metrics in the order of the table's columns."""
-    return list(dict.fromkeys(metric for row in rows for metric in row.metrics))
-
-
-def papers_sign(differences: dict[str, float]) -> Sign:
-    """The sign of a column that the paper prints on every dataset; ? where its datasets disagree."""
-    signs = {"+" if value > 0 else "-" if value < 0 else "?" for value in differences.values()}
-    return "+" if signs == {"+"} else "-" if signs == {"-"} else "?"
+        columns = dict.fromkeys(metric for row in rows.values() for metric in row.metrics)
+        return {metric: found[metric] for metric in columns if metric in found}
 
 
 class Column(_Model):
@@ -154,27 +141,6 @@ class ClaimFile(_Model):
     questions: tuple[Question, ...] = ()
 
 
-def finding(columns: Sequence[Column], papers: dict[str, dict[str, float]]) -> Finding:
-    """What the columns say of a claim: of those in which the paper's datasets agree, how many have the paper's sign."""
-    known = [(column.sign, papers_sign(papers[column.metric])) for column in columns]
-    decided = [(ours, theirs) for ours, theirs in known if theirs != "?"]
-    if not columns:
-        return "not run yet"
-    agree = sum(ours == theirs for ours, theirs in decided)
-    opposite = sum(ours not in (theirs, "?") for ours, theirs in decided)
-    if agree:
-        return "seen" if agree == len(decided) else "seen in part"
-    return "not seen" if opposite else "undecided"
-
-
 def read_claims(path: Path = CLAIMS) -> ClaimFile:
     """The claims of a file. Raises `XMCBenchError` with file, line and key of each mistake."""
     return read_model(ClaimFile, path, exact=True)
-
-
-def write_claims(file: ClaimFile, path: Path = CLAIMS) -> None:
-    """Write a file of claims that `read_claims` reads."""
-    content = file.model_dump(mode="json", exclude_defaults=True)
-    text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
-    with atomic_write(path) as out:
-        out.write(f"{HEADER}{text}".encode())

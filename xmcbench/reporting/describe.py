@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,14 @@ import yaml
 
 from xmcbench.reporting.notes import few_steps, idle_parts
 from xmcbench.reporting.rows import budget_text, share_spent
-from xmcbench.reporting.text_table import format_value, percent_interval, printable
+from xmcbench.reporting.text_table import (
+    TextTable,
+    escape_markdown,
+    format_value,
+    percent_interval,
+    printable,
+    render_tables,
+)
 from xmcbench.suite.tables import Kind
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record
@@ -32,17 +38,9 @@ SHOWN_AS: Mapping[str, Kind] = {
 }
 NOTHING = ("null", "none", "false")
 ASKED = (
-    "epochs",
-    "steps",
-    "queries",
-    "encoder_tokens",
-    "flops",
-    "device_seconds",
-    "peak_bytes",
-    "model_bytes",
+    *("epochs", "steps", "queries", "encoder_tokens", "flops", "device_seconds", "peak_bytes", "model_bytes"),
     "predicted_queries",
 )
-
 
 Sections = dict[str, list[tuple[str, str]]]  # by title: names and values, as text
 
@@ -52,27 +50,37 @@ def describe(record: Record, store: Path | None = None) -> Sections:
 
     With the `store` that holds the record, the last section has the command that runs its trial again.
     """
-    trial, provenance = record.trial, dict(record.provenance)
-    command = provenance.pop("command", None)
+    provenance = {name: value for name, value in record.provenance.items() if name != "command"}
+    curve = enumerate(record.curve, start=1)
+    metrics = metric_rows(record.metrics, record.intervals, digits=4)
+    known = {name: f"{value}  95 %: {interval}" if interval else value for name, value, interval in metrics}
+    if record.metrics and record.metric_version != METRIC_VERSION:
+        known["definitions"] = f"version {record.metric_version}, now {METRIC_VERSION}: `xmcbench rescore` recomputes"
     return _sections(
         {
-            "Trial": _trial(record),
-            "Outcome": _outcome(record),
-            "Metrics (per cent)": _metrics(record),
-            "Settings": _flat(trial.config),
-            "Spent": _flat(record.spent),
-            "Curve": _curve(record),
-            "How the settings were chosen": _flat(record.chosen),
-            "Provenance": _flat(provenance),
-            "Reproduce": _reproduce(record, command, store),
+            "Trial": _known(_trial(record)),
+            "Outcome": _known(_outcome(record)),
+            "Metrics (per cent)": known,
+            "Settings": record.trial.config,
+            "Spent": record.spent,
+            "Curve": {
+                str(at): ", ".join(f"{name} {value:.6g}" for name, value in point.items()) for at, point in curve
+            },
+            "How the settings were chosen": record.chosen,
+            "Provenance": provenance,
+            "Reproduce": _known(_reproduce(record, store)),
         }
     )
 
 
-def _sections(rows: Mapping[str, Iterable[tuple[str, str]]]) -> Sections:
-    """The non-empty sections, their texts printable."""
-    sections = {title: [(printable(name), printable(text)) for name, text in own] for title, own in rows.items()}
-    return {title: own for title, own in sections.items() if own}
+def _known(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value not in (None, "")}
+
+
+def _sections(facts: Mapping[str, Mapping[str, Any]]) -> Sections:
+    """The non-empty sections as printable texts, nested facts by dotted name."""
+    texts = {title: [(printable(name), printable(text)) for name, text in _flat(own)] for title, own in facts.items()}
+    return {title: own for title, own in texts.items() if own}
 
 
 def summary(record: Record) -> str:
@@ -87,10 +95,7 @@ def summary(record: Record) -> str:
 def for_people(record: Record) -> Sections:
     """What people ask of a record besides its metrics: settings, cost and origin, without what was left at nothing."""
     spent, provenance = record.spent, record.provenance
-    shown = {name: _rounded(spent[name]) for name in ASKED if spent.get(name)}
-    stages = {
-        f"seconds to {stage}": seconds for stage, seconds in spent.get("stage_seconds", {}).items() if seconds >= 0.05
-    }
+    stages = {name: own for name, own in spent.get("stage_seconds", {}).items() if own >= 0.05}
     git, versions = provenance.get("git") or {}, provenance.get("versions") or {}
     origin = {
         "ended": record.ended,
@@ -103,10 +108,11 @@ def for_people(record: Record) -> Sections:
     }
     return _sections(
         {
-            "Problem": ((record.failure.type, record.failure.message),) if record.failure else (),
-            "Settings": ((name, text) for name, text in _flat(record.trial.config) if text not in NOTHING),
-            "Cost": (*_flat(shown), *((name, f"{seconds:,.1f}") for name, seconds in stages.items())),
-            "Provenance": ((name, str(value)) for name, value in origin.items() if value),
+            "Problem": {record.failure.type: record.failure.message} if record.failure else {},
+            "Settings": {name: text for name, text in _flat(record.trial.config) if text not in NOTHING},
+            "Cost": {name: _rounded(spent[name]) for name in ASKED if spent.get(name)}
+            | {f"seconds to {stage}": f"{seconds:,.1f}" for stage, seconds in stages.items()},
+            "Provenance": {name: str(value) for name, value in origin.items() if value},
         }
     )
 
@@ -116,11 +122,13 @@ def _rounded(value: object) -> object:
     return float(f"{value:.4g}") if isinstance(value, float) and value < 1000 else value
 
 
-def metric_rows(record: Record) -> list[tuple[str, str, str]]:
-    """Name, value and interval of each metric, in per cent."""
+def metric_rows(
+    metrics: Mapping[str, float], intervals: Mapping[str, tuple[float, float]], digits: int = 2
+) -> list[tuple[str, str, str]]:
+    """Name, value and interval of each metric, in per cent; the interval is empty where there is none."""
     return [
-        (name, f"{100 * value:.2f}", percent_interval(record.intervals.get(name, ())))
-        for name, value in record.metrics.items()
+        (name, f"{100 * value:.{digits}f}", percent_interval(intervals.get(name, ())))
+        for name, value in metrics.items()
     ]
 
 
@@ -142,79 +150,57 @@ def reproducing_suite(record: Record) -> str:
     return yaml.safe_dump(stated, sort_keys=False, allow_unicode=True)
 
 
-def _trial(record: Record) -> Iterable[tuple[str, str]]:
-    trial = record.trial
-    yield "key", record.key
-    yield "label", trial.label
-    yield "method", f"{trial.method} ({trial.distribution} {trial.version})"
-    yield "versions", ", ".join(f"{part} {version}" for part, version in trial.versions.items()) or "not recorded"
-    yield "dataset", f"{trial.dataset}, content {trial.dataset_hash}"
-    yield "track", trial.track
-    yield "seed", str(trial.seed)
-    yield "budget", budget_text(trial.budget.limits())
-    if trial.selection:
-        held = trial.selection
-        yield (
-            "selection",
-            f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times"
-            + (f", training ends after {held.patience} without a rise" if held.patience else ""),
-        )
-    yield "suite", record.suite
+def _trial(record: Record) -> dict[str, Any]:
+    trial, held = record.trial, record.trial.selection
+    patience = f", training ends after {held.patience} without a rise" if held and held.patience else ""
+    return {
+        "key": record.key,
+        "label": trial.label,
+        "method": f"{trial.method} ({trial.distribution} {trial.version})",
+        "versions": ", ".join(f"{part} {version}" for part, version in trial.versions.items()) or "not recorded",
+        "dataset": f"{trial.dataset}, content {trial.dataset_hash}",
+        "track": trial.track,
+        "seed": trial.seed,
+        "budget": budget_text(trial.budget.limits()),
+        "selection": held and f"{held.queries:,} queries held out, {held.metric}, {held.evaluations} times{patience}",
+        "suite": record.suite,
+    }
 
 
-def _outcome(record: Record) -> Iterable[tuple[str, str]]:
-    yield "status", str(record.status)
-    yield "started", record.started
-    yield "ended", record.ended
-    yield "checkpoint chosen on", record.selection_split
-    if why := record.spent.get("ended"):
-        yield "training ended early", f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent"
-    if idle := idle_parts(record):
-        yield "never ran", ", ".join(idle)
-    if few := few_steps(record):
-        yield "few steps", few
-    yield "trainable parameters", f"{record.num_parameters:,}"
-    yield "workers", str(record.workers)
-    if record.teacher:
-        yield "teacher", record.teacher + (" (simulated from annotations)" if record.simulated_teacher else "")
-    if record.failure:
-        where = f" while in {record.failure.stage}" if record.failure.stage else ""
-        yield "failure", f"{record.failure.type}{where}: {record.failure.message}"
-    if record.truth_hash:
-        yield "truth", record.truth_hash
-    for name, digest in record.digests.items():
-        yield name, f"SHA-256 {digest}"
+def _outcome(record: Record) -> dict[str, Any]:
+    why, failure = record.spent.get("ended"), record.failure
+    simulated = " (simulated from annotations)" if record.simulated_teacher else ""
+    where = f" while in {failure.stage}" if failure and failure.stage else ""
+    return {
+        "status": str(record.status),
+        "started": record.started,
+        "ended": record.ended,
+        "checkpoint chosen on": record.selection_split,
+        "training ended early": why and f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent",
+        "never ran": ", ".join(idle_parts(record)),
+        "few steps": few_steps(record),
+        "trainable parameters": record.num_parameters,
+        "workers": record.workers,
+        "teacher": record.teacher and record.teacher + simulated,
+        "failure": failure and f"{failure.type}{where}: {failure.message}",
+        "truth": record.truth_hash,
+        **{name: f"SHA-256 {digest}" for name, digest in record.digests.items()},
+    }
 
 
-def _metrics(record: Record) -> Iterable[tuple[str, str]]:
-    for name, value in record.metrics.items():
-        interval = percent_interval(record.intervals.get(name, ()))
-        yield name, f"{100 * value:.4f}" + (f"  95 %: {interval}" if interval else "")
-    if record.metrics and record.metric_version != METRIC_VERSION:
-        yield (
-            "definitions",
-            f"version {record.metric_version}, now {METRIC_VERSION}: `xmcbench rescore` recomputes the metrics",
-        )
+def _reproduce(record: Record, store: Path | None) -> dict[str, Any]:
+    git, command = record.provenance.get("git") or {}, record.provenance.get("command")
+    commit, dirty = git.get("commit"), "  (with uncommitted changes)" if git.get("dirty") else ""
+    alone = store is not None and not isinstance(record.trial.budget, UnknownBudget)
+    show = f"xmcbench show {record.key} --store {shlex.quote(str(store))} --format suite > trial.yaml"
+    return {
+        "code": commit and f"git checkout {commit}{dirty}",
+        "original command": command and shlex.join([PurePath(command[0]).name, *command[1:]]),
+        "this trial alone": f"{show} && xmcbench run trial.yaml" if alone else "",
+    }
 
 
-def _curve(record: Record) -> Iterable[tuple[str, str]]:
-    for number, point in enumerate(record.curve, start=1):
-        yield str(number), ", ".join(f"{name} {value:.6g}" for name, value in point.items())
-
-
-def _reproduce(record: Record, command: Any, store: Path | None) -> Iterable[tuple[str, str]]:
-    git = record.provenance.get("git") or {}
-    if commit := git.get("commit"):
-        yield "code", f"git checkout {commit}" + ("  (with uncommitted changes)" if git.get("dirty") else "")
-    if isinstance(command, list) and command:
-        words = [PurePath(str(command[0])).name, *map(str, command[1:])]
-        yield "original command", shlex.join(words)
-    if store is not None and not isinstance(record.trial.budget, UnknownBudget):
-        show = f"xmcbench show {record.key} --store {shlex.quote(str(store))} --format suite > trial.yaml"
-        yield "this trial alone", f"{show} && xmcbench run trial.yaml"
-
-
-def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _flat(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Nested values by dotted name, as text."""
     for path, value in flatten(tree):
         name = path.rpartition(".")[2]
@@ -222,14 +208,10 @@ def _flat(tree: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
             yield path, "none"
         elif isinstance(value, bool) or value is None or isinstance(value, dict | list):
             yield path, json.dumps(value, ensure_ascii=False)
-        elif path.startswith("stage_seconds."):
-            yield path, format_value(value, "seconds")
-        elif name in SHOWN_AS:
-            yield path, format_value(value, SHOWN_AS[name])
-        elif isinstance(value, int):
-            yield path, f"{value:,}"
+        elif name in SHOWN_AS or path.startswith("stage_seconds."):
+            yield path, format_value(value, SHOWN_AS.get(name, "seconds"))
         else:
-            yield path, str(value)
+            yield path, f"{value:,}" if isinstance(value, int) else str(value)
 
 
 SENTENCE_TRANSFORMERS = """\
@@ -275,23 +257,21 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
         "pipeline_tag": "sentence-similarity" if sentence_transformers else "text-classification",
         "tags": [*tags, "sentence-transformers"] if sentence_transformers else tags,
     }
-    first = (
-        f"The method {_code(trial.method)} ({_markdown(trial.distribution)} {_markdown(trial.version)}), trained on "
-        f"the dataset {_code(trial.dataset)} with a budget of {budget_text(trial.budget.limits())} and seed "
-        f"{trial.seed}."
-    )
+    method, dataset = (printable(name).replace("`", "") for name in (trial.method, trial.dataset))
+    origin = escape_markdown(printable(f"{trial.distribution} {trial.version}"))
     sections = for_people(record)
     load = SENTENCE_TRANSFORMERS if sentence_transformers else "With xmcbench, the method's package and the dataset"
     parts = (
         f"---\n{yaml.safe_dump(metadata, sort_keys=False)}---",
-        f"# {_markdown(trial.dataset)}/{_markdown(trial.label)}",
-        first,
+        f"# {escape_markdown(printable(f'{trial.dataset}/{trial.label}'))}",
+        f"The method `{method}` ({origin}), trained on the dataset `{dataset}` with a budget of "
+        f"{budget_text(trial.budget.limits())} and seed {trial.seed}.",
         "## Metrics\n\nOn the test queries, in per cent, with 95 % intervals over them.",
-        _markdown_table(("metric", "value", "95 %"), metric_rows(record)),
+        _table(("metric", "value", "95 %"), metric_rows(record.metrics, record.intervals)),
         "## Loading",
         (load + XMCBENCH).format(repository=repository, dataset=trial.dataset, key=record.key),
         *(
-            f"## {title}\n\n{_markdown_table((title.lower(), 'value'), sections[title])}"
+            f"## {title}\n\n{_table((title.lower(), 'value'), sections[title])}"
             for title in ("Settings", "Cost", "Provenance")
             if title in sections
         ),
@@ -300,29 +280,12 @@ def model_card(record: Record, repository: str, sentence_transformers: bool) -> 
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    lines = [tuple(headings), *(tuple(map(_markdown, row)) for row in rows)]
-    lines.insert(1, ("---",) * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _markdown(text: str) -> str:
-    """The text without meaning in Markdown or HTML."""
-    return re.sub(r"([\\`*_\[\]<>|#])", r"\\\1", printable(text))
-
-
-def _code(text: str) -> str:
-    return f"`{printable(text).replace('`', '')}`"
+def _table(headings: tuple[str, ...], rows: Sequence[tuple[str, ...]], format: str = "markdown") -> str:
+    return render_tables([TextTable("", headings, tuple(rows))], format)
 
 
 def scores_table(scores: Scores) -> str:
     """A line per metric, in per cent, with its 95 % interval over test queries where it has one."""
-    from tabulate import tabulate
-
-    rows = [
-        (metric, f"{100 * value:.4f}", percent_interval(scores.intervals.get(metric, ())))
-        for metric, value in scores.metrics.items()
-    ]
-    return tabulate(
-        rows, ("metric", "value", "95 % interval"), disable_numparse=True, colalign=("left", "right", "left")
+    return _table(
+        ("metric", "value", "95 % interval"), metric_rows(scores.metrics, scores.intervals, digits=4), "table"
     )

@@ -17,10 +17,9 @@ from uuid import UUID
 
 import numpy as np
 
-from xmcbench.data import Dataset, load
-from xmcbench.errors import XMCBenchError
+from xmcbench.data import Dataset
 from xmcbench.evaluation.bootstrap import RESAMPLES
-from xmcbench.evaluation.evaluator import dataset_hits, stored_predictions
+from xmcbench.evaluation.evaluator import dataset_hits
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.archive import Archive
 from xmcbench.trial.predictions import Predictions
@@ -39,19 +38,17 @@ def write_evaluations(
     on_problem: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
     """Write the scored trials whose keys are `shown`; the files. Problems with predictions go to `on_problem`."""
-    written, datasets = [], dict[str, Dataset | None]()
-    for record in archive.records.values():
-        if record.key not in shown or not record.metrics:
-            continue
-        path = folder / _place(record)
-        log = _log(record)
-        if answered := _answers(archive, record, datasets, data, on_problem):
-            samples = path.with_name(f"{path.stem}_samples.jsonl")
-            log["detailed_evaluation_results"] = _write_samples(samples, folder, record, log, *answered)
-            written.append(samples)
-        with atomic_write(path) as file:
+    logs = {key: _log(record) for key, record in archive.records.items() if key in shown and record.metrics}
+    places = {key: folder / _place(archive.records[key]) for key in logs}
+    written = list(places.values())
+    predicted = {key for key in logs if BY_QUERY in archive.records[key].metrics}
+    for record, dataset, predictions in archive.predicted(predicted, data, on_problem):
+        log, path = logs[record.key], places[record.key]
+        written.append(path.with_name(f"{path.stem}_samples.jsonl"))
+        log["detailed_evaluation_results"] = _write_samples(written[-1], folder, record, log, dataset, predictions)
+    for key, log in logs.items():
+        with atomic_write(places[key]) as file:
             file.write(json.dumps(log, indent=1, ensure_ascii=False).encode() + b"\n")
-        written.append(path)
     return written
 
 
@@ -131,33 +128,6 @@ def _result(record: Record, metric: str, costs: dict[str, Any]) -> dict[str, Any
 def _texts(values: dict[str, Any]) -> dict[str, str]:
     """The schema wants texts: others as JSON."""
     return {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
-
-
-def _answers(
-    archive: Archive,
-    record: Record,
-    datasets: dict[str, Dataset | None],
-    data: Path,
-    on_problem: Callable[[str], None],
-) -> tuple[Dataset, Predictions] | None:
-    """The dataset and predictions of a trial; None where they are not at hand or have no P@1."""
-    name, store = record.trial.dataset, archive.places[record.key]
-    if BY_QUERY not in record.metrics or not store.has_predictions(record.key):
-        return None
-    if name not in datasets:
-        try:
-            datasets[name] = load(name, data)
-        except XMCBenchError as problem:
-            on_problem(str(problem))
-            datasets[name] = None
-    dataset = datasets[name]
-    if dataset is None:
-        return None
-    try:
-        return dataset, stored_predictions(store, record, dataset)
-    except XMCBenchError as problem:
-        on_problem(f"{record.key} {record.trial.label}: {problem}")
-        return None
 
 
 def _write_samples(

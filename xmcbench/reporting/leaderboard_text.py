@@ -55,7 +55,7 @@ def render(board: Leaderboard, format: str = "table", width: int | None = None) 
     if format == "latex":
         return render_tables([_paper_table(group, ambiguous) for group in board.groups], format)
     groups = [_named(group) for group in board.groups]
-    tables = [group_table(group, show_hash=ambiguous) for group in groups]
+    tables = [group_table(group, ambiguous) for group in groups]
     notes = render_notes([printable(note) for note in notes_of(groups)], format, width)
     return "\n\n".join([render_tables(tables, format, width), notes])
 
@@ -78,10 +78,8 @@ def summary(board: Leaderboard, width: int | None = None) -> str:
 
 def _summary_line(group: Group) -> tuple[str, ...]:
     best = next((row for row in group.rows if row.rank == 1), None)
-    about = (
-        title(group).removeprefix(f"{group.dataset}, ").replace(budget_text(group.budget), short_budget(group.budget))
-    )
-    about = about.replace("budget: ", "")
+    budget = f"budget: {budget_text(group.budget)}"
+    about = title(group).removeprefix(f"{group.dataset}, ").replace(budget, short_budget(group.budget))
     found = (printable(best.label), f"{group.sort} {cell(best, group.sort)}") if best else ("-", "-")
     return (group.dataset, about, str(len(group.rows)), *found)
 

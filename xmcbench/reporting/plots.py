@@ -1,8 +1,8 @@
 """Figures for papers, drawn with matplotlib (the extra `plots`). Files are reproducible byte for byte.
 
 Of a leaderboard: quality against cost, quality over the budget, contributions of deciles. Of predictions: DEXML's
-Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries per label. Of claims:
-a forest plot, a row for each claim, an interval for each regime."""
+Figures 5 to 8, and precision against propensity-scored precision. Of a dataset: training queries per label.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from textwrap import shorten
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,9 +23,7 @@ from xmcbench.errors import import_extra
 from xmcbench.evaluation.analysis import DECILES, SIMILARITY, SIMILARITY_OF_TAIL, Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.analyses import relative_gain
-from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.curated import dataset_facts, methods
-from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.curated import methods
 from xmcbench.reporting.rows import CHART_COSTS, CURVE_COSTS, Group, Leaderboard, Row, budget_text, costs, mean_curve
 from xmcbench.reporting.text_table import short_number
 from xmcbench.trial.record import Record
@@ -81,7 +80,7 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def _series(at: int) -> dict[str, Any]:
+def series(at: int) -> dict[str, Any]:
     """Colour and marker of the series with this number."""
     return {"color": COLOURS[at % len(COLOURS)], "marker": MARKERS[at % len(MARKERS)]}
 
@@ -148,7 +147,7 @@ def deciles(analyses: Mapping[str, Analysis], path: Path) -> None:
     with drawing(path, PAGE) as axes:
         for at, (name, analysis) in enumerate(analyses.items()):
             shares = 100 * np.asarray(analysis.breakdowns[DECILES].contribution)
-            axes.plot(range(1, 11), shares, label=plain(name), markersize=3, **_series(at))
+            axes.plot(range(1, 11), shares, label=plain(name), markersize=3, **series(at))
         axes.set_xticks(range(1, 11))
         axes.set_xlabel("decile of the labels (1: most frequent in training)")
         axes.set_ylabel(_contribution(analyses))
@@ -211,7 +210,7 @@ def trade_off(analyses: Mapping[str, Analysis], path: Path) -> None:
         for at, (name, analysis) in enumerate(analyses.items()):
             precision, propensity = zip(*analysis.trade_off.values(), strict=True)
             x, y = 100 * np.array(propensity), 100 * np.array(precision)
-            axes.plot(x, y, linewidth=0.8, label=plain(name), markersize=4, **_series(at))
+            axes.plot(x, y, linewidth=0.8, label=plain(name), markersize=4, **series(at))
             for k, left, up in zip(analysis.trade_off, x, y, strict=True):
                 axes.annotate(f"@{k}", (left, up), xytext=(3, 3), textcoords="offset points", fontsize=6)
         axes.set(xlabel="PSP@k (%)", ylabel="P@k (%)")
@@ -253,51 +252,6 @@ def label_distribution(dataset: Dataset, path: Path) -> None:
         axes.set_title(plain(f"{card.name}: {card.num_labels - len(seen):,} labels without a training query"))
 
 
-ROW = 0.3  # inches per claim
-MADE = "made data"
-LINEAR = 2.0  # points up to which the axis is linear; beyond it is logarithmic
-TICKS = (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50)
-
-
-def forest(claims: Sequence[Claim], published: Sequence[PublishedRow], path: Path) -> None:
-    """Draw each claim's difference in the metric that it shows. Hollow: not significant; grey: the paper's figures."""
-    datasets = sorted(dict.fromkeys(scale for claim in claims for scale in _scales(claim)), key=MADE.__eq__)
-    with drawing(path, PAGE, 1.2 + ROW * len(claims)) as axes:
-        for row, claim in enumerate(claims):
-            printed = list(claim.paper.printed(published).get(claim.shown, {}).values())
-            axes.plot(printed, [row] * len(printed), "|", color="#999999", markersize=7, zorder=1)
-            for regime in claim.regimes:
-                column = regime.column(claim.shown)
-                if column is None or regime.scale is None:
-                    continue
-                place = datasets.index(_of_claims(regime.scale.dataset))
-                y = row + 0.22 * (place - (len(datasets) - 1) / 2)
-                style = {"markersize": 4, "zorder": 3, **_series(place)}
-                fill = "white" if column.sign == "?" else style["color"]
-                low, high = map(float, column.interval)
-                axes.plot([low, high], [y, y], color=style["color"], linewidth=1.1, zorder=2)
-                axes.plot(float(column.difference), y, linestyle="none", markerfacecolor=fill, **style)
-        for place, dataset in enumerate(datasets):
-            axes.plot([], [], "-", markersize=4, label=plain(dataset), **_series(place))
-        axes.plot([], [], "|", color="#999999", label="the paper's figures, at its own scale")
-        axes.axvline(0, color="#555555", linewidth=0.8)
-        axes.set_xscale("symlog", linthresh=LINEAR)
-        axes.set_xticks(TICKS, [str(tick) for tick in TICKS])
-        axes.minorticks_off()
-        axes.set_yticks(range(len(claims)), [plain(f"{claim.claim} [{claim.shown}]") for claim in claims])
-        axes.set(ylim=(len(claims) - 0.4, -0.6), xlabel="difference in points, 95 % interval (hollow: not significant)")
-        legend_below(axes, columns=3)
-
-
-def _scales(claim: Claim) -> list[str]:
-    return [_of_claims(regime.scale.dataset) for regime in claim.regimes if regime.scale and regime.columns]
-
-
-def _of_claims(dataset: str) -> str:
-    """All data that are made count as one regime."""
-    return MADE if dataset_facts(dataset).made else dataset
-
-
 DIRECT = 8  # names beside points and lines; where there are more, numbers, and a key below
 MAX_CURVES = 24  # the best methods only: readers cannot distinguish more
 DRAWN_COSTS = ("negative_pool", "encoder_tokens", "device_hours")
@@ -306,7 +260,7 @@ LOG_RATIO = 4.0  # the axis is logarithmic if the largest cost is more than this
 
 
 class Point(NamedTuple):
-    """A row in a chart of costs."""
+    """A row in a chart of costs, quality in per cent."""
 
     source: str
     name: str
@@ -321,11 +275,15 @@ def write_figures(
     records: Mapping[str, Record],
     out: Path,
     format: str,
-    analyses: Mapping[str, Analysis] | None = None,
+    analyses: Mapping[str, Analysis] = MappingProxyType({}),
 ) -> list[Path]:
     """Draw all figures for which the datasets of the table have data, to the folder `out`. Returns their paths."""
-    paths = []
-    for name, groups in _by_dataset(table).items():
+    paths: list[Path] = []
+    by_dataset: dict[str, list[Group]] = defaultdict(list)  # and track, by the prefix of their file names
+    for group in table.groups:
+        track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
+        by_dataset[f"{_stem(group.dataset)}{track}"].append(group)
+    for name, groups in by_dataset.items():
         rows = [row for group in groups for row in group.rows]
         sort = groups[0].sort
         for cost in DRAWN_COSTS:
@@ -334,35 +292,16 @@ def write_figures(
                 paths.append(out / f"{name}-{sort}-{cost}.{format}".replace("@", ""))
                 _cost(shown, cost, sort, paths[-1])
         for group in groups:
-            paths += _of_group(group, name, records, analyses or {}, out, format)
+            stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
+            curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
+            if drawn := [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]:
+                paths.append(out / f"{stem}-curve.{format}")
+                _curves(drawn, group.sort, paths[-1])
+            analysed = [(row.called, analyses[key]) for row in group.rows for key in row.keys[:1] if key in analyses]
+            if analysed:
+                paths.append(out / f"{stem}-deciles.{format}")
+                deciles(dict(analysed[:DIRECT]), paths[-1])
     return paths
-
-
-def _of_group(
-    group: Group, name: str, records: Mapping[str, Record], analyses: Mapping[str, Analysis], out: Path, format: str
-) -> list[Path]:
-    """Draw the figures of trials with the same budget."""
-    stem = f"{name}-{_stem(budget_text(group.budget))}" if group.budget else name
-    paths = []
-    curves = [(row, mean_curve([records[key] for key in row.keys if key in records])) for row in group.rows]
-    drawn = [(row, curve) for row, curve in curves if len(curve.get(group.sort, ())) > 1]
-    if drawn:
-        paths.append(out / f"{stem}-curve.{format}")
-        _curves(drawn, group.sort, paths[-1])
-    known = {row.called: analyses[row.keys[0]] for row in group.rows if row.keys and row.keys[0] in analyses}
-    if known:
-        paths.append(out / f"{stem}-deciles.{format}")
-        deciles(dict(list(known.items())[:DIRECT]), paths[-1])
-    return paths
-
-
-def _by_dataset(table: Leaderboard) -> dict[str, list[Group]]:
-    """The groups of each dataset and track, by the prefix of their file names."""
-    groups: dict[str, list[Group]] = defaultdict(list)
-    for group in table.groups:
-        track = "" if group.track == "supervised" else f"-{_stem(group.track)}"
-        groups[f"{_stem(group.dataset)}{track}"].append(group)
-    return groups
 
 
 def _stem(text: str) -> str:
@@ -393,21 +332,19 @@ def _cost(rows: Sequence[Row], cost: str, metric: str, path: Path) -> None:
         for source, fill in (("measured", "#565b62"), ("published", "none")):
             if any(point.source == source for point in points):
                 axes.scatter([], [], 22, facecolors=fill, edgecolors="#565b62", label=source)
-        key = _label(axes, named, points)
+        direct = len(named) <= DIRECT
+        words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
+        labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
+        label_points(axes, labels, [(point.x, point.y) for point in points])
+        key = [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
         family_legend(axes, [point.family for point in points], key)
 
 
 def _point(row: Row, cost: float, metric: str) -> Point:
-    value, ends = row.metrics[metric], row.intervals.get(metric)
-    error = (100 * (value - ends[0]), 100 * (ends[1] - value)) if ends else (0.0, 0.0)
-    return Point(
-        row.source,
-        row.called,
-        row.family,
-        cost,
-        100 * value,
-        (min(max(0.0, error[0]), 100 * value), max(0.0, error[1])),
-    )
+    value = row.metrics[metric]
+    low, high = row.intervals.get(metric, (value, value))
+    error = (100 * min(max(0.0, value - low), value), 100 * max(0.0, high - value))
+    return Point(row.source, row.called, row.family, cost, 100 * value, error)
 
 
 def _front(points: Sequence[Point]) -> list[Point]:
@@ -417,15 +354,6 @@ def _front(points: Sequence[Point]) -> list[Point]:
         if not front or point.y > front[-1].y:
             front.append(point)
     return front
-
-
-def _label(axes: Any, named: Sequence[Point], points: Sequence[Point]) -> list[str]:
-    """Write names beside at most `DIRECT` points, else numbers, without overlap. Returns the key of the numbers."""
-    direct = len(named) <= DIRECT
-    words = [shorten(point.name, 48) if direct else str(at) for at, point in enumerate(named, start=1)]
-    labels = [(point.x, point.y, word) for point, word in zip(named, words, strict=True)]
-    label_points(axes, labels, [(point.x, point.y) for point in points])
-    return [] if direct else [f"{at}  {point.name}" for at, point in enumerate(named, start=1)]
 
 
 def _curves(rows: Sequence[tuple[Row, Mapping[str, list[float]]]], metric: str, path: Path) -> None:

@@ -7,7 +7,7 @@ rows; the innermost fact wins. The documentation prints the descriptions of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -63,10 +63,7 @@ class RowFacts(BaseModel):
 
     dataset: str = Field("", min_length=1, description="name of the dataset, one for each split; required")
     track: Literal["supervised", "zero-shot"] = Field("supervised", description="zero-shot: trained on no true pair")
-    protocol: str = Field(
-        "",
-        description="how evaluation differs from others; such rows are compared among themselves",
-    )
+    protocol: str = Field("", description="how evaluation differs from others; such rows are compared among themselves")
     method: str = Field("", min_length=1, description="the method's name, the same in every paper; required")
     variant: str = Field("", description="what distinguishes the row from the method's other rows in its table")
     as_printed: str = Field("", description="the paper's name of the row, where it differs")
@@ -189,24 +186,7 @@ def published_rows(*others: Path) -> tuple[PublishedRow, ...]:
                 name = f"{row.source}, {row.dataset}, {row.label}"
                 raise XMCBenchError(f"{row.place}: {name}: this row is at {rows[row.key].place} already")
             rows[row.key] = row
-    _check_quotations(rows.values())
     return tuple(rows.values())
-
-
-def _check_quotations(rows: Iterable[PublishedRow]) -> None:
-    """Raise `XMCBenchError` where papers quote a result from one another in a circle."""
-    quoted = {(row.paper, row.dataset, row.method, row.variant): row for row in rows if row.quoted_from}
-    for (paper, *result), first in quoted.items():
-        path = [paper]
-        row: PublishedRow | None = first
-        while row is not None:
-            path.append(row.quoted_from)
-            if path.count(path[-1]) > 1:
-                chain = " from ".join(path)
-                raise XMCBenchError(
-                    f"{first.place}: quoted_from: {chain}: a cycle, expected the paper that measured it"
-                )
-            row = quoted.get((row.quoted_from, result[0], result[1], result[2]))
 
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:

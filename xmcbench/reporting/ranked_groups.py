@@ -63,13 +63,13 @@ def leaderboard(
     Raises `UnknownNameError` for a dataset, metric, column or method that no row has.
     """
     view = view or View()
-    measured, published = _wanted(_entered(list(records)), list(published), view)
+    competing = [record for record in records if not record.trial.held_out_only]
+    tried = {sample["trial"] for record in competing for sample in record.chosen.get("samples", ())}
+    entered = [record for record in competing if record.chosen or record.key not in tried]  # no samples of a tuning
+    measured, published = _wanted(entered, list(published), view)
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    groups = [
-        *_measured_groups(measured, published, view, stated, accepted),
-        *_published_groups(published, view, claims),
-    ]
+    groups = _measured_groups(measured, published, view, stated, accepted) + _published_groups(published, view, claims)
     groups = [group for group in groups if view.source in ("all", group.source)]
     _check_names(groups, view)
     ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
@@ -80,13 +80,6 @@ def leaderboard(
         }
         raise UnknownNameError("method", str(view.method), names, "in these rows")
     return Leaderboard(tuple(ranked), notes_of(ranked))
-
-
-def _entered(records: list[Record]) -> list[Record]:
-    """The records that compete: no samples of a tuning."""
-    records = [record for record in records if not record.trial.held_out_only]
-    tried = {sample["trial"] for record in records for sample in record.chosen.get("samples", ())}
-    return [record for record in records if record.chosen or record.key not in tried]
 
 
 def _wanted(
@@ -139,11 +132,7 @@ def _with_budget(records: list[Record], wanted: str) -> list[Record]:
 
 
 def _measured_groups(
-    records: list[Record],
-    published: list[PublishedRow],
-    view: View,
-    stated: Container[str],
-    accepted: Container[str],
+    records: list[Record], published: list[PublishedRow], view: View, stated: Container[str], accepted: Container[str]
 ) -> list[Group]:
     """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
     comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
@@ -161,17 +150,17 @@ def _measured_groups(
         trial = comparable[where][0].trial
         near = [row for row in published if row.dataset == trial.dataset]
         rows = measured_rows(comparable[where], versions)
-        rows = [
-            (
-                first,
-                replace(row, stated=any(k in stated for k in row.keys), accepted=all(k in accepted for k in row.keys)),
+        shown = [
+            replace(
+                with_difference(row, record, near) if near else row,
+                stated=any(key in stated for key in row.keys),
+                accepted=all(key in accepted for key in row.keys),
             )
-            for first, row in rows
+            for record, row in rows
         ]
-        shown = [with_difference(row, record, near) for record, row in rows] if near else [row for _, row in rows]
-        source = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
-        common: dict[str, Any] = {"source": source, "dataset": trial.dataset, "track": trial.track, "protocol": ""}
+        common: dict[str, Any] = {"dataset": trial.dataset, "track": trial.track, "protocol": ""}
         common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
+        common["source"] = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
         every = view.variants or view.method or view.group_by
         groups += _split(shown if every else _folded(shown), common, view)
     return groups
@@ -263,7 +252,8 @@ def _check_names(groups: Sequence[Group], view: View) -> None:
 def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: Resampled) -> Group:
     """The group with all its rows ranked and its columns as asked."""
     order = column_name(view.sort) if view.sort and view.sort not in group.every_metric else None
-    metrics = tuple(dict.fromkeys(view.metrics)) or _usual_metrics(group, view)
+    of_papers = tuple(name for name in PAPER_METRICS if name in group.every_metric) if view.paper else ()
+    metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or group.metrics
     sort = group.sort if order or view.sort is None else view.sort
     if view.sort is None and sort not in metrics:
         sort = metrics[0]
@@ -275,7 +265,8 @@ def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: 
     compared = tuple(dict.fromkeys([*metrics, sort]))
     if group.source != "published":
         rows = with_uncertainty(_beside_popular(rows, sort), compared, records, resampled)
-    best = {name: _two_best(rows, name) for name in compared}
+    values_of = {name: {row.metrics[name] for row in rows if row.rank and name in row.metrics} for name in compared}
+    best = {name: tuple(sorted(own, reverse=True)[:2]) for name, own in values_of.items()}
     if view.variants:
         rows = unfolded(rows, sort)
     if order:
@@ -301,11 +292,6 @@ def _columns(group: Group, view: View) -> tuple[str, ...]:
     return tuple(name for name in (*group.columns, *role) if name != "variants")
 
 
-def _two_best(rows: Sequence[Row], metric: str) -> tuple[float, ...]:
-    """The two highest values of ranked rows."""
-    return tuple(sorted({row.metrics[metric] for row in rows if row.rank and metric in row.metrics}, reverse=True)[:2])
-
-
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
     """The rows, with a mark at trained ones that could be, and are not, better than the most frequent labels."""
     from xmcbench.data.extent import DOMINATES  # imports numpy, which papers' results do not need
@@ -320,11 +306,6 @@ def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
         else row
         for row in rows
     ]
-
-
-def _usual_metrics(group: Group, view: View) -> tuple[str, ...]:
-    known = tuple(name for name in PAPER_METRICS if name in group.every_metric) if view.paper else ()
-    return known or group.metrics
 
 
 def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:

@@ -12,7 +12,7 @@ method's own paper where there is one; ablations, costs and further results of t
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean, stdev
@@ -75,6 +75,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     imported = isinstance(first.trial.budget, UnknownBudget)
     single = scored and len(records) == 1
     failure = first.failure
+    limited = any(record.spent.get(name) for record in records for name in record.trial.budget.spending())
     values: dict[str, list[float]] = {}
     if scored and len(records) > 1:
         names = [name for name in first.metrics if all(name in record.metrics for record in records)]
@@ -97,7 +98,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         idle=idle_parts(first),
         few_steps=few_steps(first),
         wrong=what_is_wrong(first),
-        unlimited=scored and not imported and not _limited(records),
+        unlimited=scored and not imported and not limited,
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",
     )
 
@@ -112,11 +113,6 @@ def encoder_text(settings: dict[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _limited(records: list[Record]) -> bool:
-    """Whether a trial spent some of what its budget limits."""
-    return any(record.spent.get(name) for record in records for name in record.trial.budget.spending())
-
-
 def _facts(records: list[Record]) -> dict[str, Value]:
     first = records[0]
     config, provenance = first.trial.config, first.provenance
@@ -126,7 +122,11 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     facts |= _spent([record.spent for record in records])
     if first.status in SCORED:
         facts["num_parameters"] = first.num_parameters
-        facts |= {"overrun": _overrun(records), "unspent": _unspent(records)}
+        shares = [share_spent(record) for record in records]
+        early = any(record.spent.get("ended") or record.spent.get("refused_pass") for record in records)
+        over, left = max(shares) - 1, fmean(max(0.0, 1 - share) for share in shares)
+        facts["overrun"] = f"{100 * over:.1f} %" if over > 0 else None
+        facts["unspent"] = f"{100 * left:.1f} %" if early and left > 0 else None
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):
@@ -140,43 +140,25 @@ def _facts(records: list[Record]) -> dict[str, Value]:
     return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
 
 
-def _overrun(records: list[Record]) -> str | None:
-    """By how much a trial exceeded its budget at most, in per cent of the limit; None where none did."""
-    most = max(share_spent(record) for record in records) - 1
-    return f"{100 * most:.1f} %" if most > 0 else None
-
-
-def _unspent(records: list[Record]) -> str | None:
-    """The mean share of the budget that was left where a trial ended early; None where none did."""
-    early = [record.spent.get("ended") or record.spent.get("refused_pass") for record in records]
-    left = fmean(max(0.0, 1 - share_spent(record)) for record in records)
-    return f"{100 * left:.1f} %" if any(early) and left > 0 else None
-
-
 def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
-    """Means over seeds; of peak memory the largest."""
-    spent: dict[str, float] = {}
-    for name in SPENT:
-        values = [float(ledger[name]) for ledger in ledgers if ledger.get(name) is not None]
-        if values and (any(values) or not name.startswith("teacher")):
-            spent[name] = sum(values) / len(values)
+    """Means over seeds; of memory and sizes the largest."""
+    known = {name: [float(ledger[name]) for ledger in ledgers if name in ledger] for name in SPENT}
+    spent = {name: sum(own) / len(own) for name, own in known.items() if own}
+    spent = {name: mean for name, mean in spent.items() if mean or not name.startswith("teacher")}
+    stages = [(ledger, ledger.get("stage_seconds", {})) for ledger in ledgers]
     if "device_seconds" in spent:
         spent["training_hours"] = spent["device_seconds"] / 3600
-    if training := [
-        ledger["stage_seconds"]["train"] for ledger in ledgers if ledger.get("stage_seconds", {}).get("train")
-    ]:
+    if training := [seconds["train"] for _, seconds in stages if seconds.get("train")]:
         spent["train_seconds"] = fmean(training)
     if answering := [
-        1000 * ledger["stage_seconds"]["predict"] / ledger["predicted_queries"]
-        for ledger in ledgers
-        if ledger.get("predicted_queries") and "predict" in ledger.get("stage_seconds", {})
+        1000 * seconds["predict"] / ledger["predicted_queries"]
+        for ledger, seconds in stages
+        if ledger.get("predicted_queries") and "predict" in seconds
     ]:
         spent["query_ms"] = float(f"{fmean(answering):.2g}")
-    for name in ("predict_bytes", "model_bytes"):
+    for name in ("predict_bytes", "model_bytes", "peak_bytes"):
         if sizes := [float(ledger[name]) for ledger in ledgers if ledger.get(name)]:
             spent[name] = max(sizes)
-    if peaks := [float(ledger["peak_bytes"]) for ledger in ledgers if ledger.get("peak_bytes")]:
-        spent["peak_bytes"] = max(peaks)
     if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
         spent["negative_pool"] = round(fmean(pools) / spent["steps"])
     drawn = [ledger for ledger in ledgers if ledger.get("pool_positives") and ledger.get("queries")]
@@ -190,23 +172,17 @@ def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
 
     Results of older code (`older` is not empty) are compared among themselves: older code had other settings.
     """
-    sharing: dict[tuple[str, bool], list[dict[str, str]]] = defaultdict(list)
-    names = [(record.trial.label, bool(reason)) for record, reason in zip(records, older, strict=True)]
-    counts = Counter(names)
-    settings = [_settings(record) if counts[name] > 1 else {} for record, name in zip(records, names, strict=True)]
-    for name, own in zip(names, settings, strict=True):
-        sharing[name].append(own)
-    differing = {name: _differing(rows) for name, rows in sharing.items()}
-    return [
-        " ".join(", ".join(f"{setting}={own.get(setting)}" for setting in differing[name]).split())
-        for name, own in zip(names, settings, strict=True)
-    ]
-
-
-def _differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The settings that do not have the same value everywhere."""
-    names = sorted({name for own in settings for name in own}) if len(settings) > 1 else []
-    return [name for name in names if len({own.get(name) for own in settings}) > 1]
+    sharing: dict[tuple[str, bool], list[int]] = defaultdict(list)
+    for at, (record, reason) in enumerate(zip(records, older, strict=True)):
+        sharing[record.trial.label, bool(reason)].append(at)
+    texts = [""] * len(records)
+    for places in sharing.values():
+        settings = {at: _settings(records[at]) for at in places} if len(places) > 1 else {}
+        names = sorted({name for own in settings.values() for name in own})
+        differing = [name for name in names if len({own.get(name) for own in settings.values()}) > 1]
+        for at, own in settings.items():
+            texts[at] = " ".join(", ".join(f"{name}={own.get(name)}" for name in differing).split())
+    return texts
 
 
 def _settings(record: Record) -> dict[str, str]:
@@ -226,45 +202,31 @@ MAY_NOT_DIFFER = ("negatives", "loss", "dimension")
 
 
 def with_difference(row: Row, record: Record, published: Iterable[PublishedRow]) -> Row:
-    """The measured row with its difference from the published row of the same method and setting, if there is one."""
-    match = _same_setting(row, record, list(published))
-    if match is None:
+    """The measured row with its difference from the published row of the same method and setting, if there is one.
+
+    Of several published rows it is the one that agrees in most facts, then the one with the shortest variant.
+    """
+    trial = record.trial
+    near = [other for other in published if (other.dataset, other.track) == (trial.dataset, trial.track)]
+    near = [other for other in near if not other.protocol and other.metrics]
+    label, method = folded(trial.label), folded(trial.method)
+    name = label if any(folded(other.method) == label for other in near) else method
+    agreeing = [(_agreements(row, other), other) for other in near if folded(other.method) == name]
+    count, match = min(agreeing, key=lambda pair: (-pair[0], len(pair[1].variant)), default=(0, None))
+    if not count or match is None:
         return row
     against = {name: row.metrics[name] - value for name, value in match.metrics.items() if name in row.metrics}
     return replace(row, against=against, against_source=match.source)
 
 
-def _same_setting(row: Row, record: Record, published: Sequence[PublishedRow]) -> PublishedRow | None:
-    """The published row that agrees in most facts; of several the one with the shortest variant."""
-    trial = record.trial
-    near = [other for other in published if other.dataset == trial.dataset and other.track == trial.track]
-    near = [other for other in near if not other.protocol and other.metrics]
-    names = {folded(other.method) for other in near}
-    name = folded(trial.label) if folded(trial.label) in names else folded(trial.method)
-    agreeing = [
-        (agreements, other)
-        for other in near
-        if folded(other.method) == name and (agreements := _agreements(row, other))
-    ]
-    return min(agreeing, key=lambda pair: (-pair[0], len(pair[1].variant)))[1] if agreeing else None
-
-
 def _agreements(row: Row, other: PublishedRow) -> int:
     """The number of facts on which both rows agree; 0 where the settings are not the same."""
-    count = 0
-    for name in (*MUST_AGREE, *MAY_NOT_DIFFER):
-        ours, theirs = row.facts.get(name), getattr(other, name)
-        if ours is None or theirs is None:
-            if name in MUST_AGREE:
-                return 0
-        elif _alike(name, ours, theirs):
-            count += 1
-        else:
-            return 0
-    return count
+    facts = {name: (row.facts.get(name), getattr(other, name)) for name in (*MUST_AGREE, *MAY_NOT_DIFFER)}
+    alike = {name: _alike(name, *pair) for name, pair in facts.items() if None not in pair}
+    return len(alike) if all(alike.values()) and {*MUST_AGREE} <= alike.keys() else 0
 
 
-def _alike(name: str, ours: Value, theirs: Value) -> bool:
+def _alike(name: str, ours: object, theirs: object) -> bool:
     first, second = folded(str(ours)), folded(str(theirs))
     if name == "encoder":  # distilbert-base, DistilBERT and distilbert-base-uncased
         return first.startswith(second) or second.startswith(first)
@@ -377,9 +339,9 @@ def _merged(rows: Sequence[PublishedRow]) -> list[Result]:
         else:
             results.append([row])
     order = {id(row): place for place, row in enumerate(rows)}
-    return sorted(
-        ([*sorted(result, key=lambda row: order[id(row)])] for result in results), key=lambda r: order[id(r[0])]
-    )
+    for result in results:
+        result.sort(key=lambda row: order[id(row)])
+    return sorted(results, key=lambda result: order[id(result[0])])
 
 
 def _same_result(row: PublishedRow, result: Result) -> bool:
@@ -435,7 +397,12 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
         kind=kind,
         metrics=metrics,
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
-        misprints={name: text for row in rows for name, text in row.misprints.items() if _only_misprinted(name, rows)},
+        misprints={
+            name: text
+            for row in rows
+            for name, text in row.misprints.items()
+            if all(name in own.misprints for own in rows if name in own.metrics)  # every row that prints it
+        },
         facts={name: fact for name, fact in facts.items() if name != "role"},
         claims=tuple(dict.fromkeys(claim for row in rows for claim in row.claims)),
         papers=tuple(dict.fromkeys(row.papers[0] for row in rows)),
@@ -444,17 +411,10 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
     )
 
 
-def _only_misprinted(metric: str, rows: Sequence[Row]) -> bool:
-    """Whether every row that prints the metric misprints it."""
-    return all(metric in row.misprints for row in rows if metric in row.metrics)
-
-
 def _disagreements(results: Sequence[Result]) -> dict[str, str]:
     """For each metric that is printed with several values, these values and their sources."""
-    rows = [row for result in results for row in result if row.role == "main" and row.variant in COMPARABLE]
-    rows = [
-        row for row in {row.key: row for row in [*results[0], *rows]}.values() if row in results[0] or not row.split
-    ]
+    others = [row for result in results for row in result if row.role == "main" and row.variant in COMPARABLE]
+    rows = {row.key: row for row in [*results[0], *(row for row in others if not row.split)]}.values()
     disagreements = {}
     for metric in dict.fromkeys(name for row in rows for name in row.metrics):
         values: dict[str, list[PublishedRow]] = defaultdict(list)

@@ -81,14 +81,11 @@ def comment(store: Store, checked: Sequence[Checked], base: Store | None = None)
     )
     headings = [Heading(name, left=True) for name in ("trial", "key", "state", "trained again", "costs", "problems")]
     records = [one.record for one in checked]
-    new = [one.record for one in checked if not one.problems and not _is_in(base, one.record)]
+    before = {record.key: record for record in base.records()} if base else {}
+    new = [one.record for one in checked if not one.problems and before.get(one.record.key) != one.record]
     compared = [_references(store, record, records) for record in new]
     tables = [TextTable("Submissions", tuple(headings), rows, (_COSTS,)), *(table for table in compared if table)]
     return render_tables(tables, "markdown") + "\n"
-
-
-def _is_in(base: Store | None, record: Record) -> bool:
-    return base is not None and base.record(record.key) == record
 
 
 def _references(store: Store, record: Record, others: Sequence[Record]) -> TextTable | None:

@@ -19,13 +19,7 @@ import numpy as np
 
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import (
-    dataset_hits,
-    find_evaluators,
-    resampled_metrics,
-    score,
-    truth_hash,
-)
+from xmcbench.evaluation import dataset_hits, find_evaluators, resampled_metrics, score, truth_hash
 from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.trial.budget import Budget
@@ -72,12 +66,7 @@ def _recomputed(store: Store, record: Record, dataset: Dataset) -> Iterator[str]
     names = list(record.metrics)
     try:
         evaluators = find_evaluators(names)
-        predictions = stored_predictions(store, record, dataset)
-    except XMCBenchError as problem:
-        yield str(problem)
-        return
-    hits = dataset_hits(predictions, dataset)
-    try:
+        hits = dataset_hits(stored_predictions(store, record, dataset), dataset)
         values = score(hits, names, evaluators)
     except XMCBenchError as problem:
         yield str(problem)
@@ -130,24 +119,17 @@ def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
                 del files[PREDICTIONS]
             content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
             added.append((shared, content, files))
-        written = add_packed(folder, added)
-        _write_compact(Store(folder), {record.trial.dataset for record in records})
-    return [str(path) for path in written]
+        return [str(path) for path in add_packed(folder, added)]
 
 
 def mend_compact(folder: Path, datasets: Collection[str]) -> None:
-    """Write wrong compact resamples of `datasets` anew: a submission that was killed leaves those from before it."""
+    """Write compact resamples of `datasets` anew where they are wrong: after a submission, or one that was killed."""
     with Store(folder).lock(LOCK):
         accepted = Store(folder)
         tables = _tables(accepted)
-        wrong = {name for name in datasets if _wrong_compact(accepted, name, tables[name])}
-        _write_compact(accepted, wrong)
-
-
-def _write_compact(accepted: Store, datasets: Collection[str]) -> None:
-    tables = _tables(accepted)
-    for dataset in sorted(datasets):
-        write_arrays(compact_path(accepted.root, dataset), compacted(accepted, tables[dataset]))
+        for dataset in sorted(datasets):
+            if _wrong_compact(accepted, dataset, tables[dataset]):
+                write_arrays(compact_path(folder, dataset), compacted(accepted, tables[dataset]))
 
 
 def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
@@ -161,7 +143,10 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
         for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
-        seeds = _by_configuration(records)
+        by_configuration: dict[str, list[Record]] = defaultdict(list)  # trials that differ in their seed alone
+        for record in records:
+            by_configuration[record.trial.but_seed].append(record)
+        seeds = list(by_configuration.values())
         made = {record.key: np.full((len(record.metrics), len(seeds)), np.nan, np.float32) for record in records}
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
         for metric in dict.fromkeys(name for own in resampled.values() for name in own):
@@ -174,14 +159,6 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
                     made[record.key][list(record.metrics).index(metric)] = row_C
         arrays |= made
     return arrays
-
-
-def _by_configuration(records: Sequence[Record]) -> list[list[Record]]:
-    """The trials that differ in their seed alone, together."""
-    found: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        found[record.trial.but_seed].append(record)
-    return list(found.values())
 
 
 def _tables(store: Store) -> dict[str, list[list[Record]]]:
@@ -203,9 +180,7 @@ def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) ->
 
 def wrong_compact(store: Store) -> Iterator[str]:
     """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
-    for dataset, tables in _tables(store).items():
-        if problem := _wrong_compact(store, dataset, tables):
-            yield problem
+    yield from filter(None, (_wrong_compact(store, dataset, tables) for dataset, tables in _tables(store).items()))
 
 
 def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]]) -> str:

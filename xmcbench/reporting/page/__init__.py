@@ -1,7 +1,7 @@
 """The leaderboard as a static page: one file that needs no network, and a page for each record beside it.
 
 Templates escape every value, and the content security policy allows no other script. What pages show without scripts
-is drawn here: the curve of a record, the intervals of claims, the cards of datasets. Coordinates are numbers alone.
+is made here: the intervals of claims, the cards of datasets. Coordinates are numbers alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.analysis import Analysis
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import own_version
-from xmcbench.reporting.claims import FINDINGS, Claim, ClaimFile, Regime
+from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
 from xmcbench.reporting.curated import dataset_facts, findings
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
 from xmcbench.reporting.notes import CHECKED
@@ -100,8 +100,11 @@ def _claims(claims: ClaimFile, records: Mapping[str, Record]) -> str:
         records=records,
         findings=_counts(regime for claim in claims.claims for regime in claim.regimes),
         answers=_counts(question.regime for question in claims.questions),
-        forest=[(claim, bars(claim)) for claim in claims.claims],
-        ticks=ticks(),
+        forest=[
+            (claim, [(own, column) for own in claim.regimes if own.scale and (column := own.column(claim.shown))])
+            for claim in claims.claims
+        ],
+        ticks=TICKS,
         width=FOREST,
         row=ROW,
         footer=_footer(records),
@@ -158,10 +161,7 @@ def _record(record: Record) -> str:
         dataset=record.trial.dataset,
         summary=summary(record),
         sections=for_people(record),
-        metrics=metric_rows(record),
-        curve=curve(record),
-        width=WIDTH,
-        height=HEIGHT,
+        metrics=metric_rows(record.metrics, record.intervals),
         raw=describe(record),
         checked=CHECKED,
         suite="" if isinstance(record.trial.budget, UnknownBudget) else reproducing_suite(record),
@@ -174,6 +174,8 @@ def _template(name: str) -> Template:
     loader = PackageLoader("xmcbench.reporting", "page")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     environment.filters["printable"] = printable  # XML has no control characters, not even escaped
+    environment.filters["place"] = place
+    environment.filters["made"] = lambda scale: dataset_facts(scale.dataset).made
     return environment.get_template(name)
 
 
@@ -198,85 +200,14 @@ def _hash(text: str) -> str:
     return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode()}'"
 
 
-WIDTH, HEIGHT = 560, 200
-LEFT, BOTTOM, ROOM = 46, 26, 10
-FOREST, ROW = 420, 18  # pixels of an interval's plot
+FOREST, ROW = 420, 18  # pixels of the plot of claims and of an interval in it
 FAR = 50.0  # points at the ends of the axis of claims; it is linear near 0 and logarithmic beyond
 TICKS = (-50, -20, -5, -2, 0, 2, 5, 20, 50)
 
 
-@dataclass(frozen=True)
-class Curve:
-    """A metric over the share of the budget, as coordinates of a picture of `WIDTH` by `HEIGHT`."""
-
-    metric: str
-    points: tuple[tuple[float, float], ...]
-    lowest: tuple[str, float]  # text and place of the ticks at the ends of the axis
-    highest: tuple[str, float]
-    shares: tuple[tuple[str, float], ...]  # of the budget: ticks
-
-    @property
-    def line(self) -> str:
-        """For a polyline."""
-        return " ".join(f"{x:.1f},{y:.1f}" for x, y in self.points)
-
-
-def curve(record: Record) -> Curve | None:
-    """The curve of the metric that chose the checkpoint; None for a record with fewer than two points."""
-    chosen = record.trial.selection.metric if record.trial.selection else ""
-    metric = next((name for name in (chosen, *record.metrics) if record.curve and name in record.curve[0]), "")
-    known = [(at["fraction"], 100 * at[metric]) for at in record.curve if metric in at and "fraction" in at]
-    if len(known) < 2:
-        return None
-    low, high = min(value for _, value in known), max(value for _, value in known)
-    end, height = max(1.0, *(fraction for fraction, _ in known)), high - low or 1.0
-    points = [
-        (_across(fraction / end), ROOM + (HEIGHT - BOTTOM - 2 * ROOM) * (1 - (value - low) / height))
-        for fraction, value in known
-    ]
-    top, bottom = min(y for _, y in points), max(y for _, y in points)
-    shares = tuple((f"{share} %", _across(share / 100 / end)) for share in (0, 25, 50, 75, 100))
-    return Curve(metric, tuple(points), (f"{low:.1f}", bottom), (f"{high:.1f}", top), shares)
-
-
-def _across(share: float) -> float:
-    return LEFT + (WIDTH - LEFT - 2 * ROOM) * share
-
-
-@dataclass(frozen=True)
-class Bar:
-    """The interval of a regime on the axis of claims, in pixels."""
-
-    low: float
-    middle: float
-    high: float
-    clear: bool  # significant after correction
-    made: bool  # on made data
-    name: str
-
-
-def bars(claim: Claim) -> list[Bar]:
-    """An interval for each regime that ran, in the metric that the claim's figure shows."""
-    found = []
-    for regime in claim.regimes:
-        column = regime.column(claim.shown)
-        if column is None or regime.scale is None:
-            continue
-        low, middle, high = (place(float(text)) for text in (column.interval[0], column.difference, column.interval[1]))
-        text = f"{column.metric} {column.difference} ({column.interval[0]} to {column.interval[1]})"
-        made = dataset_facts(regime.scale.dataset).made
-        found.append(Bar(low, middle, high, column.sign != "?", made, f"{regime.scale}: {text}"))
-    return found
-
-
-def place(points: float) -> float:
-    """The place of a difference on the axis of claims."""
-    return FOREST / 2 * (1 + asinh(max(-FAR, min(FAR, points))) / asinh(FAR) * 0.94)
-
-
-def ticks() -> Sequence[tuple[int, float]]:
-    """The ticks of the axis of claims."""
-    return [(tick, place(tick)) for tick in TICKS]
+def place(points: float | str) -> float:
+    """The place of a difference on the axis of claims, in pixels."""
+    return FOREST / 2 * (1 + asinh(max(-FAR, min(FAR, float(points)))) / asinh(FAR) * 0.94)
 
 
 SPREAD = 0.5  # standard deviation over queries of a paired difference in P@1: docs/datasheets.md
@@ -338,17 +269,11 @@ def _rows(name: str, board: Leaderboard) -> Iterator[tuple[str, str]]:
     yield "data", "made by a rule" if facts.made else "real"
     if test:
         yield "smallest visible difference", f"{100 * POWER * SPREAD / sqrt(test):.1f} points of P@1, one seed"
-    shared = max(
-        (_shared(row.facts.get("shared_texts", 0)) for g in board.groups if g.dataset == name for row in g.rows),
-        default=0,
-    )
+    facts_of = (row.facts for group in board.groups if group.dataset == name for row in group.rows)
+    shared = max((own for one in facts_of if isinstance(own := one.get("shared_texts"), int)), default=0)
     if leakage := facts.leakage or (f"{shared:,} test texts are also in training" if shared else ""):
         yield "leakage", leakage
     if draft and draft.licence:
         yield "licence", draft.licence
     if draft and draft.source:
         yield "source", draft.source
-
-
-def _shared(fact: object) -> int:
-    return fact if isinstance(fact, int) else 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import isnan
 from typing import Any
 
@@ -64,7 +65,13 @@ def payload(
             "#": _column("#", "rank within the table", number=True),
             "method": _column("method", "method and variant"),
             AGAINST: _column("against", "the ranking metric minus that of the published row", number=True),
-            **{name: _described(name, name in metrics) for name in used if name != AGAINST},
+            **{
+                name: _column(name, "per cent", number=True, metric=True)
+                if name in metrics
+                else _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
+                for name in used
+                if name != AGAINST
+            },
         },
         "costs": CHART_COSTS,
         "spent": {**CURVE_COSTS, "fraction": "share of the budget"},
@@ -81,16 +88,16 @@ def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]
     for at, group in enumerate(table.groups):
         if group.dataset != findings.dataset or group.source != "measured":
             continue
+        drawn = {
+            key
+            for key, record in records.items()
+            if record.suite == findings.suite and any(findings.metric in point for point in record.curve)
+        }
         for setting in settings(group, {}):
-            rows = [head.row for head in setting.heads if _is_found(group.rows[head.row], findings, records)]
+            rows = [head.row for head in setting.heads if drawn & {*group.rows[head.row].keys}]
             if rows:
                 return {"group": at, "rows": rows, "metric": findings.metric}
     return None
-
-
-def _is_found(row: Row, findings: Findings, records: Mapping[str, Record]) -> bool:
-    own = [records[key] for key in row.keys if key in records]
-    return any(one.suite == findings.suite and any(findings.metric in at for at in one.curve) for one in own)
 
 
 def _notes(board: Leaderboard, dataset: str) -> list[str]:
@@ -157,7 +164,10 @@ class _Group:
         }
 
     def _row(self, row: Row) -> dict[str, Any]:
-        """A row without its empty fields, which the script adds again."""
+        """A row without its empty fields and last empty cells, which the script adds again."""
+        cells = [_cell(row, self._group.sort, name) for name in self._columns]
+        while cells and cells[-1] == "":
+            cells.pop()
         content = {
             "method": row.method,
             "variant": row.variant,
@@ -167,7 +177,7 @@ class _Group:
             "rank": row.rank,
             "status": "" if row.status == "ok" else str(row.status),
             "problem": row.problem,
-            "cells": _stripped([_cell(row, self._group.sort, name) for name in self._columns]),
+            "cells": cells,
             "intervals": {name: [round(1000 * end) for end in ends] for name, ends in row.intervals.items()},
             "tied": sorted(row.tied),
             "misprints": row.misprints,
@@ -209,13 +219,6 @@ def _samples(group: Group, records: Mapping[str, Record], resampled: Resampled) 
     return found
 
 
-def _stripped(cells: list[Any]) -> list[Any]:
-    """The cells without the empty ones at the end."""
-    while cells and cells[-1] == "":
-        cells.pop()
-    return cells
-
-
 def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
     """What a cell shows, with the number that it is sorted by unless the text says it; empty if the row has nothing."""
     if name == AGAINST:
@@ -225,7 +228,10 @@ def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
         return [f"{100 * difference:+.2f} ({row.against_source})", round(difference, DIGITS)]
     text = cell(row, name)
     if name in row.metrics:
-        return _metric(text, round(row.metrics[name], DIGITS))
+        metric = round(row.metrics[name], DIGITS)
+        rounded = f"{100 * metric:.2f}" == text and 10_000 * metric % 1 != 0.5  # the script rounds a tie up
+        shown = _with_value(text, metric, scale=100)
+        return metric if rounded and shown != text else shown  # of a value alone the script makes the text
     value = row.facts.get(name)
     if value is None or isinstance(value, str) or not _is_number(name):
         return text
@@ -233,20 +239,10 @@ def _cell(row: Row, sort: str, name: str) -> str | float | list[Any]:
     return _with_value(text, int(value) if value.is_integer() else value)
 
 
-def _metric(text: str, value: float) -> str | float | list[Any]:
-    """The value alone where the script makes the text of it; the text alone where that says the value."""
-    tie = 10_000 * value % 1 == 0.5  # which the script rounds up
-    if abs(float(text) / 100 - value) < 10**-DIGITS if text.replace(".", "").isdigit() else False:
-        return text
-    return value if f"{100 * value:.2f}" == text and not tie else [text, value]
-
-
-def _with_value(text: str, value: float) -> str | list[Any]:
-    """The text alone where its number is the value."""
-    try:
-        same = abs(float(text.replace(",", "")) - value) < 10**-DIGITS
-    except ValueError:
-        same = False
+def _with_value(text: str, value: float, scale: int = 1) -> str | list[Any]:
+    """The text alone where its number, by `scale`, is the value."""
+    number = text.replace(",", "")
+    same = number.replace(".", "", 1).isdigit() and abs(float(number) / scale - value) < 10**-DIGITS
     return text if same else [text, value]
 
 
@@ -258,20 +254,10 @@ def _column(heading: str, help: str, *, number: bool = False, metric: bool = Fal
     return {"heading": heading, "help": help, "number": number, "metric": metric}
 
 
-def _described(name: str, metric: bool) -> dict[str, Any]:
-    if metric:
-        return _column(name, "per cent", number=True, metric=True)
-    return _column(COLUMNS[name].heading, COLUMNS[name].help, number=_is_number(name))
-
-
 def _deciles(analysis: Analysis) -> dict[str, Any]:
-    deciles = analysis.breakdowns[DECILES]
-    shares = {figure: [_known(share) for share in getattr(deciles, figure)] for figure in ("contribution", "recall")}
-    return {"k": analysis.k, **shares}
-
-
-def _known(share: float) -> float | None:
-    return None if isnan(share) else round(float(share), 4)
+    shares = {name: getattr(analysis.breakdowns[DECILES], name) for name in ("contribution", "recall")}
+    known = {name: [None if isnan(own) else round(float(own), 4) for own in shares[name]] for name in shares}
+    return {"k": analysis.k, **known}
 
 
 Samples = Mapping[int, Mapping[str, Sample]]  # by the number of a group's row, and by metric
@@ -302,15 +288,11 @@ def settings(group: Group, samples: Samples) -> list[Setting]:
     if group.source != "published":
         known = (group.rows[at].facts.get("encoder") for at in ranked)
         encoders = list(dict.fromkeys(str(name) for name in known if name)) or [""]
-    found = [
-        _setting(group, encoder, [at for at in ranked if _has(group, at, encoder)], samples) for encoder in encoders
-    ]
+    found = []
+    for encoder in encoders:  # rows without an encoder are in every setting
+        own = [at for at in ranked if group.rows[at].facts.get("encoder", encoder) == encoder or encoders == [""]]
+        found.append(_setting(group, encoder, own, samples))
     return sorted(found, key=lambda one: (-len(one.heads), -sum(len(group.rows[h.row].keys) for h in one.heads)))
-
-
-def _has(group: Group, at: int, encoder: str) -> bool:
-    """Whether a row has this encoder, or none."""
-    return group.source == "published" or group.rows[at].facts.get("encoder", encoder) == encoder
 
 
 def _setting(group: Group, encoder: str, ranked: Sequence[int], samples: Samples) -> Setting:
@@ -337,12 +319,11 @@ def half_widths(samples: Samples, metric: str) -> list[int | None]:
     The pairs are (0, 1), (0, 2), ..., (1, 2), ... of the rows in `samples`; None where a pair cannot be compared.
     """
     own = [of.get(metric) for of in samples.values()]
-    pairs = [(first, second) for at, first in enumerate(own) for second in own[at + 1 :]]
-    return [_half_width(*pair) for pair in pairs]
-
-
-def _half_width(first: Sample | None, second: Sample | None) -> int | None:
-    if first is None or second is None or first.replicates_SB.shape[1] != second.replicates_SB.shape[1]:
-        return None
-    low, high = difference(first, second).interval
-    return round(10_000 * (high - low) / 2)
+    found: list[int | None] = []
+    for first, second in combinations(own, 2):
+        if first is None or second is None or first.replicates_SB.shape[1] != second.replicates_SB.shape[1]:
+            found.append(None)
+        else:
+            low, high = difference(first, second).interval
+            found.append(round(10_000 * (high - low) / 2))
+    return found
