@@ -125,10 +125,7 @@ class FolderSource(Source):
         return stamp(formats.dataset_files(data_dir / self.name))
 
     def read(self, data_dir: Path) -> Dataset:
-        directory = data_dir / self.name
-        parts = formats.read_directory(directory, self.draft.text)
-        sizes = (len(parts.train.texts), len(parts.test.texts), len(parts.label_texts))
-        return parts.dataset(self.draft.card(*sizes, where=str(directory)))
+        return formats.read_directory(data_dir / self.name, self.draft)
 
 
 def own_source(directory: Path) -> FolderSource:
