@@ -113,6 +113,9 @@ class Executor(Protocol):
     def has_room(self, needs: Needs) -> bool:
         """Whether a trial with these needs may be started now."""
 
+    def samples_at_once(self, needs: Needs) -> int:
+        """How many samples of a tuning, trials with these needs, are proposed before the first has ended."""
+
     def start(self, task: Task) -> None:
         """Start a trial. The caller holds its lock."""
 
@@ -135,6 +138,9 @@ class InProcess:
 
     def has_room(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
         return not self._finished
+
+    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
+        return 1
 
     def start(self, task: Task) -> None:
         from xmcbench.runs.attempt import Attempt, perform

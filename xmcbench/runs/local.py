@@ -221,6 +221,9 @@ class LocalExecutor:
         busy = sum(running.task.needs.workers for running, _ in self._running)
         return not self._running or busy + needs.workers <= self._parallel
 
+    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
+        return 1  # `parallel` changes no result
+
     def start(self, task: Task) -> None:
         directory = Store(task.job.store).directory(task.job.trial.key)
         log = directory / "log.txt"

@@ -1,5 +1,5 @@
 """Chooses the settings of methods by short trials, in a suite with the key `tune`. Optuna proposes samples, and its
-pruner or Ray Tune's scheduler decides which of them continue.
+pruner decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
 quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample is
@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -150,13 +150,14 @@ def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch
     return Chosen(best, tuple(samples), tuple(search.records.values()), tune, search.metric)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Proposal:
-    """A sample that Optuna proposed."""
+    """A sample that Optuna proposed, and the records of its budgets so far."""
 
     number: int
     settings: dict[str, Any]
     asked: Any  # Optuna's trial
+    records: list[Record] = field(default_factory=list)
 
 
 class Search:
@@ -198,9 +199,9 @@ class Search:
         self._proposed.append(settings)
         return Proposal(number, settings, asked)
 
-    def trial(self, sample: Proposal, rung: int) -> Trial:
-        """A sample's trial with the budget of a rung; the last rung has the whole budget."""
-        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
+    def trial(self, sample: Proposal) -> Trial:
+        """A sample's next trial, with the budget of its rung; the last rung has the whole budget."""
+        share = float(self.tune.reduction) ** (len(sample.records) - self.rungs + 1)
         limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
         return self.base.changed(
             held_out_only=True,
@@ -209,23 +210,24 @@ class Search:
             budget=self._budget.model_copy(update=limits),
         )
 
-    def report(self, sample: Proposal, rung: int, value: float) -> bool:
-        """Tell Optuna the quality of a sample after a rung; whether its pruner lets the sample go on."""
+    def goes_on(self, sample: Proposal, record: Record) -> bool:
+        """Tell Optuna how a sample's trial ended; whether the sample goes on, or the journal has it as ended."""
+        rung, value = len(sample.records), quality(record, self.metric)
+        sample.records.append(record)
         sample.asked.report(value, self.tune.reduction**rung)
-        return math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune()
-
-    def end(self, sample: Proposal, records: Sequence[Record]) -> None:
-        """Tell Optuna and the journal how a sample ended: the records of its rungs."""
-        state, value = self._optuna.trial.TrialState, quality(records[-1], self.metric)
+        if math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune():
+            return True
+        state = self._optuna.trial.TrialState
         if not math.isfinite(value):
             self._study.tell(sample.asked, state=state.FAIL)
-        elif len(records) < self.rungs:
+        elif rung + 1 < self.rungs:
             self._study.tell(sample.asked, state=state.PRUNED)
         else:
             self._study.tell(sample.asked, value)
-        self.records |= {record.key: record for record in records}
-        self.journal.samples[sample.number].trials = [record.key for record in records]
+        self.records |= {own.key: own for own in sample.records}
+        self.journal.samples[sample.number].trials = [own.key for own in sample.records]
         self.journal.write(self._path)
+        return False
 
     def samples(self) -> list[Sample]:
         """The samples that ended, each with the record of its largest budget."""
@@ -368,55 +370,46 @@ def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
 
 
 def run_samples(runner: Runner, display: Display) -> RunSearch:
-    """Runs the samples that are not in the store yet."""
-    return in_order(lambda trials: runner.run(runner.plan_trials(trials), display))
+    """Runs the samples that are not in the store yet, as many at once as the executor takes."""
+
+    def run(search: Search) -> None:
+        with runner.executor as executor:
+            at_once = executor.samples_at_once(runner.needs(search.base))
+            in_order(lambda trials: runner.run(runner.plan_trials(trials), display), at_once)(search)
+
+    return run
 
 
-def run_plan(
-    runner: Runner,
-    plan: Sequence[PlannedTrial],
-    display: Display,
-    samples: Callable[[Runner, Display], RunSearch] = run_samples,
-) -> list[Record]:
-    """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
-    with runner.local:
+def run_plan(runner: Runner, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
+    """Tune where the suite asks for it, and run the plan; its records."""
+    with runner.executor:
         if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
+            plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, display)))
         records = runner.run(plan, display)
     note_chosen(runner, records)
     return records
 
 
-def in_order(run_trials: RunTrials) -> RunSearch:
-    """Runs sample after sample. Random ones without halving depend on no result: they may run side by side."""
+def in_order(run_trials: RunTrials, at_once: int = 1) -> RunSearch:
+    """Runs samples in the order of their proposal, then trains the best again with other seeds.
+
+    `at_once` samples advance together: each is proposed and pruned without the results of the others. Random ones
+    without halving depend on no result: all of them may run side by side.
+    """
 
     def run(search: Search) -> None:
-        if search.tune.searcher == "random" and search.tune.scheduler == "none":
-            samples = [search.propose() for _ in range(search.tune.num_samples)]
-            records = run_trials([search.trial(sample, 0) for sample in samples])
-            for sample, record in zip(samples, records, strict=True):
-                search.end(sample, [record])
-            return
-        for _ in range(search.tune.num_samples):
-            sample = search.propose()
-            rungs: list[Record] = []
-            for rung in range(search.rungs):
-                rungs += run_trials([search.trial(sample, rung)])
-                if not search.report(sample, rung, quality(rungs[-1], search.metric)):
-                    break
-            search.end(sample, rungs)
+        left, going = search.tune.num_samples, list[Proposal]()
+        most = left if search.tune.searcher == "random" and search.tune.scheduler == "none" else at_once
+        while left or going:
+            fresh = min(left, most - len(going))
+            left -= fresh
+            going += [search.propose() for _ in range(fresh)]
+            records = run_trials([search.trial(sample) for sample in going])
+            going = [one for one, record in zip(going, records, strict=True) if search.goes_on(one, record)]
+        if finals := search.finals():
+            search.end_finals(finals, run_trials([trial for _, trial in finals]))
 
-    def run_all(search: Search) -> None:
-        run(search)
-        run_finals(search, run_trials)
-
-    return run_all
-
-
-def run_finals(search: Search, run_trials: RunTrials) -> None:
-    """Train the best samples again with other seeds."""
-    if finals := search.finals():
-        search.end_finals(finals, run_trials([trial for _, trial in finals]))
+    return run
 
 
 def stored_samples(runner: Runner) -> RunSearch:
