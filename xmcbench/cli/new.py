@@ -124,7 +124,7 @@ def _check_name(package: Package) -> None:
             f"name {package.name!r}: expected small letters, digits and single hyphens, as in my-method"
         )
     try:
-        getattr(registry(), package.kind.plugin)(package.registered_name)
+        registry().thing(package.kind.plugin, package.registered_name)
     except UnknownNameError:
         return
     raise XMCBenchError(f"{package.kind.plugin} {package.registered_name!r} is registered already, expected a new name")

@@ -128,7 +128,7 @@ def run(
         share=Share(workers=workers, gpus=gpus_per_worker),
         command=sys.argv,
     )
-    trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
+    trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
     with patience("opening datasets, planning"):
         runner = Runner(settings)
         plan = runner.plan()

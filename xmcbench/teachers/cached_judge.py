@@ -360,7 +360,7 @@ class JudgeFactory:
 
     def __call__(self, config: TeacherSettings) -> Judge:
         """A judge that asks the teacher named in `config`. Making it asks nothing and loads nothing."""
-        teacher: Teacher = registry().teacher(config.name)(config)
+        teacher: Teacher = registry().thing("teacher", config.name)(config)
         run = self.run
         judge = CachedJudge(
             SubprocessTeacher(teacher, self.annotated, self.popen) if teacher.simulated else teacher,

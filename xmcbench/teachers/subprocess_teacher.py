@@ -112,7 +112,7 @@ def serve(requests: TextIO, replies: TextIO) -> None:
 class _Server:
     def start(self, teacher: dict[str, Any], annotated: dict[str, str]) -> list[Any]:
         """Build the teacher and show it the training data."""
-        kind = registry().teacher(teacher["name"])
+        kind = registry().thing("teacher", teacher["name"])
         self.teacher: Teacher = kind(kind.Config.model_validate_json(json.dumps(teacher)))
         dataset = load(annotated["name"], Path(annotated["data"]), Path(annotated["cache"]))
         if dataset.card.content_hash != annotated["content_hash"]:

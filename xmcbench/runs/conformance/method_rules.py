@@ -20,7 +20,6 @@ from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import check_predictions
-from xmcbench.plugins.registry import Registered
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
 from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
@@ -61,13 +60,12 @@ class Fitted:
 class MethodSubject:
     """A registered method with settings, and a folder to train it in."""
 
-    def __init__(self, registered: Registered, settings: Mapping[str, Any], folder: Path) -> None:
-        self.registered = registered
-        self.trial = TinyTrial(registered.name, dict(settings), folder, ORDINARY)
-        self.folder = folder
+    def __init__(self, kind: type[Method], settings: Mapping[str, Any], folder: Path, _: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.trial = TinyTrial(kind.name, dict(settings), folder, ORDINARY)
         method = self.trial.build()  # wrong settings are an error before any check
         if reason := method.skip(self.trial.dataset.card):
-            raise XMCBenchError(f"method {registered.name!r} cannot be checked here: {reason}")
+            raise XMCBenchError(f"method {kind.name!r} cannot be checked here: {reason}")
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -101,7 +99,7 @@ class MethodSubject:
 
 
 RULES: RuleSet[MethodSubject] = RuleSet("A method")
-OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder")
+OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder", RULES.rules)  # after the others
 
 
 @RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
@@ -187,7 +185,7 @@ def all_work_is_charged(subject: MethodSubject) -> None:
     "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
 )
 def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
-    for path in code_files(subject.registered.thing):
+    for path in code_files(subject.kind):
         for node in ast.walk(ast.parse(path.read_bytes())):
             require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 
@@ -358,7 +356,7 @@ def _without_dropout(subject: MethodSubject, **settings: Any) -> TinyTrial:
 
 
 def _has_encoder(subject: MethodSubject) -> None:
-    if "micro_batch_tokens" not in subject.registered.thing.Config.model_fields:
+    if "micro_batch_tokens" not in subject.kind.Config.model_fields:
         raise NotApplicableError("not a DualEncoder")
 
 
@@ -378,7 +376,7 @@ def micro_batches_change_nothing(subject: MethodSubject) -> None:
     "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
 )
 def two_workers_change_nothing(subject: MethodSubject) -> None:
-    if not subject.registered.thing.many_workers:
+    if not subject.kind.many_workers:
         raise NotApplicableError("many_workers is False")
     _has_encoder(subject)
     alone = subject.fit(replace(_without_dropout(subject), name="alone"))

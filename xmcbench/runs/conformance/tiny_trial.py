@@ -45,12 +45,13 @@ LONG = "a very long text of many words " * 400
 ODD_TEXTS = ("", " ", LONG, "寒い冬の朝", "Ωμέγα и кириллица", "שלום عالم", "🙂🙂", "line\nbreak\tand tab", "!?")
 
 
-def load_tiny(name: str, data: Path, cache: Path) -> Dataset:
-    """The dataset `name`, written to the data folder first where it is not there."""
+def load_tiny(name: str, folder: Path) -> Dataset:
+    """The dataset `name`, written to `folder`/data first where it is not there."""
+    data = folder / "data"
     if not (data / name).exists():
         data.mkdir(parents=True, exist_ok=True)
         MAKERS[name](data / name)
-    return load(name, data, cache)
+    return load(name, data, folder / "cache")
 
 
 def _words(count: int, seed: int) -> list[str]:
@@ -112,15 +113,7 @@ class TinyTrial:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return load_tiny(self.dataset_name, self.data, self.cache)
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
+        return load_tiny(self.dataset_name, self.folder)
 
     def build(self) -> Method:
         """The method with its settings, not fitted."""
@@ -142,8 +135,8 @@ class TinyTrial:
             seed=self.seed,
             budget=BUDGET,
         )
-        places = {"data": self.data, "cache": self.cache, "store": self.folder / "stores" / self.name}
-        return Job(trial=trial, suite="check", metrics=["P@1"], **places)
+        places = {name: self.folder / name for name in ("data", "cache")}
+        return Job(trial=trial, suite="check", metrics=["P@1"], store=self.folder / "stores" / self.name, **places)
 
     def run(self, workers: int = 1, **environment: str) -> Predictions:
         """The predictions of the trial, run by so many processes with these environment variables.
