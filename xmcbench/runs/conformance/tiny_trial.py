@@ -20,6 +20,7 @@ from xmcbench.data import Dataset, load
 from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.attempt import Attempt, training_run
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
@@ -27,6 +28,7 @@ from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
+from xmcbench.runs.predicting import ask
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
@@ -37,6 +39,7 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 BUDGET = Budget(steps=3)
+K = 5  # predicted labels
 LIMIT_SECONDS = 300  # of a trial in processes of its own
 ORDINARY, ODD, ONE_LABEL = "check-ordinary", "check-odd", "check-one-label"
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 48, 24, 16
@@ -156,14 +159,29 @@ class TinyTrial:
             raise kind(f"its trial is {records[0].status}: {failure.type}: {failure.message}")
         return store.predictions(records[0])[0]
 
-    def fit(
-        self, method: Method, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None
-    ) -> TrainingLog:
-        """Fit the method within `BUDGET`; returns what it charged."""
-        train, attempt = self.dataset.training_data(), Attempt(self.job(), log=log or TrainingLog())
+    def fit(self, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None) -> Fitted:
+        """The method fitted within `BUDGET`; `log` receives what it charges."""
+        method, train = self.build(), self.dataset.training_data()
+        attempt = Attempt(self.job(), log=log or TrainingLog())
         with training_run(attempt, train, np.arange(len(train.texts)), report=report) as run:
             method.fit(train, run)
-        return attempt.log
+        return Fitted(self.dataset, method, attempt.log)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method that was fitted on a tiny dataset, and what it charged."""
+
+    dataset: Dataset
+    method: Method
+    log: TrainingLog
+
+    def predict(self, k: int = K) -> Predictions:
+        """Predictions for the test queries [N, k]. Raises if they break the contract of `Predictions`."""
+        texts, num_labels = list(self.dataset.test.texts), len(self.dataset.label_texts)
+        found = ask(self.method, texts, min(k, num_labels))
+        check_predictions(found, len(texts), num_labels)
+        return found
 
 
 def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
