@@ -11,7 +11,7 @@ import pytest
 from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.executor import RunningTrial, Task
+from xmcbench.runs.executor import Task
 from xmcbench.runs.ray import RayExecutor, _RayTrial
 from xmcbench.runs.tuning import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
@@ -108,8 +108,8 @@ def test_workers_that_die_again_and_again_get_a_record(problem: Exception, statu
 
     executor = RayExecutor()
     executor._ray = Rays()
-    found = executor._death(object())
-    assert (found.status, found.kind) == (status, kind)
+    ended, found = executor._death(object())
+    assert (ended, found.type) == (status, kind)
     assert found.message.endswith("restarted at most 3 times: The actor died.")
 
 
@@ -123,7 +123,7 @@ def test_there_is_room_for_as_many_as_fit() -> None:
     executor = RayExecutor()
     executor._total = {"CPU": 4.0, "GPU": 1.0}
     assert executor.has_room(Needs(workers=4))
-    executor._running["a"] = _RayTrial(RunningTrial(Task(None, Needs(workers=2), 1.0, print)), None)
+    executor._running["a"] = _RayTrial(Task(None, Needs(workers=2), 1.0, print))
     assert executor.has_room(Needs(workers=2))
     assert not executor.has_room(Needs(workers=3))
     assert executor.has_room(Needs(workers=1, gpus=1.0))

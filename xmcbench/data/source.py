@@ -161,9 +161,6 @@ def own_names(data_dir: Path) -> list[str]:
 def is_dataset(directory: Path) -> bool:
     """Whether `directory` contains all files of one of the layouts."""
     try:
-        length = len(os.fsencode(directory.name))
-    except UnicodeEncodeError:  # half a surrogate pair, which no file has in its name
+        return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)
+    except (OSError, UnicodeEncodeError):  # the name is too long, or no name that a file can have
         return False
-    if length > LONGEST_NAME:
-        return False
-    return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)

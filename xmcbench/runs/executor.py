@@ -27,13 +27,7 @@ class Task:
     report: Callable[[TrialProgress], None]
 
 
-@dataclass(frozen=True)
-class Death:
-    """Why the workers of a trial ended without writing a record."""
-
-    status: Status
-    kind: str  # an exception class or a signal
-    message: str
+Death = tuple[Status, Failure]  # why the workers of a trial ended without writing a record
 
 
 @dataclass
@@ -83,22 +77,21 @@ class RunningTrial:
             raise StoreError(self.disk_fault)
         if record := self.store.record(job.trial.key):
             return record
-        cause = death()
+        status, failure = death()
         record = job.record(
-            cause.status,
+            status,
             started=self.started,
             spent={**self.spent, "wall_seconds": time.monotonic() - self.start},
             workers=self.task.needs.workers,
-            failure=Failure(
-                type=cause.kind, message=cause.message, stage=self.stage, log_tail=log_tail(self.directory)
-            ),
+            failure=failure.model_copy(update={"stage": self.stage, "log_tail": log_tail(self.directory)}),
         )
         self.store.write_record(record)
         return record
 
     def timed_out(self) -> Death:
         """The cause of death of a trial that took too long."""
-        return Death(Status.TIMEOUT, "Timeout", f"killed after {self.task.timeout:g} seconds of wall clock")
+        message = f"killed after {self.task.timeout:g} seconds of wall clock"
+        return Status.TIMEOUT, Failure(type="Timeout", message=message)
 
 
 class Executor(Protocol):

@@ -22,7 +22,7 @@ from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.worker import RENDEZVOUS
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.programs import MARK, end_processes, new_mark, process_tree
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store, StoreError
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
@@ -277,8 +277,8 @@ class LocalExecutor:
 def _death(code: int) -> Death:
     """The cause of death of workers that left no record and whose first non-zero exit code is `code`."""
     if code == -signal.SIGKILL:
-        return Death(Status.OOM, "SIGKILL", "killed by signal 9, most likely out of memory")
+        return Status.OOM, Failure(type="SIGKILL", message="killed by signal 9, most likely out of memory")
     if code < 0:
         kind = signal.Signals(-code).name
-        return Death(Status.ERROR, kind, f"killed by signal {-code} ({kind})")
-    return Death(Status.ERROR, "Exit", f"the worker ended with code {code} and left no record")
+        return Status.ERROR, Failure(type=kind, message=f"killed by signal {-code} ({kind})")
+    return Status.ERROR, Failure(type="Exit", message=f"the worker ended with code {code} and left no record")

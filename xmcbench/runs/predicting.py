@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -161,12 +161,8 @@ class FreshProcess:
 
     def __init__(self, build: Callable[[], Method]) -> None:
         self._pipe, theirs = Pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._pipe.close()
-            _serve(build, theirs)
+        self._process = get_context("fork").Process(target=_serve, args=(build, theirs, self._pipe))
+        self._process.start()
         theirs.close()
 
     def ask(self, model: Path, texts: list[str], k: int, home: Path, closed: Sequence[Path]) -> None:
@@ -193,14 +189,13 @@ class FreshProcess:
     def close(self) -> None:
         """End the process."""
         self._pipe.close()
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        self._process.kill()
+        self._process.join()
 
 
-def _serve(build: Callable[[], Method], pipe: Connection) -> NoReturn:
-    """Answer one question in the forked process, then leave without the exit handlers of its parent."""
+def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> NoReturn:
+    """Answer one question in the forked process, then leave without exit handlers; `other` is its parent's end."""
+    other.close()
     try:
         task = json.loads(pipe.recv_bytes())
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent

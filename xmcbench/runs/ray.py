@@ -28,7 +28,7 @@ from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
 from xmcbench.runs.worker import as_event, run_and_record
 from xmcbench.suite.resources import Needs
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store, StoreError
 
 LOCAL = "local"  # address: start a cluster on this machine for the run
@@ -51,11 +51,10 @@ SETTINGS = {
 
 
 @dataclass
-class _RayTrial:
+class _RayTrial(RunningTrial):
     """A running trial and its task in the cluster."""
 
-    running: RunningTrial
-    reference: Any  # of the task
+    reference: Any = None  # of the task
     aborted: float | None = None  # when its task was interrupted, as `time.monotonic`
 
 
@@ -120,25 +119,23 @@ class RayExecutor:
         job, needs = task.job.model_dump_json(), asdict(task.needs)
         environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
         reference = self._train.remote(job, needs, self._storage, environment, self._mailbox)
-        self._running[task.job.trial.key] = _RayTrial(RunningTrial(task), reference)
+        self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
         done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
         for key, event in self._ray.get(self._mailbox.take.remote()):
             if key in self._running:
-                self._running[key].running.receive(event)
+                self._running[key].receive(event)
         records = []
         for key, trial in list(self._running.items()):
-            running = trial.running
             if trial.reference not in done:
-                if running.overdue or running.disk_fault or running.failed:
+                if trial.overdue or trial.disk_fault or trial.failed:
                     self._abort(trial)
                 continue
-            self._download(running, trial.reference)
-            death = running.timed_out if running.overdue else partial(self._death, trial.reference)
-            records.append(running.outcome(death))
+            self._download(trial)
+            records.append(trial.outcome(trial.timed_out if trial.overdue else partial(self._death, trial.reference)))
             del self._running[key]
-            shutil.rmtree(running.directory / FOLDER, ignore_errors=True)
+            shutil.rmtree(trial.directory / FOLDER, ignore_errors=True)
         return records
 
     def _references(self) -> list[Any]:
@@ -177,25 +174,25 @@ class RayExecutor:
         """The resources of the cluster that no running trial uses."""
         free = dict(self._total)
         for trial in self._running.values():
-            needs = trial.running.task.needs
+            needs = trial.task.needs
             workers = self._fitting(needs, self._total)
             free["CPU"] = free.get("CPU", 0) - workers * needs.cpus
             free["GPU"] = free.get("GPU", 0) - workers * needs.gpus
         return free
 
-    def _download(self, running: RunningTrial, reference: Any) -> None:
+    def _download(self, trial: _RayTrial) -> None:
         """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
         if self._storage is None:
             return
         try:
-            checkpoint = self._ray.get(reference)
+            checkpoint = self._ray.get(trial.reference)
         except Exception:  # `_death` reports it
             return
-        with tempfile.TemporaryDirectory(prefix=".", dir=running.directory) as folder:
+        with tempfile.TemporaryDirectory(prefix=".", dir=trial.directory) as folder:
             checkpoint.to_directory(folder)
             paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
             for path in sorted(paths, key=lambda path: path.name == "record.json"):
-                target = running.directory / path.name
+                target = trial.directory / path.name
                 if target.is_dir():
                     shutil.rmtree(target)
                 path.replace(target)
@@ -212,8 +209,8 @@ class RayExecutor:
             memory = any("OutOfMemory" in type(cause).__name__ for cause in causes)
             reason = next((line for line in str(last).splitlines() if line.strip()), type(last).__name__)
             message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
-            return Death(Status.OOM if memory else Status.ERROR, type(last).__name__, message)
-        return Death(Status.ERROR, "Exit", "the workers ended and left no record")
+            return Status.OOM if memory else Status.ERROR, Failure(type=type(last).__name__, message=message)
+        return Status.ERROR, Failure(type="Exit", message="the workers ended and left no record")
 
 
 def _require_files() -> None:
