@@ -7,15 +7,15 @@ What a killed process left is held by none, and the next process that writes int
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -35,9 +35,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
     _remove_unfinished(path.parent.absolute())
     partial = beside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(partial, flags, 0o666)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as problem:  # it names the temporary file, which means nothing to the user
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
     with _held(partial):
@@ -120,32 +119,16 @@ def _remove_unfinished(folder: Path) -> None:
 def _held(partial: Path) -> Iterator[bool]:
     """Hold a file or folder while the block runs, and say whether that is so.
 
-    It is not where another process holds it, where the file system has no locks, and on Windows.
+    It is not where another process holds it, and where the file system has no locks.
     """
-    descriptor = _hold(partial)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _hold(partial: Path) -> int | None:
-    """A descriptor that holds a file or folder until it is closed."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    try:
-        descriptor = os.open(partial, (os.O_RDONLY if partial.is_dir() else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    kind, held = os.O_RDONLY if partial.is_dir() else os.O_RDWR, False
+    with ExitStack() as stack:
+        with suppress(OSError):
+            descriptor = os.open(partial, kind | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        yield held
 
 
 def _follow_umask(folder: Path) -> None:

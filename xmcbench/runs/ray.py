@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -215,10 +216,6 @@ class RayExecutor:
 
 def _require_files() -> None:
     """Refuse to start a cluster that would lose its node for want of open files."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < OPEN_FILES:
         raise XMCBenchError(
