@@ -26,7 +26,7 @@ import scipy
 
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
-from xmcbench.runs.file_guard import BrokenContractError, forbid
+from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
@@ -203,7 +203,7 @@ def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> 
             torch.set_num_threads(1)  # threads that the parent may have started do not exist here
         os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
         method, content = build(), BytesIO()
-        with forbid([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
+        with guarded(Guard("the loaded model", [Path(path) for path in task["closed"]])), untrained("load"):
             method.load(Path(task["model"]))
             predictions = method.predict(task["texts"], task["k"])
         np.savez(content, indices=predictions.indices, scores=predictions.scores)
