@@ -92,19 +92,6 @@ PUBLISHED = (
     _published("lf-amazontitles-1.3m", (2_248_619, 970_237, 1_305_265), AMAZON, "title", 22.20, 8.74, 8.74),
 )
 
-# Published results refer to this dataset, but it is not public. UniDEC Table 4 and Appendix A.
-WITHHELD = (
-    Draft(
-        name="query2bid-450m",
-        num_train=52_029_024,
-        num_labels=454_608_650,
-        max_length=12,
-        max_label_length=12,
-        source="sponsored-search log of a search engine; not public",
-        licence="proprietary",
-    ),
-)
-
 SMALL = (
     Draft(
         name="lf-tate-titles-16k",

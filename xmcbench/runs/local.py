@@ -70,12 +70,9 @@ class WorkerServer:
         starts. `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
         """
         mark, environment = new_mark(self._marked[MARK])
-        threads = 0
         if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
-            threads = max(1, (os.cpu_count() or 1) // side_by_side)
-            environment["OMP_NUM_THREADS"] = str(threads)
-        request = {"directory": str(directory), "rank": rank, "size": size}
-        content = json.dumps({**request, "environment": environment, "threads": threads})
+            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // side_by_side))
+        content = json.dumps({"directory": str(directory), "rank": rank, "size": size, "environment": environment})
         with suppress(BrokenPipeError, ConnectionResetError):  # no answer comes then either
             socket.send_fds(self._channel, [content.encode()], descriptors)
         forked: list[int] = []
