@@ -237,7 +237,7 @@ def teacher(name: str) -> str:
     """The settings of a built-in teacher."""
     from xmcbench.plugins.registry import registry
 
-    fields = registry().teacher(name).Config.model_fields
+    fields = registry().thing("teacher", name).Config.model_fields
     return settings({name: field for name, field in fields.items() if name != "name"})
 
 

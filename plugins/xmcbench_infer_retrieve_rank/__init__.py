@@ -80,7 +80,7 @@ class InferRetrieveRank(EmbeddingMethod):
         @field_validator("teacher")
         @classmethod
         def _writes(cls, config: teachers.Teacher.Config) -> teachers.Teacher.Config:
-            if registry().teacher(config.name).write is teachers.Teacher.write:
+            if registry().thing("teacher", config.name).write is teachers.Teacher.write:
                 raise ValueError(f"teacher {config.name!r} writes nothing, expected one that does, as 'openai'")
             return config
 

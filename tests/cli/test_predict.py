@@ -152,7 +152,7 @@ def test_another_version_of_the_method_does_not_answer(bench: Bench, ask: Ask, m
 
 def test_a_dataset_that_is_gone_or_another_is_one_line(bench: Bench, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.run(bench.suite(["fake-ok"]), debug=True)
-    source = registry().dataset("fake-20")
+    source = registry().thing("dataset", "fake-20")
     assert isinstance(source, Source)
     with monkeypatch.context() as absent:
         absent.setattr(type(source), "missing", lambda _self, data_dir: f"fake-20 is not in {data_dir}: get it nowhere")

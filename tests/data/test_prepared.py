@@ -202,8 +202,8 @@ def test_card_yaml_overrides_what_is_inferred(raw: Path, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("licence: x\npropensity_z: 1\n", "card.yaml:2: unknown key 'propensity_z' .did you mean 'propensity_"),
-        ("name: other\n", "card.yaml:1: unknown key 'name'"),
+        ("licence: x\npropensity_z: 1\n", "card.yaml:2: propensity_z: unknown key .did you mean 'propensity_"),
+        ("name: other\n", "card.yaml:1: name: unknown key"),
         ("licence: x\nmax_length: long\n", "card.yaml:2: max_length: found 'long'"),
         ("text: body\n", "card.yaml:1: text: found 'body'"),
         ("num_labels: 6\n", "found num_labels = 5, expected 6"),

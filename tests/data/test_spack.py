@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.data.importing.spack import PACKAGES, import_spack, is_test, read_package
+from xmcbench.data.debian import in_test
+from xmcbench.data.importing.spack import PACKAGES, import_spack, read_package
 from xmcbench.data.source import own_source
 from xmcbench.errors import XMCBenchError
 
@@ -58,8 +59,8 @@ def test_a_clone_becomes_a_dataset(tmp_path: Path) -> None:
     assert list(dataset.label_texts) == ["cmake", "hdf5", "mpi", own, "py-numpy", "zlib"]
     assert dataset.card.licence == "Apache-2.0 or MIT"
     tested = {text.partition(":")[0] for text in dataset.test.texts}
-    assert tested == {name for name in [*names, "user"] if is_test(name)}
-    ignored = dataset.ignore_test if is_test("package-0") else dataset.ignore_train
+    assert tested == {name for name in [*names, "user"] if in_test(name)}
+    ignored = dataset.ignore_test if in_test("package-0") else dataset.ignore_train
     assert ignored.nnz == 1
     assert ignored.indices.tolist() == [3]  # package-0 itself, which no method has to rule out
 

@@ -129,7 +129,7 @@ def test_the_catalogue_separates_methods(catalog: Dataset) -> None:
 def knowing(n: int) -> np.ndarray:
     """The most probable anchor of each test query for one who knows every word's concept and every product."""
     products = make_products(5_000)
-    stated = make_queries(products, Draws(3, 5_000, 1), 3_000).stated[:n]
+    stated = make_queries(products, Draws(3, 5_000, 1), 3_000)[0][:n]
     log_odds = np.array([50.0, 50.0, 4.0, 4.0, 4.0])  # category and brand are never mistaken, attributes seldom
     scores = np.log(products.popularity) + sum(
         log_odds[j] * (stated[:, j : j + 1] == products.concepts[:, j]) for j in range(stated.shape[1])
@@ -139,8 +139,8 @@ def knowing(n: int) -> np.ndarray:
 
 def test_pairs_go_missing_in_train_and_test_alike(catalog: Dataset) -> None:
     products = make_products(5_000)
-    again = make_queries(products, Draws(3, 5_000, 0), 12_000)
-    assert (again.targets != catalog.train.targets).nnz == 0
+    _, targets = make_queries(products, Draws(3, 5_000, 0), 12_000)
+    assert (targets != catalog.train.targets).nnz == 0
     empty = np.diff(catalog.train.targets.indptr) == 0
     assert 0 < empty.mean() < 0.04
 

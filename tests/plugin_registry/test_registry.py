@@ -211,20 +211,20 @@ def test_unknown_names_are_met_with_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match=r"unknown method 'fake-okk' \(did you mean 'fake-ok'"):
         Registry().method("fake-okk")
     with pytest.raises(UnknownNameError, match=r"unknown dataset 'fake-2'.*'fake-20'"):
-        Registry().dataset("fake-2")
+        Registry().thing("dataset", "fake-2")
     with pytest.raises(UnknownNameError, match=r"unknown sampler 'hrad'.*'hard'"):
-        Registry().sampler("hrad")
+        Registry().thing("sampler", "hrad")
 
 
 def test_a_family_answers_to_its_members() -> None:
-    assert Registry([]).dataset("catalog-77").matches("catalog-77")
+    assert Registry([]).thing("dataset", "catalog-77").matches("catalog-77")
 
 
 def test_a_core_dataset_or_evaluator_imports_no_plugin(site: Path) -> None:
     plugin(site, "zz_watched", "")
     found = Registry()
-    found.dataset("catalog-5k")
-    found.evaluator("nDCG")
+    found.thing("dataset", "catalog-5k")
+    found.thing("evaluator", "nDCG")
     assert "zz_watched" not in sys.modules
     assert found.method("fake-ok", "xmcbench-fakes").name == "fake-ok"
     assert "zz_watched" not in sys.modules

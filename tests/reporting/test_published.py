@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from xmcbench.data import find_source
-from xmcbench.data.catalog import WITHHELD
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.published import (
     ACCEPTED,
@@ -41,7 +40,7 @@ def test_the_documentation_counts_the_rows_of_every_paper(rows: tuple[PublishedR
 
 
 def test_every_dataset_is_in_the_catalogue_and_splits_are_kept_apart(rows: tuple[PublishedRow, ...]) -> None:
-    withheld = {card.name for card in WITHHELD}
+    withheld = {"query2bid-450m"}  # it is not public
     for dataset in {row.dataset for row in rows} - withheld:
         assert find_source(dataset).name == dataset
     papers = {dataset: {row.paper for row in rows if row.dataset.startswith(dataset)} for dataset in ("eurlex-4k",)}

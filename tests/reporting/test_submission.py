@@ -214,7 +214,7 @@ def test_data_that_follow_the_machine_are_not_recomputed_on_another(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert submit(bench, capsys, record.key)[0] == 0
-    source = type(registry().dataset("fake-20"))
+    source = type(registry().thing("dataset", "fake-20"))
     monkeypatch.setattr(source, "fingerprint", lambda _self, _data_dir: "2")
     monkeypatch.setattr(sys.modules[source.__module__], "NUM_TRAIN", 31)
     code, _, wrong = submit(bench, capsys, "--check")

@@ -10,7 +10,7 @@ from fakes.bench import Bench
 from xmcbench.data import find_source, load
 from xmcbench.data.prepared import prepared_directory, source_folders
 from xmcbench.reporting.ranked_groups import leaderboard
-from xmcbench.runs.file_guard import BrokenContractError, forbid
+from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.record import Status
 
 TRACKS = ("few-shot-1", "new-labels-0.1", "missing-labels-0.2")
@@ -35,8 +35,8 @@ def test_the_files_of_the_base_are_closed_too(tmp_path: Path) -> None:
     base, derived = (find_source(name, data) for name in ("catalog-200", "catalog-200+few-shot-1"))
     copies = [prepared_directory(source, data, cache) for source in (base, derived)]
     for path in (own, copies[0] / "test_targets.indices.npy", copies[1] / "test_targets.indices.npy"):
-        guard = forbid(source_folders(derived, data, cache), "fit", copies[1])
+        guard = guarded(Guard("fit", source_folders(derived, data, cache), copies[1]))
         with pytest.raises(BrokenContractError, match="opened"), guard:
             path.read_bytes()
-    with forbid(source_folders(derived, data, cache), "fit", copies[1]):
+    with guarded(Guard("fit", source_folders(derived, data, cache), copies[1])):
         assert (copies[1] / "card.json").read_bytes()

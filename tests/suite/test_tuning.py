@@ -62,7 +62,7 @@ def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
     assert {trial.budget.encoder_tokens for trial in hill.trials} == {900}
     assert {trial.held_out_only for trial in hill.trials} == {True}
     nearest = min(hill.trials[:9], key=lambda trial: abs(trial.config["rate"] - BEST))
-    assert chosen.best.record.trial == nearest
+    assert chosen.best.records[-1].trial == nearest
     told = chosen.as_dict()
     assert told["settings"] == {name: nearest.config[name] for name in SPACE}
     assert told["spent"] == {"encoder_tokens": 13 * 900, "steps": 26}
@@ -97,7 +97,7 @@ def test_halving_gives_few_samples_a_large_budget_and_as_much_to_every_method() 
     # All 9 start with a ninth of the budget. The pruner stops a sample that is not among the best third so far.
     assert budgets.count(100) == 9
     assert 1 <= budgets[:-4].count(900) <= budgets.count(300) < 9
-    assert chosen.best.record.trial.budget.encoder_tokens == 900
+    assert chosen.best.records[-1].trial.budget.encoder_tokens == 900
     in_last = [trial.config["rate"] for trial in hill.trials if trial.budget.encoder_tokens == 900]
     assert chosen.best.settings["rate"] == min(in_last, key=lambda rate: abs(rate - BEST))
 

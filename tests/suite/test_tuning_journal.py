@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.tuning import Chosen, Journal, Noted, choose, in_order, journal_path, read_journal
+from xmcbench.runs.tuning import Chosen, Journal, Sample, choose, in_order, journal_path, read_journal
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -54,7 +54,7 @@ def test_samples_of_the_journal_come_before_new_ones(tmp_path: Path) -> None:
     """Samples that run side by side end in any order, so that a searcher would not propose the same ones again."""
     path, hill = tmp_path / "journal.json", Hill()
     noted = [{"rate": rate, "width": width} for rate, width in ((0.25, 4), (0.75, 1), (0.02, 2))]
-    Journal(samples=[Noted(settings=settings) for settings in noted]).write(path)
+    Journal(samples=[Sample(settings=settings) for settings in noted]).write(path)
     tuned(path, hill)
     settings = list(dict.fromkeys((trial.config["rate"], trial.config["width"]) for trial in hill.trials))
     assert settings[:3] == [(one["rate"], one["width"]) for one in noted]

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from xmcbench.cli import app, main
+from xmcbench.teachers import Answers
 from xmcbench.teachers.database import COLUMNS, FILE, JudgementStore
 from xmcbench.trial.store import StoreError
 
@@ -107,11 +108,12 @@ def test_a_teacher_never_has_two_numbers_nor_a_text(results: Path) -> None:
 def test_the_first_answer_stays(results: Path) -> None:
     store = JudgementStore(results)
     number, one = store.teacher("t", {}, ""), store.texts(["a text"])
-    found = store.look_up(number, one, one)
-    assert not found.known.any()
+    assert not len(store.look_up(number, one, one).places)
     for answer in (1, 0):
-        found.answers[:] = answer
-        store.add(number, one, one, found)
+        tokens = np.zeros(1, np.int64)
+        store.add(
+            number, one, one, Answers(tokens, np.array([answer], np.int8), np.ones(1, np.float32), tokens, tokens)
+        )
     assert store.look_up(number, one, one).answers.tolist() == [1]
 
 

@@ -64,6 +64,6 @@ def test_a_trial_that_goes_on_goes_on_in_its_run_and_one_that_does_not_end_is_ma
 
 
 def test_it_is_found_by_name_and_the_server_is_the_users(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Registry([]).tracker("mlflow") is MLflow
+    assert Registry([]).thing("tracker", "mlflow") is MLflow
     monkeypatch.setenv(URI, "http://localhost:1")
     assert MLflow(bench.store.root).uri == "http://localhost:1"

@@ -51,7 +51,7 @@ def test_names_stay_below_the_folder(tmp_path: Path, bench: Bench) -> None:
 
 
 def test_it_is_found_by_name_and_a_missing_package_is_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Registry([]).tracker("tensorboard") is TensorBoard
+    assert Registry([]).thing("tracker", "tensorboard") is TensorBoard
 
     def missing(module: str, extra: str, purpose: str) -> None:
         raise XMCBenchError(f"{purpose} needs {module} [{extra}]")

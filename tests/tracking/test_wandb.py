@@ -142,4 +142,4 @@ def test_a_server_that_does_not_answer_is_a_warning(bench: Bench, monkeypatch: p
 
 
 def test_it_is_found_by_name() -> None:
-    assert Registry([]).tracker("wandb") is Wandb
+    assert Registry([]).thing("tracker", "wandb") is Wandb

@@ -61,7 +61,7 @@ def _values(kind: Kind, name: str) -> dict[str, str]:
     plugin = "method" if kind in ("embedding-method", "external") else kind  # to `xmcbench check`
     registered = class_name if kind == "evaluator" else name  # a metric has the name of its class, as in `AnyHit@5`
     with suppress(UnknownNameError):
-        getattr(registry(), plugin)(registered)
+        registry().thing(plugin, registered)
         raise XMCBenchError(f"{plugin} {registered!r} is registered already, expected a new name")
     return {
         "kind": kind,

@@ -25,9 +25,8 @@ from xmcbench.runs.terminal import echo, listing, patience
 
 if TYPE_CHECKING:
     from xmcbench.runs.executor import Executor
-    from xmcbench.runs.plan import Display, PlannedTrial
+    from xmcbench.runs.plan import PlannedTrial
     from xmcbench.runs.runner import Runner
-    from xmcbench.runs.tuning import RunSearch
     from xmcbench.suite.tuning import Tune
     from xmcbench.tracking.tracker import Tracker
     from xmcbench.trial.record import Record
@@ -123,7 +122,7 @@ def run(
         share=Share(workers=workers, gpus=gpus_per_worker),
         command=sys.argv,
     )
-    trackers = [registry().tracker(name)(store) for name in dict.fromkeys(track or ())]
+    trackers = [registry().thing("tracker", name)(store) for name in dict.fromkeys(track or ())]
     with patience("opening datasets, planning"):
         runner = Runner(settings)
         plan = runner.plan()
@@ -147,23 +146,10 @@ def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tra
 
     try:
         with display() as shown, tracked(shown, trackers) as events:
-            return run_plan(runner, plan, events, _run_search)
+            return run_plan(runner, plan, events)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _run_search(runner: Runner, display: Display) -> RunSearch:
-    """How the samples of a tuning are run: on Ray Tune where trials run on Ray."""
-    from xmcbench.runs.tuning import run_samples
-
-    if runner.settings.executor is None:
-        return run_samples(runner, display)
-    from xmcbench.runs.ray import RayExecutor
-    from xmcbench.runs.ray_tune import on_tune
-
-    assert isinstance(runner.settings.executor, RayExecutor)
-    return on_tune(runner.settings.executor, runner, display)
 
 
 def _executor(where: Where, debug: bool, parallel: int, settings: Mapping[str, str | None]) -> Executor | None:

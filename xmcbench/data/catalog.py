@@ -14,11 +14,11 @@ LF-Wikipedia-500K. Long texts fill their maximum length.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from xmcbench.data import synthetic
 from xmcbench.data.debian import DebianPackages
-from xmcbench.data.source import Draft, Family, FolderSource, Source
+from xmcbench.data.source import SIZES, Draft, Family, FolderSource, Source
 from xmcbench.plugins.hookspecs import hookimpl
 
 REPOSITORY = "http://manikvarma.org/downloads/XC/XMLRepository.html"
@@ -26,6 +26,7 @@ XR_TRANSFORMER = "https://github.com/amzn/pecos/tree/mainline/examples/xr-transf
 APLC_XLNET = "https://github.com/huiyegit/APLC_XLNet"
 SEE_SOURCE = "see the source"
 WIKIPEDIA = (0.5, 0.4)
+WIKIPEDIA_500K = (1_813_391, 783_743, 501_070)
 # PECOS' archives of XR-Transformer's files. Its EURLex-4K has other labels than DEXML's.
 PECOS = "https://archive.org/download/pecos-dataset/xmc-base"
 DOWNLOADS = {name: f"{PECOS}/{name}.tar.gz" for name in ("wiki10-31k", "amazoncat-13k")}
@@ -39,111 +40,56 @@ def _published(
     name: str,
     sizes: tuple[int, int, int],
     ab: tuple[float, float],
-    max_length: int,
-    text: str,
+    text: Literal["title", "title content"] = "title content",
+    labels_per_query: float | None = None,
+    query_words: float | None = None,
+    label_words: float | None = None,
     source: str = REPOSITORY,
-    **lengths: float,
 ) -> Draft:
+    """A card from the numbers of training queries, test queries and labels. Titles have up to 32 tokens, others 128."""
+    max_length = 32 if text == "title" else 128
     return Draft(
         name=name,
-        num_train=sizes[0],
-        num_test=sizes[1],
-        num_labels=sizes[2],
+        **dict(zip(SIZES, sizes, strict=True)),
         propensity_a=ab[0],
         propensity_b=ab[1],
         max_length=max_length,
         max_label_length=max_length,
-        text="title" if text == "title" else "title content",
+        text=text,
         source=source,
         licence=SEE_SOURCE,
-        **lengths,
+        query_words=query_words,
+        label_words=label_words,
+        labels_per_query=labels_per_query,
     )
 
 
 PUBLISHED = (
     # DEXML Table 6
-    _published("eurlex-4k", (15_449, 3_865, 3_801), OTHER, 128, "title content", XR_TRANSFORMER, labels_per_query=5.30),
+    _published("eurlex-4k", (15_449, 3_865, 3_801), OTHER, labels_per_query=5.30, source=XR_TRANSFORMER),
     # LMTX Table 1: another split of EURLex-4K, and two datasets that other papers use too.
-    _published("eurlex-4k-lmtx", (15_511, 3_803, 3_956), OTHER, 128, "title content", APLC_XLNET),
-    _published("wiki10-31k", (14_146, 6_616, 30_938), OTHER, 128, "title content", XR_TRANSFORMER),
-    _published("amazoncat-13k", (1_186_239, 306_782, 13_330), OTHER, 128, "title content", XR_TRANSFORMER),
+    _published("eurlex-4k-lmtx", (15_511, 3_803, 3_956), OTHER, source=APLC_XLNET),
+    _published("wiki10-31k", (14_146, 6_616, 30_938), OTHER, source=XR_TRANSFORMER),
+    _published("amazoncat-13k", (1_186_239, 306_782, 13_330), OTHER, source=XR_TRANSFORMER),
     # DEXML Table 6
-    _published(
-        "lf-amazontitles-131k",
-        (294_805, 134_835, 131_073),
-        AMAZON,
-        32,
-        "title",
-        query_words=6.92,
-        label_words=6.92,
-        labels_per_query=2.29,
-    ),
+    _published("lf-amazontitles-131k", (294_805, 134_835, 131_073), AMAZON, "title", 2.29, 6.92, 6.92),
     # UniDEC's dataset table; test size from PRIME Table 7 (134.8K). The same products as lf-amazontitles-131k.
-    _published("lf-amazon-131k", (294_805, 134_835, 131_073), AMAZON, 128, "title content", labels_per_query=2.29),
+    _published("lf-amazon-131k", (294_805, 134_835, 131_073), AMAZON, labels_per_query=2.29),
     # LMTX Table 1
-    _published(
-        "lf-wikiseealso-320k",
-        (693_082, 177_515, 312_330),
-        OTHER,
-        128,
-        "title content",
-        label_words=ARTICLE_WORDS,
-        labels_per_query=2.11,
-    ),
+    _published("lf-wikiseealso-320k", (693_082, 177_515, 312_330), OTHER, "title content", 2.11, None, ARTICLE_WORDS),
     # LMTX Table 1 for the articles; the rounded sizes of the titles in PRIME Table 7 agree (1.8M / 0.8M / 0.5M).
-    _published(
-        "lf-wikititles-500k",
-        (1_813_391, 783_743, 501_070),
-        WIKIPEDIA,
-        32,
-        "title",
-        query_words=ARTICLE_WORDS,
-        label_words=CATEGORY_WORDS,
-        labels_per_query=4.77,
-    ),
-    _published(
-        "lf-wikipedia-500k",
-        (1_813_391, 783_743, 501_070),
-        WIKIPEDIA,
-        128,
-        "title content",
-        label_words=CATEGORY_WORDS,
-        labels_per_query=4.77,
-    ),
+    _published("lf-wikititles-500k", WIKIPEDIA_500K, WIKIPEDIA, "title", 4.77, ARTICLE_WORDS, CATEGORY_WORDS),
+    _published("lf-wikipedia-500k", WIKIPEDIA_500K, WIKIPEDIA, "title content", 4.77, None, CATEGORY_WORDS),
     # DEXML Table 6: fewer queries, the same labels.
     _published(
         "lf-wikipedia-500k-dexml",
         (1_779_881, 769_421, 501_070),
         WIKIPEDIA,
-        128,
-        "title content",
-        label_words=CATEGORY_WORDS,
         labels_per_query=4.75,
+        label_words=CATEGORY_WORDS,
     ),
     # DEXML Table 6
-    _published(
-        "lf-amazontitles-1.3m",
-        (2_248_619, 970_237, 1_305_265),
-        AMAZON,
-        32,
-        "title",
-        query_words=8.74,
-        label_words=8.74,
-        labels_per_query=22.20,
-    ),
-)
-
-# Published results refer to this dataset, but it is not public. UniDEC Table 4 and Appendix A.
-WITHHELD = (
-    Draft(
-        name="query2bid-450m",
-        num_train=52_029_024,
-        num_labels=454_608_650,
-        max_length=12,
-        max_label_length=12,
-        source="sponsored-search log of a search engine; not public",
-        licence="proprietary",
-    ),
+    _published("lf-amazontitles-1.3m", (2_248_619, 970_237, 1_305_265), AMAZON, "title", 22.20, 8.74, 8.74),
 )
 
 SMALL = (

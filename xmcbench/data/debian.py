@@ -81,7 +81,7 @@ def build(index: bytes, where: str, draft: Draft) -> Dataset:
     texts = PackedTexts.of(f"{name}: {descriptions[name]}" for name in names)
     targets = pairs_csr(np.repeat(np.arange(len(names)), counts), labels, (len(names), len(label_packages)))
     own = pairs_csr(label_packages, np.arange(len(label_packages)), (len(names), len(label_packages)))
-    is_test = np.array([int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN for name in names])
+    is_test = np.array([in_test(name) for name in names])
     train, test = np.flatnonzero(~is_test & (counts > 0)), np.flatnonzero(is_test & (counts > 0))
     if not len(train) or not len(test):
         raise XMCBenchError(
@@ -90,6 +90,11 @@ def build(index: bytes, where: str, draft: Draft) -> Dataset:
     card = draft.card(len(train), len(test), len(label_packages), where)
     splits = tuple(Split(texts.take(ids), _rows(targets, ids)) for ids in (train, test))
     return Dataset(card, splits[0], splits[1], texts.take(label_packages), _rows(own, train), _rows(own, test))
+
+
+def in_test(name: str) -> bool:
+    """Whether a package is in the test split, by the hash of its name."""
+    return int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN
 
 
 def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:

@@ -1,6 +1,6 @@
 """The file layouts of extreme multi-label datasets, detected from the files in a folder; and a dataset as raw text.
 
-Every reader returns `Parts`. Targets are CSR float32 matrices of ones with sorted, unique indices.
+Targets are CSR float32 matrices of ones with sorted, unique indices.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import scipy
 
-from xmcbench.data.dataset import Dataset, DatasetCard, Split
+from xmcbench.data.dataset import Dataset, Split
 from xmcbench.data.text_files import binary_csr, check_utf8, no_pairs, read_blocks, read_pairs, read_targets, read_texts
 from xmcbench.data.texts import PackedTexts, batches
 from xmcbench.errors import XMCBenchError, shown
@@ -25,25 +25,14 @@ from xmcbench.files.arrays import open_npz, read_csr
 from xmcbench.files.atomic import atomic_directory
 from xmcbench.files.regular import with_names_once
 
+if TYPE_CHECKING:
+    from xmcbench.data.source import Draft
+
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
 IGNORE_FILES = {
     "train": ("filter_labels_train.txt", "trn_filter_labels.txt"),
     "test": ("filter_labels_test.txt", "tst_filter_labels.txt"),
 }
-
-
-@dataclass(frozen=True)
-class Parts:
-    """The content of the files of a dataset: N training queries, T test queries, L labels."""
-
-    train: Split
-    test: Split
-    label_texts: PackedTexts
-    ignore_train: scipy.sparse.csr_array  # [N, L]
-    ignore_test: scipy.sparse.csr_array  # [T, L]
-
-    def dataset(self, card: DatasetCard) -> Dataset:
-        return Dataset(card, self.train, self.test, self.label_texts, self.ignore_train, self.ignore_test)
 
 
 @dataclass(frozen=True)
@@ -69,19 +58,21 @@ class Layout:
         return forms[0] if forms else directory / stem
 
 
-def read_directory(directory: Path, text: str = "title content") -> Parts:
-    """Read the dataset in `directory`. `text` is "title" or "title content": the JSON fields that form a text."""
-    layout = detect(directory)
+def read_directory(directory: Path, draft: Draft) -> Dataset:
+    """Read the dataset in `directory`. `draft` makes its card, and says which JSON fields form a text."""
+    layout, text = detect(directory), draft.text
     files = {stem: layout.find(directory, stem) for stem in layout.stems}
-    label_texts = layout.read_labels(files[layout.labels], text)
-    num_labels = len(label_texts)
-    train = layout.read_split(tuple(files[stem] for stem in layout.train), text, num_labels)
-    test = layout.read_split(tuple(files[stem] for stem in layout.test), text, num_labels)
-    ignored = {
-        name: _read_ignored(directory, name, (len(split.texts), num_labels))
+    labels = layout.read_labels(files[layout.labels], text)
+    train, test = (
+        layout.read_split(tuple(files[stem] for stem in stems), text, len(labels))
+        for stems in (layout.train, layout.test)
+    )
+    ignored = (
+        _read_ignored(directory, name, (len(split.texts), len(labels)))
         for name, split in (("train", train), ("test", test))
-    }
-    return Parts(train, test, label_texts, ignored["train"], ignored["test"])
+    )
+    card = draft.card(len(train.texts), len(test.texts), len(labels), where=str(directory))
+    return Dataset(card, train, test, labels, *ignored)
 
 
 def detect(directory: Path) -> Layout:
@@ -255,20 +246,10 @@ def _json_error(path: Path, line: int, error: Exception, targets: bool) -> XMCBe
 LAYOUTS = (
     Layout("JSON", ("trn.json",), ("tst.json",), "lbl.json", _json_labels, _json_split),
     Layout(
-        "raw text",
-        ("trn_X.txt", "trn_X_Y.txt"),
-        ("tst_X.txt", "tst_X_Y.txt"),
-        "Y.txt",
-        _plain_labels,
-        _sparse_split,
+        "raw text", ("trn_X.txt", "trn_X_Y.txt"), ("tst_X.txt", "tst_X_Y.txt"), "Y.txt", _plain_labels, _sparse_split
     ),
     Layout(
-        "DEXML",
-        ("raw/trn_X.txt", "Y.trn.npz"),
-        ("raw/tst_X.txt", "Y.tst.npz"),
-        "raw/Y.txt",
-        _plain_labels,
-        _npz_split,
+        "DEXML", ("raw/trn_X.txt", "Y.trn.npz"), ("raw/tst_X.txt", "Y.tst.npz"), "raw/Y.txt", _plain_labels, _npz_split
     ),
     Layout(
         "XR-Transformer",

@@ -52,7 +52,7 @@ def find_source(name: str, data_dir: Path | None = None) -> Source:
     if mark and not is_dataset(data_dir / name):
         return derived_source(find_source(first, data_dir), track)
     try:
-        source = registry().dataset(name)
+        source = registry().thing("dataset", name)
     except UnknownNameError:
         if Path(name).name == name and is_dataset(data_dir / name):
             return own_source(data_dir / name)
@@ -69,7 +69,7 @@ def dataset_name(entry: Mapping[str, Any]) -> str:
         raise XMCBenchError(f"found {name!r} as name, expected the name of a dataset")
     if track := options.pop("track", None):
         return f"{dataset_name({'name': name, **options}) if options else name}{MARK}{track}"
-    registered = registry().dataset(name)
+    registered = registry().thing("dataset", name)
     known = registered.options if isinstance(registered, Family) else ()
     for option in options:
         if option not in known:

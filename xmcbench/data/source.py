@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from xmcbench.data import formats
 from xmcbench.data.dataset import Dataset, DatasetCard, Facts
-from xmcbench.errors import XMCBenchError, shown, suggest
+from xmcbench.errors import XMCBenchError
 
 FEWEST_TRAIN = 3
 SIZES = ("num_train", "num_test", "num_labels")
@@ -125,10 +125,7 @@ class FolderSource(Source):
         return stamp(formats.dataset_files(data_dir / self.name))
 
     def read(self, data_dir: Path) -> Dataset:
-        directory = data_dir / self.name
-        parts = formats.read_directory(directory, self.draft.text)
-        sizes = (len(parts.train.texts), len(parts.test.texts), len(parts.label_texts))
-        return parts.dataset(self.draft.card(*sizes, where=str(directory)))
+        return formats.read_directory(data_dir / self.name, self.draft)
 
 
 def own_source(directory: Path) -> FolderSource:
@@ -136,21 +133,17 @@ def own_source(directory: Path) -> FolderSource:
     path = directory / CARD_FILE
     if not os.path.lexists(path):
         return FolderSource(Draft(name=directory.name, source=str(directory.resolve())))
-    from xmcbench.files.yaml_lines import read
+    from xmcbench.files.yaml_lines import Problems, read, validate
 
     content = read(path)
-    allowed = sorted(set(Draft.model_fields) - {"name"})
-    for key in content.data:
-        if key not in allowed:
-            raise XMCBenchError(f"{content.where((key,))}: unknown key {shown(key)}{suggest(key, allowed)}")
-    try:
-        return FolderSource(Draft(**{"source": str(directory.resolve()), **content.data, "name": directory.name}))
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        place = content.where(tuple(first["loc"]))
-        raise XMCBenchError(
-            f"{place}: {first['loc'][0]}: found {shown(first['input'])}, {first['msg'].lower()}"
-        ) from None
+    problems = Problems(content)
+    if "name" in content.data:
+        problems.add(("name",), "unknown key: the folder's name is the dataset's")
+    values = {"source": str(directory.resolve()), **content.data, "name": directory.name}
+    draft = validate(Draft, values, (), {}, problems)
+    problems.check()
+    assert draft is not None, "it has no problem"
+    return FolderSource(draft)
 
 
 def own_names(data_dir: Path) -> list[str]:
@@ -164,9 +157,6 @@ def own_names(data_dir: Path) -> list[str]:
 def is_dataset(directory: Path) -> bool:
     """Whether `directory` contains all files of one of the layouts."""
     try:
-        length = len(os.fsencode(directory.name))
-    except UnicodeEncodeError:  # half a surrogate pair, which no file has in its name
+        return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)
+    except (OSError, UnicodeEncodeError):  # the name is too long, or no name that a file can have
         return False
-    if length > LONGEST_NAME:
-        return False
-    return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)

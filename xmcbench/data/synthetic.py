@@ -230,14 +230,6 @@ class Products:
 
 
 @dataclass(frozen=True)
-class Queries:
-    """The concepts that N queries state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and their labels [N, L]."""
-
-    stated: np.ndarray
-    targets: scipy.sparse.csr_array
-
-
-@dataclass(frozen=True)
 class Options:
     """The options in a dataset's name. None stands for the default."""
 
@@ -284,9 +276,9 @@ class ProductCatalog(Generated):
                 ((self.draft.num_train or 0, options.missing), (self.draft.num_test or 0, MISSING))
             )
         ]
-        train, test = (vocabulary.query_texts(part.stated, Draws(4, i)) for i, part in enumerate(splits))
+        train, test = (vocabulary.query_texts(stated, Draws(4, i)) for i, (stated, _) in enumerate(splits))
         labels = vocabulary.label_texts(products.concepts, Draws(5))
-        return make_dataset(self.draft, (train, test, labels), (splits[0].targets, splits[1].targets))
+        return make_dataset(self.draft, (train, test, labels), (splits[0][1], splits[1][1]))
 
     def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
         """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""
@@ -352,8 +344,8 @@ def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
 
 def make_queries(
     products: Products, draws: Draws, n: int, missing: float = MISSING, related: tuple[float, ...] = RELATED
-) -> Queries:
-    """`n` queries: the concepts that they state, and their labels.
+) -> tuple[np.ndarray, scipy.sparse.csr_array]:
+    """`n` queries: the concepts that they state, [N, 2 + ATTRIBUTES] ids with -1 for omitted ones, and labels [N, L].
 
     The draws do not depend on `missing`: the pairs left by a larger share are a subset of those left by a smaller one.
     """
@@ -364,7 +356,7 @@ def make_queries(
     row, column = np.nonzero(is_label)
     targets = pairs_csr(row, candidates.labels[row, column], (n, size))
     stated = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
-    return Queries(stated, targets)
+    return stated, targets
 
 
 class Vocabulary:

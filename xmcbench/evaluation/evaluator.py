@@ -73,7 +73,7 @@ def find_evaluators(metrics: Iterable[str], where: str = "") -> dict[str, Evalua
     for metric in metrics:
         name, k = _split(metric, where)
         try:
-            found[name] = registry().evaluator(name)
+            found[name] = registry().thing("evaluator", name)
         except UnknownNameError:
             known = [f"{evaluator.name}@{k}" for evaluator in registry().all("evaluator")]
             raise registry().unknown("metric", metric, known, where) from None

@@ -7,21 +7,20 @@ What a killed process left is held by none, and the next process that writes int
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import re
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import BinaryIO, Literal
 
 _UNFINISHED = re.compile(r"\.(?P<whole>.+)\.[0-9a-f]{16}\.(?P<kind>partial|older)")
-_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and a flag of renameat2, from include/uapi/linux/fcntl.h and fs.h
 _SETTLING_SECONDS = 1.0  # more than pass between making a file and holding it
 
 
@@ -36,9 +35,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
         raise IsADirectoryError(errno.EISDIR, "is a folder, expected a file", str(path))
     _remove_unfinished(path.parent.absolute())
     partial = beside(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     try:
-        descriptor = os.open(partial, flags, 0o666)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     except OSError as problem:  # it names the temporary file, which means nothing to the user
         raise OSError(problem.errno, problem.strerror, str(path)) from problem
     with _held(partial):
@@ -58,7 +56,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 def atomic_directory(path: Path, partial: Path | None = None, replace: bool = False) -> Iterator[Path]:
     """A new folder that becomes `path` when the block succeeds, and that is removed when the block raises.
 
-    If there is a folder `path` by then, it stays, or with `replace` gives way: no kill loses both. The new folder is
+    If there is a folder `path` by then, it stays, or with `replace` gives way. A kill between the two renamings loses
+    neither: the older folder comes back with the next write into its parent. The new folder is
     `partial` where several processes write to it, otherwise a folder of this process beside `path`. Its files are
     synced.
     """
@@ -81,7 +80,7 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
                 except OSError:
                     if not path.is_dir():
                         raise
-            elif not _exchange(partial, path):
+            else:
                 older = beside(path, "older")
                 with _held(path):
                     path.rename(older)
@@ -95,18 +94,6 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
 def beside(path: Path, kind: Literal["partial", "older"] = "partial") -> Path:
     """A new hidden name beside `path`: what has it counts as unfinished, or as what `path` was before."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{kind}")
-
-
-def _exchange(one: Path, other: Path) -> bool:
-    """Exchange two folders at once, as Linux can on most file systems; False, and nothing is changed, elsewhere."""
-    import ctypes
-
-    if sys.platform != "linux":
-        return False
-    with suppress(AttributeError):  # a C library without it
-        rename = ctypes.CDLL(None).renameat2
-        return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
-    return False
 
 
 @cache
@@ -132,32 +119,16 @@ def _remove_unfinished(folder: Path) -> None:
 def _held(partial: Path) -> Iterator[bool]:
     """Hold a file or folder while the block runs, and say whether that is so.
 
-    It is not where another process holds it, where the file system has no locks, and on Windows.
+    It is not where another process holds it, and where the file system has no locks.
     """
-    descriptor = _hold(partial)
-    try:
-        yield descriptor is not None
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
-
-
-def _hold(partial: Path) -> int | None:
-    """A descriptor that holds a file or folder until it is closed."""
-    if sys.platform == "win32":
-        return None
-    import fcntl
-
-    try:
-        descriptor = os.open(partial, (os.O_RDONLY if partial.is_dir() else os.O_RDWR) | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+    kind, held = os.O_RDONLY if partial.is_dir() else os.O_RDWR, False
+    with ExitStack() as stack:
+        with suppress(OSError):
+            descriptor = os.open(partial, kind | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            held = True
+        yield held
 
 
 def _follow_umask(folder: Path) -> None:

@@ -192,10 +192,8 @@ def check_cached_folder(directory: Path, names: Iterable[str] | None = None) -> 
     Only the files `names` are checked, by default all.
     """
     check_manifest(directory, None if names is None else [*names, NAME])
-    try:
+    with _faults(directory / NAME):
         found = (directory / NAME).read_bytes()[:_LONGEST_NAME].decode(errors="replace")
-    except OSError as problem:
-        raise _unreadable(directory / NAME, problem) from problem
     if found != directory.name:
         raise DamagedFolder(f"{directory}: holds a copy of {shown(found)}")
 
@@ -204,16 +202,9 @@ def _opened_intact(directory: Path, open: Callable[[Path], T]) -> T:
     check_cached_folder(directory)
     try:
         return open(directory)
-    except OSError as problem:
-        raise _unreadable(directory, problem) from problem
-    except (EOFError, ValueError) as problem:  # pydantic's errors are ValueErrors
+    except (OSError, EOFError, ValueError) as problem:  # pydantic's errors are ValueErrors
         if fault := machine_fault(problem):
             raise MachineFault(directory, OSError(0, fault)) from problem
+        if isinstance(problem, OSError) and problem.errno and not is_missing(problem):
+            raise MachineFault(directory, problem) from problem
         raise DamagedFolder(f"{directory}: {' '.join(str(problem).split())}") from problem
-
-
-def _unreadable(path: Path, problem: OSError) -> XMCBenchError:
-    """Damage, where a file is missing or a library gives no error number; otherwise a fault of the machine."""
-    if machine_fault(problem) or (problem.errno and not is_missing(problem)):
-        return MachineFault(path, problem)
-    return DamagedFolder(f"{path}: {' '.join(str(problem).split())}")

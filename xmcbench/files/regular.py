@@ -16,8 +16,9 @@ from typing import Any
 
 from xmcbench.errors import XMCBenchError, shown, text_of
 
-_CODES = ("ENOSPC", "EDQUOT", "EROFS", "EFBIG", "EIO", "ESTALE", "EMFILE", "ENFILE")  # Windows lacks some
-MACHINE_FAULTS = frozenset(getattr(errno, name) for name in _CODES if hasattr(errno, name))
+MACHINE_FAULTS = frozenset(
+    (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
+)
 HINTS = {errno.EMFILE: " (raise `ulimit -n`)"}
 _MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 
@@ -28,7 +29,7 @@ def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> A
     A pipe or a device would block the reader or never end; `O_NONBLOCK` keeps a pipe from blocking in `open`.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except ValueError as problem:  # a NUL in the name
         raise XMCBenchError(f"{str(path)!r}: cannot read: {problem}") from None
     try:

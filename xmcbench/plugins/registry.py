@@ -95,26 +95,11 @@ class Registry:
         """The version of the sampler, evaluator or teacher called `name`."""
         return self._find(kind, name).version
 
-    def sampler(self, name: str) -> Any:
-        """The `Recipe` or the subclass of `Sampler` called `name`."""
-        return self._find("sampler", name).thing
-
-    def evaluator(self, name: str) -> Any:
-        """The `Evaluator` called `name`."""
-        return self._find("evaluator", name).thing
-
-    def dataset(self, name: str) -> Any:
-        """The `Source` called `name`, or the `Family` that the name belongs to (`catalog-131k` is in `catalog-*`)."""
-        sys.audit(LOOKED_UP, name)
-        return self._find("dataset", name).thing
-
-    def teacher(self, name: str) -> Any:
-        """The subclass of `Teacher` called `name`."""
-        return self._find("teacher", name).thing
-
-    def tracker(self, name: str) -> Any:
-        """The subclass of `Tracker` called `name`."""
-        return self._find("tracker", name).thing
+    def thing(self, kind: str, name: str) -> Any:
+        """What is registered as `name`: a dataset's `Family` where the name belongs to one (`catalog-131k`)."""
+        if kind == "dataset":
+            sys.audit(LOOKED_UP, name)
+        return self._find(kind, name).thing
 
     def all(self, kind: str) -> list[Registered]:
         """All things of one kind, sorted by name. Imports every plugin that may register one."""

@@ -27,13 +27,7 @@ class Task:
     report: Callable[[TrialProgress], None]
 
 
-@dataclass(frozen=True)
-class Death:
-    """Why the workers of a trial ended without writing a record."""
-
-    status: Status
-    kind: str  # an exception class or a signal
-    message: str
+Death = tuple[Status, Failure]  # why the workers of a trial ended without writing a record
 
 
 @dataclass
@@ -83,22 +77,21 @@ class RunningTrial:
             raise StoreError(self.disk_fault)
         if record := self.store.record(job.trial.key):
             return record
-        cause = death()
+        status, failure = death()
         record = job.record(
-            cause.status,
+            status,
             started=self.started,
             spent={**self.spent, "wall_seconds": time.monotonic() - self.start},
             workers=self.task.needs.workers,
-            failure=Failure(
-                type=cause.kind, message=cause.message, stage=self.stage, log_tail=log_tail(self.directory)
-            ),
+            failure=failure.model_copy(update={"stage": self.stage, "log_tail": log_tail(self.directory)}),
         )
         self.store.write_record(record)
         return record
 
     def timed_out(self) -> Death:
         """The cause of death of a trial that took too long."""
-        return Death(Status.TIMEOUT, "Timeout", f"killed after {self.task.timeout:g} seconds of wall clock")
+        message = f"killed after {self.task.timeout:g} seconds of wall clock"
+        return Status.TIMEOUT, Failure(type="Timeout", message=message)
 
 
 class Executor(Protocol):
@@ -112,6 +105,9 @@ class Executor(Protocol):
 
     def has_room(self, needs: Needs) -> bool:
         """Whether a trial with these needs may be started now."""
+
+    def samples_at_once(self, needs: Needs) -> int:
+        """How many samples of a tuning, trials with these needs, are proposed before the first has ended."""
 
     def start(self, task: Task) -> None:
         """Start a trial. The caller holds its lock."""
@@ -135,6 +131,9 @@ class InProcess:
 
     def has_room(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
         return not self._finished
+
+    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
+        return 1
 
     def start(self, task: Task) -> None:
         from xmcbench.runs.attempt import Attempt, perform

@@ -42,16 +42,25 @@ class BrokenContractError(InvalidPredictions):
 
 
 @dataclass
-class _Guard:
+class Guard:
     """The places that a stage must not open, and what it opened of them."""
 
     stage: str
-    folders: tuple[Path, ...]  # nothing in them may be opened
-    prepared: Path | None = None  # the prepared copy, in which names must not start like
+    folders: Sequence[Path]  # nothing in them may be opened
+    prepared: Path | None = None  # the prepared copy, in which names must not start like `names`, if there is one
     names: tuple[str, ...] = TEST_FILES
-    home: Path = Path("/")
-    writable: tuple[Path, ...] | None = None  # the folders of the home in which a trial may write; None: any
+    writable: Sequence[Path] | None = None  # the folders of the home in which a trial may write; None: any
     opened: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folders = [folder.resolve() for folder in self.folders]
+        self.prepared = self.prepared and self.prepared.resolve()
+        self.home = Path(os.environ.get("HOME", "/")).resolve()
+        if self.home == Path("/"):  # that of a process without a home of its own
+            self.writable = None
+        if self.writable is not None:
+            caches = [self.home / name for name in HOME_CACHES]
+            self.writable = [*(folder.resolve() for folder in self.writable), *caches]
 
     def reads(self, path: Path) -> bool:
         """Whether the path is closed to the stage."""
@@ -62,8 +71,7 @@ class _Guard:
         """Whether a file that is written lies in the user's home, where other trials find it."""
         if self.writable is None or self.home not in path.parents or path.parent.name == "__pycache__":
             return False
-        allowed = (*self.writable, *(self.home / name for name in HOME_CACHES))
-        return not any(place in path.parents for place in allowed)
+        return not any(folder in path.parents for folder in self.writable)
 
     def error(self) -> BrokenContractError:
         what = self.opened[0]
@@ -78,32 +86,21 @@ _RULES = {
 }
 
 
-_active: _Guard | None = None
+_active: Guard | None = None
 _installed = False
 
 
 @contextmanager
-def forbid(
-    folders: Sequence[Path],
-    stage: str,
-    prepared: Path | None = None,
-    names: tuple[str, ...] = TEST_FILES,
-    writable: tuple[Path, ...] | None = None,
-) -> Iterator[None]:
-    """Raise `BrokenContractError` if the block opens a file in the folders, also if it caught the error of the hook.
+def guarded(guard: Guard) -> Iterator[None]:
+    """Raise `BrokenContractError` if the block opens what is closed, also if it caught the error of the hook.
 
-    The same for files of the `prepared` copy whose names start so, for reading a source of datasets, and, given the
-    `writable` folders, for writing elsewhere in the home.
+    So does looking up a dataset in the registry: its source could be read.
     """
     global _active, _installed
-    home = Path(os.environ.get("HOME", "/")).resolve()
-    # A process without a home of its own has `/`.
-    writable = None if writable is None or home == Path("/") else tuple(place.resolve() for place in writable)
-    closed = tuple(folder.resolve() for folder in folders)
     if not _installed:  # once per process: Python cannot remove it
         sys.addaudithook(_hook)
         _installed = True
-    guard = _active = _Guard(stage, closed, prepared and prepared.resolve(), names, home, writable)
+    _active = guard
     try:
         yield
     finally:
@@ -118,17 +115,13 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if event == LOOKED_UP:
         guard.opened.append(f"looked up the dataset {arguments[0]!r}")
-    elif isinstance(arguments[0], str | bytes):
+        raise guard.error()
+    if isinstance(arguments[0], str | bytes):
         path = Path(os.path.realpath(os.fsdecode(arguments[0])))
-        if guard.reads(path):
-            guard.opened.append(f"opened {path}")
-        elif (arguments[2] or 0) & WRITING and guard.shares(path):
-            guard.opened.append(f"wrote {path}")
-        else:
-            return
-    else:
-        return
-    raise guard.error()
+        reads, writes = guard.reads(path), bool((arguments[2] or 0) & WRITING)
+        if reads or (writes and guard.shares(path)):
+            guard.opened.append(f"{'opened' if reads else 'wrote'} {path}")
+            raise guard.error()
 
 
 class Sandbox:
@@ -161,7 +154,7 @@ class Sandbox:
         self.checks["network"] = network.NAME
         # With --debug the process is the user's.
         writable = (job.store, job.cache, job.data, Path(tempfile.gettempdir())) if self._own_thread else None
-        with forbid(folders, stage, prepared, names, writable), network.forbid_network():
+        with guarded(Guard(stage, folders, prepared, names, writable)), network.forbid_network():
             yield
 
     def outside(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:

@@ -22,7 +22,7 @@ from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.worker import RENDEZVOUS
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.programs import MARK, end_processes, new_mark, process_tree
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store, StoreError
 
 GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
@@ -70,12 +70,9 @@ class WorkerServer:
         starts. `descriptors` are the log, the pipe of events, and the pipe that closes when this process ends.
         """
         mark, environment = new_mark(self._marked[MARK])
-        threads = 0
         if side_by_side > 1 and "OMP_NUM_THREADS" not in os.environ:
-            threads = max(1, (os.cpu_count() or 1) // side_by_side)
-            environment["OMP_NUM_THREADS"] = str(threads)
-        request = {"directory": str(directory), "rank": rank, "size": size}
-        content = json.dumps({**request, "environment": environment, "threads": threads})
+            environment["OMP_NUM_THREADS"] = str(max(1, (os.cpu_count() or 1) // side_by_side))
+        content = json.dumps({"directory": str(directory), "rank": rank, "size": size, "environment": environment})
         with suppress(BrokenPipeError, ConnectionResetError):  # no answer comes then either
             socket.send_fds(self._channel, [content.encode()], descriptors)
         forked: list[int] = []
@@ -221,6 +218,9 @@ class LocalExecutor:
         busy = sum(running.task.needs.workers for running, _ in self._running)
         return not self._running or busy + needs.workers <= self._parallel
 
+    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
+        return 1  # `parallel` changes no result
+
     def start(self, task: Task) -> None:
         directory = Store(task.job.store).directory(task.job.trial.key)
         log = directory / "log.txt"
@@ -274,8 +274,8 @@ class LocalExecutor:
 def _death(code: int) -> Death:
     """The cause of death of workers that left no record and whose first non-zero exit code is `code`."""
     if code == -signal.SIGKILL:
-        return Death(Status.OOM, "SIGKILL", "killed by signal 9, most likely out of memory")
+        return Status.OOM, Failure(type="SIGKILL", message="killed by signal 9, most likely out of memory")
     if code < 0:
         kind = signal.Signals(-code).name
-        return Death(Status.ERROR, kind, f"killed by signal {-code} ({kind})")
-    return Death(Status.ERROR, "Exit", f"the worker ended with code {code} and left no record")
+        return Status.ERROR, Failure(type=kind, message=f"killed by signal {-code} ({kind})")
+    return Status.ERROR, Failure(type="Exit", message=f"the worker ended with code {code} and left no record")

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing import Pipe, get_context
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +26,7 @@ import scipy
 
 from xmcbench.data.dataset import Texts
 from xmcbench.evaluation import InvalidPredictions, check_predictions, drop_ignored
-from xmcbench.runs.file_guard import BrokenContractError, forbid
+from xmcbench.runs.file_guard import BrokenContractError, Guard, guarded
 from xmcbench.trial.meter import Meter, metering
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import STORED, Predictions
@@ -161,12 +161,8 @@ class FreshProcess:
 
     def __init__(self, build: Callable[[], Method]) -> None:
         self._pipe, theirs = Pipe()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        self._pid = os.fork()
-        if self._pid == 0:
-            self._pipe.close()
-            _serve(build, theirs)
+        self._process = get_context("fork").Process(target=_serve, args=(build, theirs, self._pipe))
+        self._process.start()
         theirs.close()
 
     def ask(self, model: Path, texts: list[str], k: int, home: Path, closed: Sequence[Path]) -> None:
@@ -193,14 +189,13 @@ class FreshProcess:
     def close(self) -> None:
         """End the process."""
         self._pipe.close()
-        with suppress(ProcessLookupError):
-            os.kill(self._pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        self._process.kill()
+        self._process.join()
 
 
-def _serve(build: Callable[[], Method], pipe: Connection) -> NoReturn:
-    """Answer one question in the forked process, then leave without the exit handlers of its parent."""
+def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> NoReturn:
+    """Answer one question in the forked process, then leave without exit handlers; `other` is its parent's end."""
+    other.close()
     try:
         task = json.loads(pipe.recv_bytes())
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
@@ -208,7 +203,7 @@ def _serve(build: Callable[[], Method], pipe: Connection) -> NoReturn:
             torch.set_num_threads(1)  # threads that the parent may have started do not exist here
         os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
         method, content = build(), BytesIO()
-        with forbid([Path(path) for path in task["closed"]], "the loaded model"), untrained("load"):
+        with guarded(Guard("the loaded model", [Path(path) for path in task["closed"]])), untrained("load"):
             method.load(Path(task["model"]))
             predictions = method.predict(task["texts"], task["k"])
         np.savez(content, indices=predictions.indices, scores=predictions.scores)

@@ -128,9 +128,10 @@ class Bars:
         self._bars.update(self._run, completed=number - 1, total=total)
         task = self._bars.add_task(name, total=1.0, note=str(planned.action))
         self._tasks[planned.trial.key] = task, name
+        self.draw()
 
     def wait(self, planned: PlannedTrial) -> None:
-        self._bars.console.print(Text(f"{_name(planned)}: waiting for another run that holds it"))
+        self.say(f"{_name(planned)}: waiting for another run that holds it")
 
     def expect(self, seconds: float | None) -> None:
         note = "" if seconds is None else f"{_about(seconds)} left"
@@ -140,53 +141,51 @@ class Bars:
         task, _ = self._tasks[planned.trial.key]
         note = f"{escaped(progress.stage)} {_figures(progress)}"
         self._bars.update(task, completed=progress.fraction, note=note)
+        self.draw()
 
     def end(self, planned: PlannedTrial, record: Record) -> None:
         task, name = self._tasks.pop(planned.trial.key)
         self._bars.remove_task(task)
-        self._bars.console.print(Text(f"{name}: {_outcome(record)}"))
+        self.say(f"{name}: {_outcome(record)}")
+
+    def say(self, line: str) -> None:
+        """Print a line above the bars."""
+        self._bars.console.print(Text(line))
+
+    def draw(self) -> None:
+        """Show the bars as they are now; on a terminal, rich does so by itself."""
 
 
-class NotebookBars:
-    """One bar per running trial in the output of a cell; a finished trial becomes a line above the bars."""
+class NotebookBars(Bars):
+    """Bars in the output of a cell, as HTML: those of rich need widgets."""
 
     def __init__(self) -> None:
+        super().__init__(Progress(disable=True))
         self._lines: list[str] = []
-        self._tasks: dict[str, tuple[str, float, str]] = {}  # name, fraction and note of running trials, by key
-        self._left = ""
         self._shown = sys.modules["IPython"].display.display(self, display_id=True)
 
-    def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
-        self._tasks[planned.trial.key] = f"[{number}/{total}] {_name(planned)}", 0.0, str(planned.action)
-        self._shown.update(self)
+    def say(self, line: str) -> None:
+        self._lines.append(line)
+        self.draw()
 
-    def wait(self, planned: PlannedTrial) -> None:
-        self._lines.append(f"{_name(planned)}: waiting for another run that holds it")
-        self._shown.update(self)
-
-    def expect(self, seconds: float | None) -> None:
-        self._left = "" if seconds is None else f"run: {_about(seconds)} left"
-
-    def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
-        name, *_ = self._tasks[planned.trial.key]
-        self._tasks[planned.trial.key] = name, progress.fraction, f"{escaped(progress.stage)} {_figures(progress)}"
-        self._shown.update(self)
-
-    def end(self, planned: PlannedTrial, record: Record) -> None:
-        name, *_ = self._tasks.pop(planned.trial.key)
-        self._lines.append(f"{name}: {_outcome(record)}")
+    def draw(self) -> None:
         self._shown.update(self)
 
     def __repr__(self) -> str:
-        return "\n".join([*self._lines, *(f"{name} {part:.0%} {note}" for name, part, note in self._tasks.values())])
+        return "\n".join([*self._lines, *(f"{name} {part:.0%} {note}" for name, part, note in self._running())])
 
     def _repr_html_(self) -> str:
         bars = [
             f'<progress value="{part:.3f}"></progress> {escape(name)} {escape(note)}'
-            for name, part, note in self._tasks.values()
+            for name, part, note in self._running()
         ]
-        shown = [*map(escape, self._lines), *bars, *([self._left] if bars and self._left else [])]
+        left = self._bars.tasks[0].fields["note"]
+        shown = [*map(escape, self._lines), *bars, *([f"run: {left}"] if bars and left else [])]
         return f"<pre>{'<br>'.join(shown)}</pre>"
+
+    def _running(self) -> list[tuple[str, float, str]]:
+        """Name, fraction and note of each running trial."""
+        return [(task.description, task.completed, task.fields["note"]) for task in self._bars.tasks[1:]]
 
 
 def _name(planned: PlannedTrial) -> str:

@@ -1,14 +1,13 @@
 """Runs trials on a Ray cluster, as many side by side as fit. `docs/executors.md` explains the design.
 
-In the cluster, `train` is one task per trial, which starts its workers (`work`) through Ray Train; `run_sample` is a
-trial of Ray Tune, which runs a sample of a tuning.
+In the cluster, `train` is one task per trial, which starts its workers (`work`) through Ray Train.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -28,10 +27,9 @@ from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Death, RunningTrial, Task
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
-from xmcbench.runs.tuning import quality
 from xmcbench.runs.worker import as_event, run_and_record
 from xmcbench.suite.resources import Needs
-from xmcbench.trial.record import Record, Status
+from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store, StoreError
 
 LOCAL = "local"  # address: start a cluster on this machine for the run
@@ -54,11 +52,10 @@ SETTINGS = {
 
 
 @dataclass
-class _RayTrial:
+class _RayTrial(RunningTrial):
     """A running trial and its task in the cluster."""
 
-    running: RunningTrial
-    reference: Any  # of the task
+    reference: Any = None  # of the task
     aborted: float | None = None  # when its task was interrupted, as `time.monotonic`
 
 
@@ -70,10 +67,14 @@ class RayExecutor:
 
     def __init__(self, address: str = LOCAL, storage: str | None = None) -> None:
         self._address = address
-        self.storage = storage  # a URL that workers and driver reach, if they share no store
+        self._storage = storage  # a URL that workers and driver reach, if they share no store
         self._running: dict[str, _RayTrial] = {}  # by key
+        self._blocks = 0  # that are open
 
     def __enter__(self) -> Self:
+        self._blocks += 1
+        if self._blocks > 1:
+            return self
         known = sys.modules.get("ray")  # where this process is connected to a cluster, that is the one which is used
         if self._address == LOCAL and not (known and known.is_initialized()):
             _require_files()
@@ -87,7 +88,7 @@ class RayExecutor:
         # On the node of this process: losing a node that only trains must not end the task of a trial.
         strategies = import_extra("ray.util.scheduling_strategies", "ray", PURPOSE)
         here = strategies.NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
-        self.mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
+        self._mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
         return self
 
@@ -99,7 +100,9 @@ class RayExecutor:
         for trial in self._running.values():
             self._ray.cancel(trial.reference, force=True)
         self._running.clear()
-        self._ray.kill(self.mailbox)
+        self._blocks -= 1
+        if not self._blocks:
+            self._ray.kill(self._mailbox)
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
@@ -110,45 +113,31 @@ class RayExecutor:
     def has_room(self, needs: Needs) -> bool:
         return self._fitting(needs, self._free()) == self._fitting(needs, self._total)
 
+    def samples_at_once(self, needs: Needs) -> int:
+        return max(1, self._fitting(replace(needs, workers=sys.maxsize), self._total) // needs.workers)
+
     def start(self, task: Task) -> None:
         job, needs = task.job.model_dump_json(), asdict(task.needs)
-        reference = self._train.remote(job, needs, self.storage, self.environment(), self.mailbox)
-        self._running[task.job.trial.key] = _RayTrial(RunningTrial(task), reference)
+        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
+        reference = self._train.remote(job, needs, self._storage, environment, self._mailbox)
+        self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
         done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
-        for key, event in self.events():
+        for key, event in self._ray.get(self._mailbox.take.remote()):
             if key in self._running:
-                self._running[key].running.receive(event)
+                self._running[key].receive(event)
         records = []
         for key, trial in list(self._running.items()):
-            running = trial.running
             if trial.reference not in done:
-                if running.overdue or running.disk_fault or running.failed:
+                if trial.overdue or trial.disk_fault or trial.failed:
                     self._abort(trial)
                 continue
-            self._download(running, trial.reference)
-            death = running.timed_out if running.overdue else partial(self._death, trial.reference)
-            records.append(running.outcome(death))
+            self._download(trial)
+            records.append(trial.outcome(trial.timed_out if trial.overdue else partial(self._death, trial.reference)))
             del self._running[key]
-            shutil.rmtree(running.directory / FOLDER, ignore_errors=True)
+            shutil.rmtree(trial.directory / FOLDER, ignore_errors=True)
         return records
-
-    def events(self) -> list[tuple[str, dict[str, Any]]]:
-        """What workers have sent since the last call, with the names under which they sent it."""
-        events: list[tuple[str, dict[str, Any]]] = self._ray.get(self.mailbox.take.remote())
-        return events
-
-    def environment(self) -> dict[str, str]:
-        """The environment variables that are passed to workers."""
-        return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-
-    def capacity(self, needs: Needs) -> int:
-        """The number of trials of one worker that the whole cluster has room for."""
-        return self._fitting(replace(needs, workers=sys.maxsize), self._total)
-
-    def kill(self, actor: Any) -> None:
-        self._ray.kill(actor)
 
     def _references(self) -> list[Any]:
         return [trial.reference for trial in self._running.values()]
@@ -186,25 +175,25 @@ class RayExecutor:
         """The resources of the cluster that no running trial uses."""
         free = dict(self._total)
         for trial in self._running.values():
-            needs = trial.running.task.needs
+            needs = trial.task.needs
             workers = self._fitting(needs, self._total)
             free["CPU"] = free.get("CPU", 0) - workers * needs.cpus
             free["GPU"] = free.get("GPU", 0) - workers * needs.gpus
         return free
 
-    def _download(self, running: RunningTrial, reference: Any) -> None:
+    def _download(self, trial: _RayTrial) -> None:
         """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
-        if self.storage is None:
+        if self._storage is None:
             return
         try:
-            checkpoint = self._ray.get(reference)
+            checkpoint = self._ray.get(trial.reference)
         except Exception:  # `_death` reports it
             return
-        with tempfile.TemporaryDirectory(prefix=".", dir=running.directory) as folder:
+        with tempfile.TemporaryDirectory(prefix=".", dir=trial.directory) as folder:
             checkpoint.to_directory(folder)
             paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
             for path in sorted(paths, key=lambda path: path.name == "record.json"):
-                target = running.directory / path.name
+                target = trial.directory / path.name
                 if target.is_dir():
                     shutil.rmtree(target)
                 path.replace(target)
@@ -221,16 +210,12 @@ class RayExecutor:
             memory = any("OutOfMemory" in type(cause).__name__ for cause in causes)
             reason = next((line for line in str(last).splitlines() if line.strip()), type(last).__name__)
             message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
-            return Death(Status.OOM if memory else Status.ERROR, type(last).__name__, message)
-        return Death(Status.ERROR, "Exit", "the workers ended and left no record")
+            return Status.OOM if memory else Status.ERROR, Failure(type=type(last).__name__, message=message)
+        return Status.ERROR, Failure(type="Exit", message="the workers ended and left no record")
 
 
 def _require_files() -> None:
     """Refuse to start a cluster that would lose its node for want of open files."""
-    if sys.platform == "win32":
-        return
-    import resource
-
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if 0 <= soft < OPEN_FILES:
         raise XMCBenchError(
@@ -257,7 +242,6 @@ def _require_token() -> None:
 
 PURPOSE = "--executor ray"
 RESTARTS = 3  # of a trial whose workers died; it continues from its checkpoint each time
-WORST = -1.0  # the quality of a sample that has none; metrics are not negative
 FOLDER = "ray"  # in a trial's directory while it runs: files of Ray Train
 # By default Ray Train polls its workers every two seconds and captures what they print.
 TRAIN_SETTINGS = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_TRAIN_ENABLE_PRINT_PATCH": "0"}
@@ -342,57 +326,23 @@ class RayStorage:
             latest.to_directory(self._folder)
 
 
-def run_sample(config: dict[str, Any]) -> None:
-    """Run a sample of a tuning as a trial of Ray Tune: the trials of its budgets, one after another.
-
-    Reports after each of them; Tune ends this process where the sample is not to go on. Trials that the store has are
-    not run again, but for failures that are tried again: `again` has the ends of their records.
-    """
-    os.environ.update(config["environment"])
-    ray, mailbox, name = _ray("ray"), config["mailbox"], config["name"]
-    for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
-        job = Job.model_validate_json(content)
-        store, key = Store(job.store), job.trial.key
-        actor = ray.get_runtime_context().current_actor
-        ray.get(mailbox.put.remote(name, {"rung": rung, "actor": actor}))
-        with store.lock(key):
-            record = store.record(key)
-            if record is None or record.ended == again:
-                store.drop_record(key)
-                store.write_job(key, job)
-                record = _attempt(job, WorkerRank(own_thread=True), name, mailbox)
-        assert record is not None, "the only worker is worker 0"
-        value = quality(record, config["metric"])
-        known = math.isfinite(value)
-        _ray("ray.tune").report(
-            {"rung": rung, "resource": config["growth"] ** rung, "quality": value if known else WORST}
-        )
-        if not known:
-            return
-
-
 def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record | None:
-    """Run a worker's part of a trial. A failure is sent to the driver, and raised."""
-    context, key = _ray("ray.train").get_context(), job.trial.key
-    if Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
+    """Run a worker's part of a trial. Progress, disk faults and the record of a failure are sent to the driver."""
+    ray, context, store, key = _ray("ray"), _ray("ray.train").get_context(), Store(job.store), job.trial.key
+    if store.record(key):  # the trial failed, and this group was started in place of the failed one
         return None
-    rank, size = context.get_world_rank(), context.get_world_size()
-    record = _attempt(job, WorkerRank(rank, size, exchange=exchange, own_thread=True), key, mailbox)
+    _redirect_output(store.directory(key) / "log.txt")
+    redact_output()
+    worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
+    try:
+        record = run_and_record(Attempt(job, lambda progress: mailbox.put.remote(key, as_event(progress)), worker))
+    except (OSError, StoreError, MachineFault) as problem:
+        ray.get(mailbox.put.remote(key, {"disk": str(problem)}))
+        raise
     if record is not None and record.failure:
-        _ray("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
+        ray.get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
         raise TrialFailedError(record.failure.message)
     return record
-
-
-def _attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record | None:
-    """Run a worker's part of a trial, whose progress and disk faults are sent under `name`."""
-    _redirect_output(Store(job.store).directory(job.trial.key) / "log.txt")
-    redact_output()
-    try:
-        return run_and_record(Attempt(job, lambda progress: mailbox.put.remote(name, as_event(progress)), worker))
-    except (OSError, StoreError, MachineFault) as problem:
-        _ray("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
-        raise
 
 
 def _report(folder: Path | None) -> None:

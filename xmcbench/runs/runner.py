@@ -108,8 +108,7 @@ class Runner:
         from xmcbench.runs.schedule import Schedule, TimeLeft
 
         todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
-        executor = self.settings.executor or self.local
-        schedule = Schedule(self.store, executor, display, self.needs, self._task, TimeLeft(plan))
+        schedule = Schedule(self.store, self.executor, display, self.needs, self._task, TimeLeft(plan))
         finished = schedule.run(todo)
         records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
         return [
@@ -117,10 +116,12 @@ class Runner:
         ]
 
     @cached_property
-    def local(self) -> Executor:
-        """Runs trials on this machine, where the settings name no executor; a `with` block keeps what it started."""
+    def executor(self) -> Executor:
+        """Runs the trials: on this machine, where the settings name no other. A `with` block keeps what it started."""
         from xmcbench.runs.local import LocalExecutor
 
+        if self.settings.executor:
+            return self.settings.executor
         return InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
 
     def _plan_trial(self, trial: Trial, first: Trial, cards: Mapping[str, DatasetCard]) -> PlannedTrial:

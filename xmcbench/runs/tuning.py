@@ -1,5 +1,5 @@
 """Chooses the settings of methods by short trials, in a suite with the key `tune`. Optuna proposes samples, and its
-pruner or Ray Tune's scheduler decides which of them continue.
+pruner decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
 quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample is
@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.atomic import atomic_write
@@ -38,14 +38,29 @@ RunSearch = Callable[["Search"], None]  # runs all samples of a search
 FOLDER = "tunings"  # of journals, in the store
 
 
-class Noted(BaseModel):
-    """A sample."""
+class Sample(BaseModel):
+    """A configuration that is tried: what the journal keeps of it, and the records of its trials in this run."""
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
     settings: dict[str, Any]
     trials: list[str] = []  # keys, from the smallest budget to the largest; empty until the sample has ended
     repeats: list[str] = []  # keys of the trials with other seeds, of a finalist
+    number: int = Field(0, exclude=True)
+    records: list[Record] = Field([], exclude=True)
+    again: list[Record] = Field([], exclude=True)  # with other seeds
+    asked: Any = Field(None, exclude=True)  # Optuna's trial
+
+    def qualities(self, metric: str) -> list[float]:
+        """Its quality with the largest budget that it got, and those with other seeds; nan where it has none."""
+        return [quality(record, metric) for record in (self.records[-1], *self.again)]
+
+    def as_dict(self, metric: str) -> dict[str, Any]:
+        """The sample as a record keeps it."""
+        own, *again = (value if math.isfinite(value) else None for value in self.qualities(metric))
+        last = self.records[-1]
+        told = {"settings": self.settings, "quality": own, "trial": last.key, "budget": last.trial.budget.limits()}
+        return told | ({"again": [value for value in again if value is not None]} if again else {})
 
 
 class Journal(BaseModel):
@@ -57,7 +72,7 @@ class Journal(BaseModel):
 
     model_config = ConfigDict(extra="forbid", defer_build=True)
 
-    samples: list[Noted] = []
+    samples: list[Sample] = []
 
     def ended(self, num_samples: int) -> bool:
         """Whether all samples of a tuning have ended."""
@@ -86,48 +101,25 @@ def read_journal(path: Path) -> Journal:
 
 
 @dataclass(frozen=True)
-class Sample:
-    """A configuration that was tried, with the record of its largest budget."""
-
-    number: int
-    settings: dict[str, Any]
-    record: Record
-    quality: float  # nan if it has none
-    again: tuple[float, ...] = ()  # with other seeds, of a finalist
-
-    @property
-    def mean(self) -> float:
-        """Its quality over all seeds that it was trained with."""
-        return fmean((self.quality, *self.again))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The sample as a record keeps it."""
-        quality = self.quality if math.isfinite(self.quality) else None
-        budget = self.record.trial.budget.limits()
-        told = {"settings": self.settings, "quality": quality, "trial": self.record.key, "budget": budget}
-        return told | ({"again": [value for value in self.again if math.isfinite(value)]} if self.again else {})
-
-
-@dataclass(frozen=True)
 class Chosen:
-    """The best sample of a method, and the trials that it took to find it."""
+    """The best sample of a method, and all samples that it took to find it."""
 
     best: Sample
-    samples: tuple[Sample, ...]
-    records: tuple[Record, ...]
+    samples: list[Sample]
     tune: Tune
     metric: str
 
     def as_dict(self) -> dict[str, Any]:
         """The entry of a record: how the configuration was chosen, and what all samples spent."""
-        spent = {name: sum(float(record.spent.get(name, 0)) for record in self.records) for name in COSTS}
+        records = {own.key: own for sample in self.samples for own in (*sample.records, *sample.again)}.values()
+        spent = {name: sum(float(record.spent.get(name, 0)) for record in records) for name in COSTS}
         return {
             "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",
             "metric": self.metric,
-            "on": self.best.record.selection_split,
+            "on": self.best.records[-1].selection_split,
             "settings": self.best.settings,
-            "quality": self.best.quality,
-            "samples": [sample.as_dict() for sample in self.samples],
+            "quality": self.best.qualities(self.metric)[0],
+            "samples": [sample.as_dict(self.metric) for sample in self.samples],
             "spent": {name: cost for name, cost in spent.items() if cost},
         }
 
@@ -139,24 +131,15 @@ def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch
     """
     search = Search(base, tune, entry, resolve, journal)
     run(search)
-    samples = search.samples()
-    scored = [sample for sample in samples if math.isfinite(sample.quality)]
-    if not scored:
+    ranked = search.ranked()
+    if not ranked:
         raise XMCBenchError(
             f"tune: no sample of {base.label} on {base.dataset} has {search.metric} on held-out queries"
         )
-    final = [sample for sample in scored if sample.again and math.isfinite(sample.mean)]
-    best = max(final, key=lambda sample: (sample.mean, -sample.number)) if final else _ranked(scored)[0]
-    return Chosen(best, tuple(samples), tuple(search.records.values()), tune, search.metric)
-
-
-@dataclass(frozen=True)
-class Proposal:
-    """A sample that Optuna proposed."""
-
-    number: int
-    settings: dict[str, Any]
-    asked: Any  # Optuna's trial
+    means = {sample.number: fmean(sample.qualities(search.metric)) for sample in ranked if sample.again}
+    final = [sample for sample in ranked if math.isfinite(means.get(sample.number, math.nan))]
+    best = max(final, key=lambda sample: (means[sample.number], -sample.number)) if final else ranked[0]
+    return Chosen(best, search.journal.samples, tune, search.metric)
 
 
 class Search:
@@ -166,13 +149,14 @@ class Search:
         assert base.selection is not None
         self.base, self.tune = base, tune
         self.metric = tune.metric or base.selection.metric
-        self.records: dict[str, Record] = {}  # of the trials of all samples that ended, by key
         self._resolve, self._path, self.journal = resolve, journal, read_journal(journal)
         self._budget = tune.budget or base.budget  # the largest that a sample gets
         self._space = tune.space[entry]
         self._optuna = import_extra("optuna", "tune", "the key 'tune' of a suite")
         self._study = _study(self._optuna, tune, derive_seed(tune.seed, entry, base.dataset) % 2**32)
-        self._proposed: list[dict[str, Any]] = []
+        self._proposed: list[Sample] = []
+        for number, sample in enumerate(self.journal.samples):
+            sample.number = number
         untuned = {name: self._untuned(name, values) for name, values in self._space.items()}
         if None not in untuned.values():
             self._study.enqueue_trial(untuned)
@@ -183,24 +167,26 @@ class Search:
         most = int(math.log(self.tune.num_samples, self.tune.reduction) + 1e-9)
         return most + 1 if self.tune.scheduler == "halving" else 1
 
-    def propose(self) -> Proposal:
+    def propose(self) -> Sample:
         """The next sample. It differs from those before as long as the space has others."""
-        number = len(self._proposed)
+        number, known = len(self._proposed), self.journal.samples
         asked, settings = self._ask()
-        if number < len(self.journal.samples):  # of a tuning that was killed
-            if settings != (noted := self.journal.samples[number].settings):
-                self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
-                self._study.enqueue_trial({name: _drawn(self._space[name], value) for name, value in noted.items()})
-                asked, settings = self._study.ask(self._distributions), noted
-        else:
-            self.journal.samples.append(Noted(settings=settings))
+        if number == len(known):
+            known.append(Sample(settings=settings, number=number))
             self.journal.write(self._path)
-        self._proposed.append(settings)
-        return Proposal(number, settings, asked)
+        sample = known[number]
+        if settings != sample.settings:  # of a tuning that was killed
+            self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
+            drawn = {name: _drawn(self._space[name], value) for name, value in sample.settings.items()}
+            self._study.enqueue_trial(drawn)
+            asked = self._study.ask(self._distributions)
+        sample.asked = asked
+        self._proposed.append(sample)
+        return sample
 
-    def trial(self, sample: Proposal, rung: int) -> Trial:
-        """A sample's trial with the budget of a rung; the last rung has the whole budget."""
-        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
+    def trial(self, sample: Sample) -> Trial:
+        """A sample's next trial, with the budget of its rung; the last rung has the whole budget."""
+        share = float(self.tune.reduction) ** (len(sample.records) - self.rungs + 1)
         limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
         return self.base.changed(
             held_out_only=True,
@@ -209,59 +195,60 @@ class Search:
             budget=self._budget.model_copy(update=limits),
         )
 
-    def report(self, sample: Proposal, rung: int, value: float) -> bool:
-        """Tell Optuna the quality of a sample after a rung; whether its pruner lets the sample go on."""
+    def goes_on(self, sample: Sample, record: Record) -> bool:
+        """Tell Optuna how a sample's trial ended; whether the sample goes on, or the journal has it as ended."""
+        rung, value = len(sample.records), quality(record, self.metric)
+        sample.records.append(record)
         sample.asked.report(value, self.tune.reduction**rung)
-        return math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune()
-
-    def end(self, sample: Proposal, records: Sequence[Record]) -> None:
-        """Tell Optuna and the journal how a sample ended: the records of its rungs."""
-        state, value = self._optuna.trial.TrialState, quality(records[-1], self.metric)
+        if math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune():
+            return True
+        state = self._optuna.trial.TrialState
         if not math.isfinite(value):
             self._study.tell(sample.asked, state=state.FAIL)
-        elif len(records) < self.rungs:
+        elif rung + 1 < self.rungs:
             self._study.tell(sample.asked, state=state.PRUNED)
         else:
             self._study.tell(sample.asked, value)
-        self.records |= {record.key: record for record in records}
-        self.journal.samples[sample.number].trials = [record.key for record in records]
+        sample.trials = [own.key for own in sample.records]
         self.journal.write(self._path)
+        return False
 
-    def samples(self) -> list[Sample]:
-        """The samples that ended, each with the record of its largest budget."""
-        return [self._sample(number, noted) for number, noted in enumerate(self.journal.samples)]
+    def ranked(self) -> list[Sample]:
+        """The samples that have a quality, the best first: compared among the samples with the largest budget."""
 
-    def _sample(self, number: int, noted: Noted) -> Sample:
-        last, *repeats = (self.records[key] for key in (noted.trials[-1], *noted.repeats) if key in self.records)
-        own, *again = (quality(record, self.metric) for record in (last, *repeats))
-        return Sample(number, noted.settings, last, own, tuple(again))
+        def order(sample: Sample) -> tuple[float, float, int]:
+            return -max(sample.records[-1].trial.budget.spending().values()), -own(sample), sample.number
 
-    def finals(self) -> list[tuple[int, Trial]]:
-        """The best samples' trials with other seeds, each with its sample's number; none where there is one sample."""
-        scored = [sample for sample in self.samples() if math.isfinite(sample.quality)]
-        best = _ranked(scored)[: self.tune.finalists]
+        def own(sample: Sample) -> float:
+            return sample.qualities(self.metric)[0]
+
+        return sorted((sample for sample in self.journal.samples if math.isfinite(own(sample))), key=order)
+
+    def finals(self) -> list[tuple[Sample, Trial]]:
+        """The best samples, each with its trials with other seeds; none where there is one sample."""
+        best = self.ranked()[: self.tune.finalists]
         if len(best) < 2:
             return []
         return [
-            (sample.number, sample.record.trial.changed(seed=self.base.seed + more))
+            (sample, sample.records[-1].trial.changed(seed=self.base.seed + more))
             for sample in best
             for more in range(1, REPEATS + 1)
         ]
 
-    def end_finals(self, finals: Sequence[tuple[int, Trial]], records: Sequence[Record]) -> None:
+    def end_finals(self, finals: Sequence[tuple[Sample, Trial]], records: Sequence[Record]) -> None:
         """Note the records of the finals."""
+        for (sample, _), record in zip(finals, records, strict=True):
+            sample.again.append(record)
         for sample in self.journal.samples:
-            sample.repeats = []
-        for (number, _), record in zip(finals, records, strict=True):
-            self.records[record.key] = record
-            self.journal.samples[number].repeats.append(record.key)
+            sample.repeats = [record.key for record in sample.again]
         self.journal.write(self._path)
 
     def _ask(self) -> tuple[Any, dict[str, Any]]:
+        before = [sample.settings for sample in self._proposed]
         for attempt in range(1, ATTEMPTS + 1):
             asked = self._study.ask(self._distributions)
             settings = {name: _setting(values, asked.params[name]) for name, values in self._space.items()}
-            if settings not in self._proposed or attempt == ATTEMPTS:
+            if attempt == ATTEMPTS or settings not in before:
                 break
             self._study.tell(asked, state=self._optuna.trial.TrialState.FAIL)
         return asked, settings
@@ -315,15 +302,6 @@ def _drawn(values: Range | list[Any], setting: Any) -> Any:
     return values.index(setting) if isinstance(values, list) else setting
 
 
-def _ranked(samples: Sequence[Sample]) -> list[Sample]:
-    """The samples, the best first. Qualities are compared among the samples with the largest budget."""
-    return sorted(samples, key=lambda sample: (-_size(sample), -sample.quality, sample.number))
-
-
-def _size(sample: Sample) -> float:
-    return max(sample.record.trial.budget.spending().values())
-
-
 def _part(limit: float, share: float) -> float:
     return max(1, round(limit * share)) if isinstance(limit, int) else limit * share
 
@@ -352,7 +330,7 @@ def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
             base = _with_queries(trial, runner)
             journal = journal_path(runner.store.root, base, suite.tune, entry)
             chosen = choose(base, suite.tune, entry, _resolver(trial), run, journal)
-            tuned[place] = chosen.best.record.trial.config, chosen.as_dict()
+            tuned[place] = chosen.best.records[-1].trial.config, chosen.as_dict()
         config, how = tuned[place]
         trials.append(trial.changed(config=config))
         runner.chosen[trials[-1].key] = how
@@ -368,67 +346,61 @@ def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
 
 
 def run_samples(runner: Runner, display: Display) -> RunSearch:
-    """Runs the samples that are not in the store yet."""
-    return in_order(lambda trials: runner.run(runner.plan_trials(trials), display))
+    """Runs the samples that are not in the store yet, as many at once as the executor takes."""
+
+    def run(search: Search) -> None:
+        with runner.executor as executor:
+            at_once = executor.samples_at_once(runner.needs(search.base))
+            in_order(lambda trials: runner.run(runner.plan_trials(trials), display), at_once)(search)
+
+    return run
 
 
-def run_plan(
-    runner: Runner,
-    plan: Sequence[PlannedTrial],
-    display: Display,
-    samples: Callable[[Runner, Display], RunSearch] = run_samples,
-) -> list[Record]:
-    """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
-    with runner.local:
+def run_plan(runner: Runner, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
+    """Tune where the suite asks for it, and run the plan; its records."""
+    with runner.executor:
         if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
+            plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, display)))
         records = runner.run(plan, display)
     note_chosen(runner, records)
     return records
 
 
-def in_order(run_trials: RunTrials) -> RunSearch:
-    """Runs sample after sample. Random ones without halving depend on no result: they may run side by side."""
+def in_order(run_trials: RunTrials, at_once: int = 1) -> RunSearch:
+    """Runs samples in the order of their proposal, then trains the best again with other seeds.
+
+    `at_once` samples advance together: each is proposed and pruned without the results of the others. Random ones
+    without halving depend on no result: all of them may run side by side.
+    """
 
     def run(search: Search) -> None:
-        if search.tune.searcher == "random" and search.tune.scheduler == "none":
-            samples = [search.propose() for _ in range(search.tune.num_samples)]
-            records = run_trials([search.trial(sample, 0) for sample in samples])
-            for sample, record in zip(samples, records, strict=True):
-                search.end(sample, [record])
-            return
-        for _ in range(search.tune.num_samples):
-            sample = search.propose()
-            rungs: list[Record] = []
-            for rung in range(search.rungs):
-                rungs += run_trials([search.trial(sample, rung)])
-                if not search.report(sample, rung, quality(rungs[-1], search.metric)):
-                    break
-            search.end(sample, rungs)
+        left, going = search.tune.num_samples, list[Sample]()
+        most = left if search.tune.searcher == "random" and search.tune.scheduler == "none" else at_once
+        while left or going:
+            fresh = min(left, most - len(going))
+            left -= fresh
+            going += [search.propose() for _ in range(fresh)]
+            records = run_trials([search.trial(sample) for sample in going])
+            going = [one for one, record in zip(going, records, strict=True) if search.goes_on(one, record)]
+        if finals := search.finals():
+            search.end_finals(finals, run_trials([trial for _, trial in finals]))
 
-    def run_all(search: Search) -> None:
-        run(search)
-        run_finals(search, run_trials)
-
-    return run_all
-
-
-def run_finals(search: Search, run_trials: RunTrials) -> None:
-    """Train the best samples again with other seeds."""
-    if finals := search.finals():
-        search.end_finals(finals, run_trials([trial for _, trial in finals]))
+    return run
 
 
 def stored_samples(runner: Runner) -> RunSearch:
     """Takes samples from the store. Raises XMCBenchError if one is missing."""
 
     def look_up(search: Search) -> None:
-        samples = search.journal.samples
-        records = {key: runner.store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
-        if not search.journal.ended(search.tune.num_samples) or None in records.values():
+        samples, store = search.journal.samples, runner.store
+        found = {key: store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
+        records = {key: record for key, record in found.items() if record is not None}
+        if not search.journal.ended(search.tune.num_samples) or len(records) < len(found):
             base = search.base
             raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
-        search.records = {key: record for key, record in records.items() if record is not None}
+        for sample in samples:
+            sample.records = [records[key] for key in sample.trials]
+            sample.again = [records[key] for key in sample.repeats]
 
     return look_up
 

@@ -106,13 +106,7 @@ def _status(problem: BaseException) -> Status:
 
 def as_event(progress: TrialProgress) -> dict[str, Any]:
     """Progress as JSON types; `TrialProgress(**event)` on the other side."""
-    return {
-        "stage": progress.stage,
-        "fraction": progress.fraction,
-        "metrics": dict(progress.metrics),
-        "spent": progress.spent,
-        "evaluations": progress.evaluations,
-    }
+    return vars(progress) | {"metrics": dict(progress.metrics)}
 
 
 def _send(pipe: Any, event: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@ Importing torch and transformers takes seconds; forking a process that has impor
 process computes nothing, so a worker gets only modules from it, and no trial can change another. It ends when its
 socket closes, which is when the process that runs the suite ends; on Linux the kernel kills it then.
 
-A request is one JSON object (`directory`, `rank`, `size`, `environment`, `threads`) with three file descriptors: the
+A request is one JSON object (`directory`, `rank`, `size`, `environment`) with three file descriptors: the
 log, the pipe of events, and the pipe that closes when the suite's process ends. The answers are lines: `{"pid": ...}`
 when a worker was forked, `{"pid": ..., "code": ...}` when it has ended; a negative code is minus the signal.
 """
@@ -97,7 +97,7 @@ def _work(request: dict[str, Any], events: int, parent: int) -> int:
     """Run the worker in this forked process, then end the processes that it left behind; its exit code."""
     os.setsid()
     os.environ.update(request["environment"])
-    if threads := request["threads"]:  # of libraries that are loaded; OMP_NUM_THREADS is for the others
+    if threads := int(request["environment"].get("OMP_NUM_THREADS", 0)):  # which libraries that are loaded do not read
         import threadpoolctl
 
         threadpoolctl.threadpool_limits(threads)

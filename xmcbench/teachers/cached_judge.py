@@ -1,7 +1,7 @@
 """The judge of a trial: looks answers up in the store, asks the teacher for the missing ones, charges all of them.
 
-The trial pays within the limits of its budget, once for each pair. Legend: N pairs as the method asks for them, B
-distinct pairs of a block.
+The trial pays within the limits of its budget, once for each pair, or document that the teacher writes about. Legend: N
+pairs as the method asks for them, B distinct questions: pairs, or documents.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from types import TracebackType
-from typing import Any
+from typing import Generic, TypeVar
 
 import numpy as np
 from filelock import FileLock
@@ -23,7 +22,7 @@ from xmcbench.data.dataset import Texts
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.network import allow_network
 from xmcbench.plugins.registry import registry
-from xmcbench.teachers.database import LOCKS, JudgementStore, StoredAnswers
+from xmcbench.teachers.database import LOCKS, JudgementStore
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset, SubprocessTeacher
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.budget import Budget, Ledger
@@ -104,19 +103,33 @@ class Account:
         before = self.ledger.teacher_tokens + np.cumsum(tokens) - tokens
         return int(np.searchsorted(before, limit))
 
-    def charge(self, stored: StoredAnswers, places: np.ndarray, cached: int) -> None:
-        """Charge the pairs at `places` of a block; the answers to `cached` of them were in the store."""
-        ledger, costs = self.ledger, stored.tokens(places)
-        ledger.teacher_calls += len(places)
+    def charge(self, spent: np.ndarray, cached: int) -> None:
+        """Charge pairs whose prompts and completions took `spent` [2, N] tokens; `cached` of them were in the store."""
+        ledger, (prompt_tokens, completion_tokens) = self.ledger, spent.sum(axis=1).tolist()
+        ledger.teacher_calls += spent.shape[1]
         ledger.teacher_cached += cached
-        ledger.teacher_prompt_tokens += int(stored.prompt_tokens[places].sum())
-        ledger.teacher_completion_tokens += int(stored.completion_tokens[places].sum())
+        ledger.teacher_prompt_tokens += prompt_tokens
+        ledger.teacher_completion_tokens += completion_tokens
         if self.budget.teacher_tokens is not None:  # a trial may exceed this limit by at most one pair
-            largest = max(ledger.largest_step.get("teacher_tokens", 0), int(costs.max(initial=0)))
-            ledger.largest_step["teacher_tokens"] = largest
+            dearest = int(spent.sum(axis=0).max(initial=0))
+            ledger.largest_step["teacher_tokens"] = max(ledger.largest_step.get("teacher_tokens", 0), dearest)
 
 
-BLOCK = 8192  # pairs looked up and charged at a time
+BLOCK = 8192  # questions looked up and charged at a time
+
+
+Batch = TypeVar("Batch", Answers, Replies)
+
+
+@dataclass(frozen=True)
+class _Questions(Generic[Batch]):
+    """B distinct questions to a teacher. The places in a batch are indices of what was looked up or asked for it."""
+
+    keys: np.ndarray  # int64 [B], under which the trial pays for them
+    look_up: Callable[[np.ndarray], Batch]  # what the store knows of the questions at these places
+    ask: Callable[[np.ndarray], Iterator[Batch]]  # what the teacher answers to them
+    store: Callable[[np.ndarray, Batch], None]  # stores a batch, which answers the questions at these places
+    keep: Callable[[np.ndarray, Batch], None]  # receives every batch that is looked up or answered, likewise
 
 
 class CachedJudge:
@@ -152,13 +165,36 @@ class CachedJudge:
         self._check_ids(documents, labels)
         _, first, inverse = np.unique(documents * len(self._labels) + labels, return_index=True, return_inverse=True)
         order = np.argsort(first)
-        places = first[order]  # where each distinct pair comes first
-        answers, confidence = np.full(len(places), UNASKED, np.int8), np.zeros(len(places), np.float32)
-        with self._account.ledger.stage("judge"):
-            for start in range(0, len(places), BLOCK):
-                block = slice(start, start + BLOCK)
-                report = partial(self._report, start, len(places))
-                answers[block], confidence[block] = self._block(documents[places[block]], labels[places[block]], report)
+        documents, labels = documents[first[order]], labels[first[order]]  # each distinct pair, in the order asked for
+        answers, confidence = np.full(len(order), UNASKED, np.int8), np.zeros(len(order), np.float32)
+
+        def ids(places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return (
+                self._text_ids(documents[places], self._document_texts, self._documents),
+                self._text_ids(labels[places], self._label_texts, self._labels),
+            )
+
+        def ask(places: np.ndarray) -> Iterator[Answers]:
+            pairs = Pairs(
+                documents=[self._documents[int(i)] for i in documents[places]],
+                labels=[self._labels[int(i)] for i in labels[places]],
+                document_ids=self._rows[documents[places]],
+                label_ids=labels[places],
+            )
+            return self._teacher.ask(pairs)
+
+        def keep(places: np.ndarray, batch: Answers) -> None:
+            answers[places], confidence[places] = batch.answers, batch.confidence
+
+        questions = _Questions(
+            self._first_key + documents * len(self._labels) + labels,
+            lambda places: self._store.look_up(self._id, *ids(places)),
+            ask,
+            lambda places, batch: self._store.add(self._id, *ids(places), batch),
+            keep,
+        )
+        answered = self._settle(questions)
+        answers[~answered], confidence[~answered] = UNASKED, 0
         back = np.argsort(order)[inverse]
         return Judgements(answers[back], confidence[back])
 
@@ -167,13 +203,26 @@ class CachedJudge:
         documents = np.asarray(document_ids, np.int64)
         self._check_ids(documents, np.zeros_like(documents))
         distinct = np.array(list(dict.fromkeys(documents.tolist())), np.int64)
-        replies: dict[int, str | None] = {}
-        with self._account.ledger.stage("judge"):
-            for start in range(0, len(distinct), BLOCK):
-                block = distinct[start : start + BLOCK]
-                report = partial(self._report, start, len(distinct))
-                replies |= zip(block.tolist(), self._written(block, prompt, tokens, report), strict=True)
-        return [replies[document] for document in documents.tolist()]
+        written: dict[int, str] = {}  # by document
+        teacher = self._store.teacher(self._teacher.title, {**self._identity, "written tokens": tokens}, prompt)
+
+        def ids(places: np.ndarray) -> np.ndarray:
+            return self._text_ids(distinct[places], self._document_texts, self._documents)
+
+        def ask(places: np.ndarray) -> Iterator[Replies]:
+            return self._teacher.write([self._documents[int(i)] for i in distinct[places]], prompt, tokens)
+
+        start = sha256(repr((self._number, prompt, tokens)).encode()).digest()[:8]
+        keys = mix(distinct + np.int64(int.from_bytes(start, "little", signed=True)))
+        questions = _Questions(
+            keys | np.int64(-(2**63)),  # those of pairs are not negative
+            lambda places: self._store.replies(teacher, ids(places)),
+            ask,
+            lambda places, batch: self._store.add_replies(teacher, ids(places), batch),
+            lambda places, batch: written.update(zip(distinct[places].tolist(), batch.texts, strict=True)),
+        )
+        paid = set(distinct[self._settle(questions)].tolist())
+        return [written[document] if document in paid else None for document in documents.tolist()]
 
     def close(self) -> None:
         self._teacher.close()
@@ -182,9 +231,7 @@ class CachedJudge:
     def __enter__(self) -> CachedJudge:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *problem: object) -> None:
         self.close()
 
     def _check_ids(self, documents: np.ndarray, labels: np.ndarray) -> None:
@@ -196,99 +243,53 @@ class CachedJudge:
                 wrong = ids[(ids < 0) | (ids >= size)][0]
                 raise XMCBenchError(f"{kind} {wrong} of a pair to judge is out of range, expected one of 0..{size - 1}")
 
-    def _report(self, start: int, total: int, done: int) -> None:
-        self._account.report(Progress("judge", (start + done) / total))
-
-    def _block(
-        self, documents: np.ndarray, labels: np.ndarray, report: Callable[[int], None]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Answers and confidence of B distinct pairs. `report` receives the number of pairs that are done."""
-        texts = self._text_ids(documents, self._document_texts, self._documents)
-        labels_texts = self._text_ids(labels, self._label_texts, self._labels)
-
-        def ask(places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-            pairs = Pairs(
-                documents=[self._documents[int(i)] for i in documents[places]],
-                labels=[self._labels[int(i)] for i in labels[places]],
-                document_ids=self._rows[documents[places]],
-                label_ids=labels[places],
-            )
-            for answers in self._teacher.ask(pairs):
-                self._check(answers, len(pairs))
-                answered = places[answers.places]
-                self._store.add(self._id, texts[answered], labels_texts[answered], answers)
-                yield answered, answers
-
-        stored, answered = self._settle(
-            self._first_key + documents * len(self._labels) + labels,
-            lambda places: self._store.look_up(self._id, texts[places], labels_texts[places]),
-            ask,
-            report,
-        )
-        return np.where(answered, stored.answers, np.int8(UNASKED)), np.where(
-            answered, stored.confidence, np.float32(0)
-        )
-
-    def _written(
-        self, documents: np.ndarray, prompt: str, tokens: int, report: Callable[[int], None]
-    ) -> list[str | None]:
-        """What the teacher writes about B distinct documents. It is stored as a label that it accepts."""
-        teacher = self._store.teacher(self._teacher.title, {**self._identity, "written tokens": tokens}, prompt)
-        texts = self._text_ids(documents, self._document_texts, self._documents)
-        written = np.zeros(len(documents), np.int64)  # text ids of the replies
-
-        def look_up(places: np.ndarray) -> StoredAnswers:
-            written[places], stored = self._store.replies(teacher, texts[places])
-            return stored
-
-        def ask(places: np.ndarray) -> Iterator[tuple[np.ndarray, Any]]:
-            asked = [self._documents[int(i)] for i in documents[places]]
-            for replies in self._teacher.write(asked, prompt, tokens):
-                answers = _accepted(replies)
-                self._check(answers, len(asked))
-                answered = places[replies.places]
-                written[answered] = self._store.texts(replies.texts)
-                self._store.add(teacher, texts[answered], written[answered], answers)
-                yield answered, answers
-
-        start = sha256(repr((self._number, prompt, tokens)).encode()).digest()[:8]
-        keys = mix(documents + np.int64(int.from_bytes(start, "little", signed=True)))
-        keys |= np.int64(-(2**63))  # those of pairs are not negative
-        _, answered = self._settle(keys, look_up, ask, report)
-        contents = iter(self._store.contents(written[answered]))
-        return [next(contents) if known else None for known in answered]
-
-    def _settle(
-        self,
-        keys: np.ndarray,
-        look_up: Callable[[np.ndarray], StoredAnswers],
-        ask: Callable[[np.ndarray], Iterator[tuple[np.ndarray, Any]]],
-        report: Callable[[int], None],
-    ) -> tuple[StoredAnswers, np.ndarray]:
-        """Answer B distinct questions, which the trial pays for under `keys`, within its budget; bool [B] which.
-
-        `look_up(places)` reads what the store knows; `ask(places)` asks the teacher, stores and yields its answers.
-        """
+    def _settle(self, questions: _Questions[Batch]) -> np.ndarray:
+        """Have the questions answered that the trial can pay for, in their order; bool [B]: which."""
+        total, size = len(questions.keys), self._teacher.batch_size
         account, charged_pairs = self._account, self._account.charged_pairs()
-        stored = look_up(np.arange(len(keys)))
-        fresh = np.zeros(len(keys), bool)  # answered just now, for this trial
-        paid = charged_pairs.contains(keys)
-        due = np.flatnonzero(~paid)[: account.calls_left()]
-        wanted = paid.copy()
-        wanted[due] = True
-        missing, size = np.flatnonzero(wanted & ~stored.known), self._teacher.batch_size
-        for places in (missing[start : start + size] for start in range(0, len(missing), size)):
-            report(int(places[0]))
-            if not account.affords(int(stored.tokens(due[due < places[0]]).sum())):
-                break
-            fresh[self._ask(places, look_up, ask, stored)] = True
-        due = due[: int(np.argmin(np.append(stored.known[due], False)))]
-        charged = due[: account.affordable(stored.tokens(due))]
-        charged_pairs.add(keys[charged])
-        account.charge(stored, charged, int((~fresh[charged]).sum()))
-        answered = paid & stored.known
-        answered[charged] = True
-        return stored, answered
+        known, fresh, answered = np.zeros((3, total), bool)  # fresh: answered just now, for this trial
+        spent = np.zeros((2, total), np.int64)  # tokens of prompts and completions
+
+        def note(places: np.ndarray, batch: Batch) -> np.ndarray:
+            places = places[batch.places]
+            known[places], spent[:, places] = True, (batch.prompt_tokens, batch.completion_tokens)
+            questions.keep(places, batch)
+            return places
+
+        def ask(places: np.ndarray) -> None:
+            """Ask the teacher, and store its answers; one process at a time: the others find them in the store."""
+            with self._lock, allow_network():
+                note(places, questions.look_up(places))
+                missing = places[~known[places]]
+                for batch in questions.ask(missing) if len(missing) else ():
+                    self._check(batch, len(missing))
+                    questions.store(missing[batch.places], batch)
+                    note(missing, batch)
+            fresh[missing] = True
+            if not known[missing].all():
+                count = int(known[missing].sum())
+                raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} questions")
+
+        with account.ledger.stage("judge"):
+            for start in range(0, total, BLOCK):
+                block = np.arange(start, min(start + BLOCK, total))
+                note(block, questions.look_up(block))
+                paid = charged_pairs.contains(questions.keys[block])
+                due = block[~paid][: account.calls_left()]
+                missing = np.sort(np.concatenate([block[paid], due]))
+                missing = missing[~known[missing]]
+                for places in (missing[first : first + size] for first in range(0, len(missing), size)):
+                    account.report(Progress("judge", int(places[0]) / total))
+                    if not account.affords(int(spent[:, due[due < places[0]]].sum())):
+                        break
+                    ask(places)
+                due = due[: int(np.argmin(np.append(known[due], False)))]
+                charged = due[: account.affordable(spent[:, due].sum(axis=0))]
+                charged_pairs.add(questions.keys[charged])
+                account.charge(spent[:, charged], int((~fresh[charged]).sum()))
+                answered[block[paid]] = known[block[paid]]
+                answered[charged] = True
+        return answered
 
     def _text_ids(self, ids: np.ndarray, known: np.ndarray, texts: Texts) -> np.ndarray:
         """The store's ids [B] of the texts with these `ids`; `known` keeps those that were looked up."""
@@ -296,45 +297,14 @@ class CachedJudge:
         known[unknown] = self._store.texts([texts[int(i)] for i in unknown])
         return np.asarray(known[ids])
 
-    def _ask(
-        self,
-        places: np.ndarray,
-        look_up: Callable[[np.ndarray], StoredAnswers],
-        ask: Callable[[np.ndarray], Iterator[tuple[np.ndarray, Any]]],
-        stored: StoredAnswers,
-    ) -> np.ndarray:
-        """Ask the teacher the questions at `places` of a block and store its answers.
-
-        Returns the places that no other process had asked about in the meantime.
-        """
-        # One process asks a teacher at a time; the others find its answers in the store.
-        with self._lock, allow_network():
-            again = look_up(places)
-            stored.insert(places[again.known], again.take(again.known))
-            missing: np.ndarray = places[~again.known]
-            if not len(missing):
-                return missing
-            for answered, answers in ask(missing):
-                stored.insert(answered, answers)
-        if not stored.known[missing].all():
-            count = int(stored.known[missing].sum())
-            raise TeacherError(f"teacher {self._teacher.title}: answered {count} of {len(missing)} questions")
-        return missing
-
-    def _check(self, answers: Answers, count: int) -> None:
+    def _check(self, batch: Answers | Replies, count: int) -> None:
         """Raise TeacherError for answers to `count` questions that must not be stored."""
-        sizes = {len(column) for column in vars(answers).values()}
-        fits = len(sizes) == 1 and np.isin(answers.places, np.arange(count)).all()
-        sound = np.isin(answers.answers, (YES, NO, UNPARSED)).all() and np.isfinite(answers.confidence).all()
-        if not (fits and sound):
+        sizes = {len(column) for column in vars(batch).values()}
+        sound = len(sizes) == 1 and np.isin(batch.places, np.arange(count)).all()
+        if sound and isinstance(batch, Answers):
+            sound = np.isin(batch.answers, (YES, NO, UNPARSED)).all() and np.isfinite(batch.confidence).all()
+        if not sound:
             raise TeacherError(f"teacher {self._teacher.title}: its answers do not fit what it was asked about")
-
-
-def _accepted(replies: Replies) -> Answers:
-    """Replies as the store keeps them: as labels that the teacher accepts."""
-    count = len(replies.texts)
-    yes, sure = np.full(count, YES, np.int8), np.ones(count, np.float32)
-    return Answers(replies.places, yes, sure, replies.prompt_tokens, replies.completion_tokens)
 
 
 CHARGED = "charged.bin"  # a file beside a trial's checkpoints
@@ -360,7 +330,7 @@ class JudgeFactory:
 
     def __call__(self, config: TeacherSettings) -> Judge:
         """A judge that asks the teacher named in `config`. Making it asks nothing and loads nothing."""
-        teacher: Teacher = registry().teacher(config.name)(config)
+        teacher: Teacher = registry().thing("teacher", config.name)(config)
         run = self.run
         judge = CachedJudge(
             SubprocessTeacher(teacher, self.annotated, self.popen) if teacher.simulated else teacher,

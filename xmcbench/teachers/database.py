@@ -17,7 +17,6 @@ import sqlite3
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from hashlib import sha256
 from itertools import islice
 from pathlib import Path
@@ -29,6 +28,7 @@ from filelock import FileLock
 from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.csv_text import cell
+from xmcbench.teachers.teacher import Answers, Replies
 from xmcbench.trial.run import NO, UNPARSED, YES
 from xmcbench.trial.splitmix64 import mix, splitmix64
 from xmcbench.trial.store import StoreError
@@ -63,42 +63,6 @@ _INTEGERS = ("teacher", "document", "label", "answer", "prompt_tokens", "complet
 _NAMES = (*_INTEGERS[:4], "confidence", *_INTEGERS[4:])
 _JUDGEMENT = np.dtype([(name, np.int64 if name in _INTEGERS else np.float64) for name in _NAMES])
 _COLUMNS = ", ".join(_NAMES)
-
-
-@dataclass
-class StoredAnswers:
-    """The stored answers to N pairs. The other columns are meaningless where `known` is false."""
-
-    known: np.ndarray  # bool [N]
-    answers: np.ndarray  # int8 [N]
-    confidence: np.ndarray  # float32 [N]
-    prompt_tokens: np.ndarray  # int64 [N]
-    completion_tokens: np.ndarray  # int64 [N]
-
-    @classmethod
-    def empty(cls, size: int) -> StoredAnswers:
-        """No answers, for `size` pairs."""
-        return cls(
-            np.zeros(size, bool),
-            np.zeros(size, np.int8),
-            np.zeros(size, np.float32),
-            np.zeros(size, np.int64),
-            np.zeros(size, np.int64),
-        )
-
-    def take(self, places: np.ndarray) -> StoredAnswers:
-        """The answers to the pairs at `places`."""
-        return StoredAnswers(*(column[places] for column in vars(self).values()))
-
-    def tokens(self, places: np.ndarray) -> np.ndarray:
-        """int64: tokens of prompt and answer together, for each of the pairs at `places`."""
-        return np.asarray(self.prompt_tokens[places] + self.completion_tokens[places])
-
-    def insert(self, places: np.ndarray, answers: Any) -> None:
-        """Set the pairs at `places` to `answers` (`StoredAnswers` or `Answers`)."""
-        self.known[places] = True
-        for name in ("answers", "confidence", "prompt_tokens", "completion_tokens"):
-            getattr(self, name)[places] = getattr(answers, name)
 
 
 class JudgementStore:
@@ -154,38 +118,26 @@ class JudgementStore:
                 known |= self._text_ids(list(missing))
         return np.fromiter((known[key] for key in keys), np.int64, len(keys))
 
-    def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> StoredAnswers:
-        """The stored answers of a teacher to N pairs, given as text ids `documents` [N] and `labels` [N].
+    def look_up(self, teacher: int, documents: np.ndarray, labels: np.ndarray) -> Answers:
+        """The stored answers of a teacher to those of N pairs, text ids `documents` [N] and `labels` [N], that it has.
 
         A damaged judgement is deleted, with a warning: the teacher is asked again.
         """
-        stored, table = StoredAnswers.empty(len(documents)), self._about(teacher, documents)
-        if not len(table):
-            return stored
-        keys = _pair_keys(table["document"], table["label"])
-        order = np.argsort(keys)
-        wanted = _pair_keys(documents, labels)
-        nearest = order[np.searchsorted(keys, wanted, sorter=order).clip(max=len(keys) - 1)]
-        places = np.flatnonzero(keys[nearest] == wanted)
-        found = table[nearest[places]]
-        stored.insert(places, _answers(found))
-        return stored
+        table = self._about(teacher, documents)
+        places, rows = _matches(_pair_keys(documents, labels), _pair_keys(table["document"], table["label"]))
+        found = table[rows]
+        answers, confidence = found["answer"].astype(np.int8), found["confidence"].astype(np.float32)
+        return Answers(places, answers, confidence, found["prompt_tokens"], found["completion_tokens"])
 
-    def replies(self, teacher: int, documents: np.ndarray) -> tuple[np.ndarray, StoredAnswers]:
-        """What a teacher wrote about N documents, as text ids [N], 0 where that is not known; and what it cost.
+    def replies(self, teacher: int, documents: np.ndarray) -> Replies:
+        """What a teacher wrote about those of N documents, text ids [N], that the store knows.
 
         It is stored as a label that the teacher accepts.
         """
-        stored, table = StoredAnswers.empty(len(documents)), self._about(teacher, documents)
-        written = np.zeros(len(documents), np.int64)
-        if not len(table):
-            return written, stored
-        table = table[np.argsort(table["document"], kind="stable")]
-        nearest = np.searchsorted(table["document"], documents).clip(max=len(table) - 1)
-        places = np.flatnonzero(table["document"][nearest] == documents)
-        written[places] = table["label"][nearest[places]]
-        stored.insert(places, _answers(table[nearest[places]]))
-        return written, stored
+        table = self._about(teacher, documents)
+        places, rows = _matches(documents, table["document"])
+        found = table[rows]
+        return Replies(places, self.contents(found["label"]), found["prompt_tokens"], found["completion_tokens"])
 
     def contents(self, ids: np.ndarray) -> list[str]:
         """The texts with these ids [N]. Raises `StoreError` for one that is missing or differs from its hash."""
@@ -224,11 +176,14 @@ class JudgementStore:
         intact: np.ndarray = table[~damaged]
         return intact
 
-    def add(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Any) -> None:
-        """Store the answers of a teacher to N pairs; they are durable when this returns.
+    def add_replies(self, teacher: int, documents: np.ndarray, replies: Replies) -> None:
+        """Store what a teacher wrote about N documents, text ids [N]."""
+        yes, sure = np.full(len(documents), YES, np.int8), np.ones(len(documents), np.float32)
+        answers = Answers(replies.places, yes, sure, replies.prompt_tokens, replies.completion_tokens)
+        self.add(teacher, documents, self.texts(replies.texts), answers)
 
-        `documents` and `labels` are text ids [N], `answers` are `Answers` or `StoredAnswers`.
-        """
+    def add(self, teacher: int, documents: np.ndarray, labels: np.ndarray, answers: Answers) -> None:
+        """Store the answers of a teacher to N pairs, text ids [N] each; they are durable when this returns."""
         table = np.zeros(len(documents), _JUDGEMENT)
         table["teacher"], table["document"], table["label"] = teacher, documents, labels
         table["answer"], table["confidence"] = answers.answers, answers.confidence
@@ -304,10 +259,12 @@ class JudgementStore:
             raise StoreError(f"{self.path}: damaged: {problem!r}") from problem
 
 
-def _answers(table: np.ndarray) -> StoredAnswers:
-    """The answers in these judgements."""
-    names = ("answer", "confidence", "prompt_tokens", "completion_tokens")
-    return StoredAnswers(np.ones(len(table), bool), *(table[name] for name in names))
+def _matches(wanted: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The places of those of the `wanted` keys [N] that are among `keys`, and where these have them first."""
+    known, rows = np.unique(keys, return_index=True)
+    nearest = np.searchsorted(known, wanted).clip(max=max(0, len(known) - 1))
+    places = np.flatnonzero(known[nearest] == wanted) if len(known) else np.zeros(0, np.int64)
+    return places, rows[nearest[places]]
 
 
 def _hash(text: str) -> bytes:

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from xmcbench.data import load
+from xmcbench.data import TrainingData, load
 from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
@@ -93,48 +93,38 @@ class SubprocessTeacher:
 
 
 def serve(requests: TextIO, replies: TextIO) -> None:
-    """Answer requests until there are no more."""
-
-    def reply(content: dict[str, Any]) -> None:
-        replies.write(json.dumps(content) + "\n")
-        replies.flush()
-
-    server = _Server()
+    """Answer requests until there are no more: the first names the teacher, which the others ask."""
     for line in requests:
         request = json.loads(line)
+        batches: Iterator[Answers | Replies] = iter(())
         try:
-            verb = server.start if "teacher" in request else server.write if "prompt" in request else server.answer
-            reply({"result": verb(**request)})
+            if "teacher" in request:
+                teacher, train = _built(**request)
+            elif "prompt" in request:
+                batches = teacher.write(**request)
+            else:
+                documents, labels = np.array(request["documents"], np.int64), np.array(request["labels"], np.int64)
+                texts = [train.texts[i] for i in documents.tolist()], [train.label_texts[i] for i in labels.tolist()]
+                batches = teacher.ask(Pairs(*texts, documents, labels))
+            reply: dict[str, Any] = {
+                "result": [[np.asarray(own).tolist() for own in vars(b).values()] for b in batches]
+            }
         except XMCBenchError as problem:
-            reply({"problem": str(problem)})
+            reply = {"problem": str(problem)}
+        replies.write(json.dumps(reply) + "\n")
+        replies.flush()
 
 
-class _Server:
-    def start(self, teacher: dict[str, Any], annotated: dict[str, str]) -> list[Any]:
-        """Build the teacher and show it the training data."""
-        kind = registry().teacher(teacher["name"])
-        self.teacher: Teacher = kind(kind.Config.model_validate_json(json.dumps(teacher)))
-        dataset = load(annotated["name"], Path(annotated["data"]), Path(annotated["cache"]))
-        if dataset.card.content_hash != annotated["content_hash"]:
-            raise XMCBenchError(f"{annotated['name']} changed on disk since the run was planned; run it again")
-        self.train = dataset.training_data()
-        self.teacher.read_annotations(self.train)
-        return []
-
-    def answer(self, documents: list[int], labels: list[int]) -> list[list[list[float]]]:
-        """The columns of each of the teacher's `Answers`."""
-        pairs = Pairs(
-            documents=[self.train.texts[i] for i in documents],
-            labels=[self.train.label_texts[i] for i in labels],
-            document_ids=np.array(documents, np.int64),
-            label_ids=np.array(labels, np.int64),
-        )
-        return [[column.tolist() for column in vars(answers).values()] for answers in self.teacher.ask(pairs)]
-
-    def write(self, documents: list[str], prompt: str, tokens: int) -> list[list[Any]]:
-        """The columns of each of the teacher's `Replies`."""
-        replies = self.teacher.write(documents, prompt, tokens)
-        return [[np.asarray(column).tolist() for column in vars(reply).values()] for reply in replies]
+def _built(teacher: dict[str, Any], annotated: dict[str, str]) -> tuple[Teacher, TrainingData]:
+    """The teacher with these settings, which has read the annotations, and the training data."""
+    kind = registry().thing("teacher", teacher["name"])
+    built: Teacher = kind(kind.Config.model_validate_json(json.dumps(teacher)))
+    dataset = load(annotated["name"], Path(annotated["data"]), Path(annotated["cache"]))
+    if dataset.card.content_hash != annotated["content_hash"]:
+        raise XMCBenchError(f"{annotated['name']} changed on disk since the run was planned; run it again")
+    train = dataset.training_data()
+    built.read_annotations(train)
+    return built, train
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ class Teacher(ABC):
             if not isinstance(name, str):
                 return cls
             try:
-                config_class: type[Teacher.Config] = registry().teacher(name).Config
+                config_class: type[Teacher.Config] = registry().thing("teacher", name).Config
             except UnknownNameError as problem:
                 raise ValueError(str(problem)) from None
             return config_class

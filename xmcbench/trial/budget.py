@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -26,12 +27,6 @@ CAPS = frozenset({"peak_bytes"})  # limits that are not used up
 
 def peak_memory() -> int:
     """Peak resident memory of this process in bytes, as the operating system reports it."""
-    if sys.platform == "win32":
-        import psutil
-
-        return int(psutil.Process().memory_info().peak_wset)
-    import resource
-
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024  # kilobytes elsewhere
 

@@ -124,7 +124,7 @@ def _files(trial: Trial) -> tuple[Path, ...]:
     for part in trial.versions:
         kind, _, name = part.partition(" ")
         if kind in CLASSES:
-            things.append(getattr(registry(), kind)(name))
+            things.append(registry().thing(kind, name))
     return tuple(path for thing in things for path in code_files(thing))
 
 

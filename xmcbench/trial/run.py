@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import numpy as np
@@ -79,10 +79,7 @@ class Judge(Protocol):
         """Release the teacher and the store."""
 
     def __enter__(self) -> Judge: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, *problem: object) -> None: ...
 
 
 def derive_seed(seed: int, *purpose: str | int) -> int:

@@ -16,9 +16,9 @@ import ast
 import re
 import warnings
 from collections.abc import Iterator
-from hashlib import sha256
 from pathlib import Path
 
+from xmcbench.data.debian import in_test
 from xmcbench.data.importing.write import Imported, write_json_layout
 from xmcbench.data.source import CARD_FILE
 from xmcbench.errors import XMCBenchError
@@ -31,7 +31,6 @@ licence: Apache-2.0 or MIT
 max_length: 128
 max_label_length: 64
 """
-TEST_OF_TEN = 2  # of ten hash classes of names, the number in the test split
 
 
 def import_spack(clone: Path, folder: Path) -> Imported:
@@ -47,7 +46,7 @@ def import_spack(clone: Path, folder: Path) -> Imported:
     labels = sorted(set().union(*needs.values()))
     ids = {label: number for number, label in enumerate(labels)}
     texts = {name: f"{name}: {text}" if text else name for name, (text, _) in found.items()}
-    train, test = ([name for name in sorted(needs) if is_test(name) == side] for side in (False, True))
+    train, test = ([name for name in sorted(needs) if in_test(name) == side] for side in (False, True))
     if not (train and test):
         raise XMCBenchError(
             f"{clone}: found {len(train)} training and {len(test)} test packages, expected some of each"
@@ -79,10 +78,6 @@ def package_name(folder: str) -> str:
     ('py-numpy', '3dtk')
     """
     return folder.lstrip("_").replace("_", "-")
-
-
-def is_test(name: str) -> bool:
-    return int.from_bytes(sha256(name.encode()).digest(), "big") % 10 < TEST_OF_TEN
 
 
 def read_package(path: Path) -> tuple[str, set[str]]:

@@ -145,7 +145,7 @@ def check_name(name: str) -> None:
     if not (plain and name and name[0] not in ".-" and len(os.fsencode(name)) <= LONGEST_NAME - _SUFFIX):
         raise XMCBenchError(f"dataset name: found {shown(name)}, expected a plain folder name")
     try:
-        known = registry().dataset(name)
+        known = registry().thing("dataset", name)
     except UnknownNameError:
         return
     if not isinstance(known, FolderSource):

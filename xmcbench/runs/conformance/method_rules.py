@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,11 @@ import numpy as np
 from pydantic import BaseModel
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation import check_predictions
-from xmcbench.plugins.registry import Registered
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError, RuleSet, require
-from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, TinyTrial
+from xmcbench.runs.conformance.tiny_trial import BUDGET, NUM_LABELS, ODD, ONE_LABEL, ORDINARY, Fitted, K, TinyTrial
 from xmcbench.runs.file_guard import Sandbox
 from xmcbench.runs.job import variables
-from xmcbench.runs.predicting import Sample, ask, differs
+from xmcbench.runs.predicting import Sample, differs
 from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
@@ -33,7 +31,6 @@ from xmcbench.trial.provenance import code_files
 from xmcbench.trial.record_fields import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
-K = 5
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
 
 
@@ -41,48 +38,26 @@ class Interrupted(Exception):
     """Ends a training, as a kill would."""
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A method that was fitted on a tiny dataset, and what it charged."""
-
-    trial: TinyTrial
-    method: Method
-    log: TrainingLog
-
-    def predict(self, k: int = K) -> Predictions:
-        """Predictions for the test queries [N, k]. Raises if they break the contract of `Predictions`."""
-        texts, num_labels = list(self.trial.dataset.test.texts), len(self.trial.dataset.label_texts)
-        k = min(k, num_labels)
-        found = ask(self.method, texts, k)
-        check_predictions(found, len(texts), num_labels)
-        return found
-
-
 class MethodSubject:
     """A registered method with settings, and a folder to train it in."""
 
-    def __init__(self, registered: Registered, settings: Mapping[str, Any], folder: Path) -> None:
-        self.registered = registered
-        self.trial = TinyTrial(registered.name, dict(settings), folder, ORDINARY)
-        self.folder = folder
+    def __init__(self, kind: type[Method], settings: Mapping[str, Any], folder: Path, _: Path) -> None:
+        self.kind, self.folder = kind, folder
+        self.trial = TinyTrial(kind.name, dict(settings), folder, ORDINARY)
         method = self.trial.build()  # wrong settings are an error before any check
         if reason := method.skip(self.trial.dataset.card):
-            raise XMCBenchError(f"method {registered.name!r} cannot be checked here: {reason}")
+            raise XMCBenchError(f"method {kind.name!r} cannot be checked here: {reason}")
 
     @cached_property
     def fitted(self) -> Fitted:
-        return self.fit(self.trial)
-
-    def fit(self, trial: TinyTrial) -> Fitted:
-        method = trial.build()
-        return Fitted(trial, method, trial.fit(method))
+        return self.trial.fit()
 
     def fit_on(self, dataset: str) -> Fitted:
         """The method fitted on another tiny dataset."""
         trial = replace(self.trial, dataset_name=dataset)
         if reason := trial.build().skip(trial.dataset.card):
             raise NotApplicableError(reason)
-        return self.fit(trial)
+        return trial.fit()
 
     @cached_property
     def saved(self) -> Path:
@@ -101,7 +76,7 @@ class MethodSubject:
 
 
 RULES: RuleSet[MethodSubject] = RuleSet("A method")
-OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder")
+OF_DUAL_ENCODERS: RuleSet[MethodSubject] = RuleSet("A method that is a dual encoder", RULES.rules)  # after the others
 
 
 @RULES.rule("`Config` is a pydantic model: frozen, unknown keys refused.", "use tuples and frozen models as fields")
@@ -171,15 +146,14 @@ def the_budget_is_kept(subject: MethodSubject) -> None:
     "charge encoder_tokens, and work in run.ledger.stage; index and uncharged() are not for training",
 )
 def all_work_is_charged(subject: MethodSubject) -> None:
-    trial, log = replace(subject.trial, name="metered"), TrainingLog()
-    method = trial.build()
+    log = TrainingLog()
     with metering() as meter, log.ledger.stage("prepare"):
-        trial.fit(method, log=log)
+        fitted = replace(subject.trial, name="metered").fit(log=log)
     problem = why_not_recordable(log.ledger.as_dict(), log.curve)
     problem = problem or uncharged_work(meter, log.ledger, BUDGET, NUM_LABELS, len(log.curve))
     require(not problem, problem)
     with metering() as meter:
-        method.predict(list(trial.dataset.test.texts), K)
+        fitted.method.predict(list(fitted.dataset.test.texts), K)
     require(not meter.updates, "predict trained")
 
 
@@ -187,7 +161,7 @@ def all_work_is_charged(subject: MethodSubject) -> None:
     "What a trial's result depends on is in its settings.", "make it a field of Config, which is in the trial's key"
 )
 def no_setting_is_read_from_the_environment(subject: MethodSubject) -> None:
-    for path in code_files(subject.registered.thing):
+    for path in code_files(subject.kind):
         for node in ast.walk(ast.parse(path.read_bytes())):
             require(not _reads_environment(node), f"{path.name}:{getattr(node, 'lineno', 0)} reads os.environ")
 
@@ -210,7 +184,7 @@ def predictions_repeat(subject: MethodSubject) -> None:
 )
 def predictions_do_not_depend_on_other_queries(subject: MethodSubject) -> None:
     fitted = subject.fitted
-    texts = list(fitted.trial.dataset.test.texts)
+    texts = list(fitted.dataset.test.texts)
     found = fitted.predict()
     Sample(texts, found).check_order(fitted.method)
     for row in (0, len(texts) - 1):
@@ -222,7 +196,7 @@ def no_global_generator_is_used(subject: MethodSubject) -> None:
     np.random.seed(1)  # noqa: NPY002
     random.seed(1)
     before = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
-    again = subject.fit(replace(subject.trial, name="again"))
+    again = replace(subject.trial, name="again").fit()
     after = random.getstate(), repr(np.random.get_state(legacy=False))  # noqa: NPY002
     require(before[0] == after[0], "fit draws from the module random")
     require(before[1] == after[1], "fit draws from numpy.random")
@@ -244,9 +218,9 @@ def another_process_trains_the_same(subject: MethodSubject) -> None:
 def seeds_share_nothing(subject: MethodSubject) -> None:
     other = replace(subject.trial, name="other seed", seed=1)
     elsewhere = replace(other, folder=subject.folder / "elsewhere")
-    after = subject.fit(other)
+    after = other.fit()
     with variables(HOME=str(elsewhere.folder)):
-        alone = subject.fit(elsewhere)
+        alone = elsewhere.fit()
     require_same(after.predict(), alone.predict(), "a seed after another", "the seed alone")
 
 
@@ -287,9 +261,9 @@ def a_resumed_training_equals_an_unbroken_one(subject: MethodSubject) -> None:
 
     with _checkpoint_every_step():
         try:
-            trial.fit(trial.build(), interrupt)
+            trial.fit(interrupt)
         except Interrupted:
-            resumed = subject.fit(trial)
+            resumed = trial.fit()
             require_same(subject.fitted.predict(), resumed.predict(), "the unbroken training", "the resumed one")
             steps = subject.fitted.log.ledger.steps, resumed.log.ledger.steps
             require(steps[0] == steps[1], f"{steps[0]} steps charged by the unbroken training, {steps[1]} by the other")
@@ -318,7 +292,7 @@ def _checkpoint_every_step() -> Iterator[None]:
 def no_test_file_is_read(subject: MethodSubject) -> None:
     trial = replace(subject.trial, name="guarded")
     with Sandbox(trial.job(), own_thread=False).closed("fit or predict"):
-        subject.fit(trial).method.predict(["a query"], 1)
+        trial.fit().method.predict(["a query"], 1)
 
 
 ODD_REMEDY = "handle empty texts and labels or queries without pairs, or return a reason from skip(card)"
@@ -358,7 +332,7 @@ def _without_dropout(subject: MethodSubject, **settings: Any) -> TinyTrial:
 
 
 def _has_encoder(subject: MethodSubject) -> None:
-    if "micro_batch_tokens" not in subject.registered.thing.Config.model_fields:
+    if "micro_batch_tokens" not in subject.kind.Config.model_fields:
         raise NotApplicableError("not a DualEncoder")
 
 
@@ -368,8 +342,8 @@ def _has_encoder(subject: MethodSubject) -> None:
 )
 def micro_batches_change_nothing(subject: MethodSubject) -> None:
     _has_encoder(subject)
-    whole = subject.fit(replace(_without_dropout(subject), name="whole"))
-    parts = subject.fit(replace(_without_dropout(subject, micro_batch_tokens=MICRO_BATCH_TOKENS), name="parts"))
+    whole = replace(_without_dropout(subject), name="whole").fit()
+    parts = replace(_without_dropout(subject, micro_batch_tokens=MICRO_BATCH_TOKENS), name="parts").fit()
     require_same(whole.predict(), parts.predict(), "one batch", "micro-batches")
 
 
@@ -378,9 +352,9 @@ def micro_batches_change_nothing(subject: MethodSubject) -> None:
     "see each of `self.shard.label_ids` as this worker's labels only, or set many_workers = False",
 )
 def two_workers_change_nothing(subject: MethodSubject) -> None:
-    if not subject.registered.thing.many_workers:
+    if not subject.kind.many_workers:
         raise NotApplicableError("many_workers is False")
     _has_encoder(subject)
-    alone = subject.fit(replace(_without_dropout(subject), name="alone"))
+    alone = replace(_without_dropout(subject), name="alone").fit()
     trial = replace(_without_dropout(subject), name="two workers")
     require_same(alone.predict(NUM_LABELS), trial.run(workers=2), "one worker", "two workers")

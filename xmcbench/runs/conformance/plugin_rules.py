@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from xmcbench.data.prepared import content_hash
 from xmcbench.data.source import Source
 from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits
 from xmcbench.runs.conformance.rules import NotApplicableError, RuleSet, require
+from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 from xmcbench.runs.job import now
 from xmcbench.teachers.teacher import Pairs, Teacher, TeacherError
 from xmcbench.tracking.tracker import Tracker
@@ -27,12 +27,11 @@ from xmcbench.trial.run import NO, UNPARSED, YES, TrialProgress
 from xmcbench.trial.trial import Trial
 
 
-@dataclass
 class DatasetSubject:
     """A source, and the folder of datasets that it may read."""
 
-    source: Source
-    data: Path
+    def __init__(self, source: Source, _: Mapping[str, Any], __: Path, data: Path) -> None:
+        self.source, self.data = source, data
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -112,7 +111,7 @@ def reading_is_repeatable(subject: DatasetSubject) -> None:
 class EvaluatorSubject:
     """An evaluator, and the hits of random predictions of 12 queries for 20 labels; two queries have no true label."""
 
-    def __init__(self, evaluator: Any) -> None:
+    def __init__(self, evaluator: Any, *_: Any) -> None:
         self.evaluator = evaluator
 
     def hits(self, order: np.ndarray | None = None, empty: bool = False) -> Hits:
@@ -184,8 +183,8 @@ NUM_PAIRS = 40
 class TeacherSubject:
     """A teacher with settings, and a dataset to ask it about."""
 
-    def __init__(self, kind: type[Teacher], settings: Mapping[str, Any], dataset: Dataset) -> None:
-        self.kind, self.settings, self.dataset = kind, {"name": kind.name, **settings}, dataset
+    def __init__(self, kind: type[Teacher], settings: Mapping[str, Any], folder: Path, _: Path) -> None:
+        self.kind, self.settings, self.dataset = kind, {"name": kind.name, **settings}, load_tiny(ORDINARY, folder)
 
     def make(self) -> Teacher:
         teacher = self.kind(self.kind.Config.model_validate_json(json.dumps(self.settings), strict=True))
@@ -246,7 +245,7 @@ def every_pair_is_answered_once(subject: TeacherSubject) -> None:
 class TrackerSubject:
     """A tracker, and a folder of results."""
 
-    def __init__(self, kind: type[Tracker], store: Path) -> None:
+    def __init__(self, kind: type[Tracker], _: Mapping[str, Any], store: Path, __: Path) -> None:
         self.kind, self.store = kind, store
 
     def trial(self, seed: int) -> Trial:

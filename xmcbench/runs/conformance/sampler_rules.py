@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from xmcbench.data import TrainingData
 from xmcbench.engine.sampling import Batch, Embeddings, Sampler
 from xmcbench.runs.conformance.rules import RuleSet, require
+from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
 
 BATCH_SIZE, DIMENSIONS = 8, 6
 
@@ -17,8 +19,8 @@ BATCH_SIZE, DIMENSIONS = 8, 6
 class SamplerSubject:
     """A registered recipe or subclass of `Sampler`, and training data."""
 
-    def __init__(self, make: Any, train: TrainingData) -> None:
-        self.make_sampler, self.train = make, train
+    def __init__(self, make: Any, _: Mapping[str, Any], folder: Path, __: Path) -> None:
+        self.make_sampler, self.train = make, load_tiny(ORDINARY, folder).training_data()
 
     def make(self, seed: int = 0, epochs: int = 1) -> Sampler:
         """A sampler that was shown embeddings before each of `epochs` epochs."""

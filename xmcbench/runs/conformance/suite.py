@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,50 +13,41 @@ from xmcbench.data.prepared import find_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.files.yaml_lines import parse_value
 from xmcbench.plugins.registry import registry
-from xmcbench.runs.conformance.plugin_rules import (
-    DATASET_RULES,
-    EVALUATOR_RULES,
-    TEACHER_RULES,
-    TRACKER_RULES,
-    DatasetSubject,
-    EvaluatorSubject,
-    TeacherSubject,
-    TrackerSubject,
-)
-from xmcbench.runs.conformance.rules import Result, Rule, RuleSet, outcome
-from xmcbench.runs.conformance.tiny_trial import ORDINARY, load_tiny
+from xmcbench.runs.conformance.rules import Result, Rule, outcome
 
-KINDS = ("method", "evaluator", "dataset", "teacher", "tracker", "sampler")
+# By kind: the module beside this one, and its names of the rules and of what they are checked on. Those of methods and
+# samplers import torch.
+HOMES = {
+    "method": ("method_rules", "RULES", "MethodSubject"),
+    "evaluator": ("plugin_rules", "EVALUATOR_RULES", "EvaluatorSubject"),
+    "dataset": ("plugin_rules", "DATASET_RULES", "DatasetSubject"),
+    "teacher": ("plugin_rules", "TEACHER_RULES", "TeacherSubject"),
+    "tracker": ("plugin_rules", "TRACKER_RULES", "TrackerSubject"),
+    "sampler": ("sampler_rules", "RULES", "SamplerSubject"),
+}
 
 
 def find_kind(name: str) -> str:
     """The kind of the plugin called `name`; methods first. Raises UnknownNameError."""
-    for kind in KINDS:
+    for kind in HOMES:
         try:
-            getattr(registry(), kind)(name)
+            registry().thing(kind, name)
         except UnknownNameError:
             continue
         return kind
-    raise UnknownNameError("plugin", name, [known.name for kind in KINDS for known in registry().all(kind)])
+    raise UnknownNameError("plugin", name, [known.name for kind in HOMES for known in registry().all(kind)])
+
+
+def _home(kind: str) -> tuple[Any, Any]:
+    """The set of rules of one kind of plugin, and the class of what they are checked on."""
+    module, rules, subject = HOMES[kind]
+    home = import_module(f"xmcbench.runs.conformance.{module}")
+    return getattr(home, rules), getattr(home, subject)
 
 
 def rules_of(kind: str) -> list[Rule[Any]]:
     """The rules of one kind of plugin."""
-    if kind == "method":
-        from xmcbench.runs.conformance.method_rules import OF_DUAL_ENCODERS, RULES
-
-        return [*RULES.rules, *OF_DUAL_ENCODERS.rules]
-    if kind == "sampler":
-        from xmcbench.runs.conformance import sampler_rules  # imports torch
-
-        return list(sampler_rules.RULES.rules)
-    known: dict[str, RuleSet[Any]] = {
-        "evaluator": EVALUATOR_RULES,
-        "dataset": DATASET_RULES,
-        "teacher": TEACHER_RULES,
-        "tracker": TRACKER_RULES,
-    }
-    return list(known[kind].rules)
+    return list(_home(kind)[0].rules)
 
 
 def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path, data: Path) -> Any:
@@ -63,23 +55,8 @@ def make_subject(kind: str, name: str, settings: Mapping[str, Any], folder: Path
 
     Raises XMCBenchError if the plugin does not exist or the settings do not fit.
     """
-    if kind == "dataset":
-        return DatasetSubject(find_source(name, data), data)
-    thing = getattr(registry(), kind)(name)
-    if kind == "evaluator":
-        return EvaluatorSubject(thing)
-    if kind == "tracker":
-        return TrackerSubject(thing, folder)
-    if kind == "method":
-        from xmcbench.runs.conformance.method_rules import MethodSubject
-
-        return MethodSubject(thing, settings, folder)
-    dataset = load_tiny(ORDINARY, folder / "data", folder / "cache")
-    if kind == "teacher":
-        return TeacherSubject(thing, settings, dataset)
-    from xmcbench.runs.conformance.sampler_rules import SamplerSubject
-
-    return SamplerSubject(thing, dataset.training_data())
+    thing = find_source(name, data) if kind == "dataset" else registry().thing(kind, name)
+    return _home(kind)[1](thing, settings, folder, data)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from xmcbench.data import Dataset, load
 from xmcbench.data.importing.rows import Row
 from xmcbench.data.importing.write import write_dataset
 from xmcbench.errors import XMCBenchError
+from xmcbench.evaluation import check_predictions
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.attempt import Attempt, training_run
 from xmcbench.runs.conformance.rules import BrokenRuleError, NotApplicableError
@@ -27,6 +28,7 @@ from xmcbench.runs.executor import Task
 from xmcbench.runs.file_guard import BrokenContractError
 from xmcbench.runs.job import Job, variables
 from xmcbench.runs.local import LocalExecutor
+from xmcbench.runs.predicting import ask
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
@@ -37,6 +39,7 @@ from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 BUDGET = Budget(steps=3)
+K = 5  # predicted labels
 LIMIT_SECONDS = 300  # of a trial in processes of its own
 ORDINARY, ODD, ONE_LABEL = "check-ordinary", "check-odd", "check-one-label"
 NUM_TRAIN, NUM_TEST, NUM_LABELS = 48, 24, 16
@@ -45,12 +48,13 @@ LONG = "a very long text of many words " * 400
 ODD_TEXTS = ("", " ", LONG, "寒い冬の朝", "Ωμέγα и кириллица", "שלום عالم", "🙂🙂", "line\nbreak\tand tab", "!?")
 
 
-def load_tiny(name: str, data: Path, cache: Path) -> Dataset:
-    """The dataset `name`, written to the data folder first where it is not there."""
+def load_tiny(name: str, folder: Path) -> Dataset:
+    """The dataset `name`, written to `folder`/data first where it is not there."""
+    data = folder / "data"
     if not (data / name).exists():
         data.mkdir(parents=True, exist_ok=True)
         MAKERS[name](data / name)
-    return load(name, data, cache)
+    return load(name, data, folder / "cache")
 
 
 def _words(count: int, seed: int) -> list[str]:
@@ -112,15 +116,7 @@ class TinyTrial:
 
     @cached_property
     def dataset(self) -> Dataset:
-        return load_tiny(self.dataset_name, self.data, self.cache)
-
-    @property
-    def data(self) -> Path:
-        return self.folder / "data"
-
-    @property
-    def cache(self) -> Path:
-        return self.folder / "cache"
+        return load_tiny(self.dataset_name, self.folder)
 
     def build(self) -> Method:
         """The method with its settings, not fitted."""
@@ -142,8 +138,8 @@ class TinyTrial:
             seed=self.seed,
             budget=BUDGET,
         )
-        places = {"data": self.data, "cache": self.cache, "store": self.folder / "stores" / self.name}
-        return Job(trial=trial, suite="check", metrics=["P@1"], **places)
+        places = {name: self.folder / name for name in ("data", "cache")}
+        return Job(trial=trial, suite="check", metrics=["P@1"], store=self.folder / "stores" / self.name, **places)
 
     def run(self, workers: int = 1, **environment: str) -> Predictions:
         """The predictions of the trial, run by so many processes with these environment variables.
@@ -163,14 +159,29 @@ class TinyTrial:
             raise kind(f"its trial is {records[0].status}: {failure.type}: {failure.message}")
         return store.predictions(records[0])[0]
 
-    def fit(
-        self, method: Method, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None
-    ) -> TrainingLog:
-        """Fit the method within `BUDGET`; returns what it charged."""
-        train, attempt = self.dataset.training_data(), Attempt(self.job(), log=log or TrainingLog())
+    def fit(self, report: Callable[[Progress], None] = lambda _: None, log: TrainingLog | None = None) -> Fitted:
+        """The method fitted within `BUDGET`; `log` receives what it charges."""
+        method, train = self.build(), self.dataset.training_data()
+        attempt = Attempt(self.job(), log=log or TrainingLog())
         with training_run(attempt, train, np.arange(len(train.texts)), report=report) as run:
             method.fit(train, run)
-        return attempt.log
+        return Fitted(self.dataset, method, attempt.log)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method that was fitted on a tiny dataset, and what it charged."""
+
+    dataset: Dataset
+    method: Method
+    log: TrainingLog
+
+    def predict(self, k: int = K) -> Predictions:
+        """Predictions for the test queries [N, k]. Raises if they break the contract of `Predictions`."""
+        texts, num_labels = list(self.dataset.test.texts), len(self.dataset.label_texts)
+        found = ask(self.method, texts, min(k, num_labels))
+        check_predictions(found, len(texts), num_labels)
+        return found
 
 
 def build_config(kind: type[Method], settings: Mapping[str, Any]) -> Method.Config:
