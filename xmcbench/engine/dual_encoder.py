@@ -94,8 +94,8 @@ class DualEncoder(Method):
         )
         search: Backend = Field(
             "exact",
-            description="search of predictions: exact, faiss-flat (same results), or faiss-hnsw (a graph) or faiss-ivf "
-            "(clusters), which miss some labels",
+            description="search of predictions: exact, or faiss-hnsw (a graph) or faiss-ivf (clusters), which miss "
+            "some labels",
         )
         micro_batch_tokens: int | None = Field(
             None,
