@@ -65,9 +65,9 @@ def plan(asked: Any, root: Path) -> Rows:
         flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])
         rows.append(
             {"dataset": record.trial.dataset, "encoder": asked.encoder, "trial": record.trial.label,
-             "steps": spent["steps"], "steps ratio": planned.steps / spent["steps"],
+             "steps": spent["steps"], "steps ratio": planned.ledger.steps / spent["steps"],
              "s/step": spent["stage_seconds"]["train"] / spent["steps"],
-             "pool": spent["pool_labels"] / spent["steps"], "flops": flops, "flops ratio": planned.flops / flops,
+             "pool": spent["pool_labels"] / spent["steps"], "flops": flops, "flops ratio": planned.ledger.flops / flops,
              "memory": peak, "memory ratio": planned.memory.total / peak}
         )  # fmt: skip
     for name, bound in (("flops ratio", 0.05), ("memory ratio", 0.15)):

@@ -105,7 +105,7 @@ def _costs(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine:
             str(plan.workers),
             *(
                 format_value(value, "count")
-                for value in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)
+                for value in (plan.ledger.steps, round(plan.pool), plan.ledger.encoder_tokens, plan.ledger.flops)
             ),
             format_value(plan.device_hours, "hours"),
             format_value(plan.memory.total, "bytes"),
