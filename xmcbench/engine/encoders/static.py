@@ -74,7 +74,7 @@ class WordFiles:
             names = (MINILM, WORDLLAMA, RANDOM)
             raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, names)}")
         if (folder / MODULES).exists():
-            folder = next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), folder)
+            folder /= next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), "")
         return cls(folder / "tokenizer.json", folder / "model.safetensors")
 
     def tokenizer(self) -> TextTokenizer:
@@ -172,7 +172,7 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
     layers = []
     for module in saved_modules(folder):
         if module.kind == "Dense":
-            layers.append(dense(module))
+            layers.append(dense(folder / module.folder))
         elif module.kind not in ("StaticEmbedding", "Normalize"):
             where = f"{folder / MODULES}: module {module.kind!r}"
             raise XMCBenchError(f"{where} is not known over words: expected StaticEmbedding, Dense or Normalize")

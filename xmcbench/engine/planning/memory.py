@@ -240,22 +240,19 @@ def memory(
 IDLE = """
 import psutil, torch
 import xmcbench.runs.worker, xmcbench.engine.training.training
+from xmcbench.engine.encoders import static, transformer
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.plugins.registry import registry
 registry().all("method")
-{model}
+of = transformer.TransformerEncoder
+if {static}:
+    model = torch.nn.Linear(8, 8)
+    model(torch.ones(2, 8)).sum().backward()
+else:
+    model = of.transformer_of(of.architecture(EncoderConfig(name="tiny"), 100))
+    model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
 torch.optim.AdamW(model.parameters(), fused=True).step()
 print(psutil.Process().memory_info().rss - 16 * sum(p.numel() for p in model.parameters()))
-"""
-TRANSFORMER = """
-from xmcbench.engine.encoders.settings import EncoderConfig
-from xmcbench.engine.encoders.transformer import TransformerEncoder
-model = TransformerEncoder.transformer_of(TransformerEncoder.architecture(EncoderConfig(name="tiny"), 100))
-model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
-"""
-OTHER = """
-from xmcbench.engine.encoders import static
-model = torch.nn.Linear(8, 8)
-model(torch.ones(2, 8)).sum().backward()
 """
 
 
@@ -265,7 +262,7 @@ def process_bytes(encoder: str) -> float:
 
     A static encoder does not load the library of transformers.
     """
-    code = IDLE.format(model=OTHER if encoder == STATIC else TRANSFORMER)
+    code = IDLE.format(static=encoder == STATIC)
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return float(printed.split()[-1])
 
