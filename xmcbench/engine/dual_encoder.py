@@ -129,11 +129,6 @@ class DualEncoder(Method):
     queries: Tokens  # of the training queries
     labels: Tokens
 
-    @property
-    def precision(self) -> Precision:
-        """Of matrix products in the encoder."""
-        return self.config.precision
-
     @cached_property
     def micro_batch_tokens(self) -> int:
         """Padded tokens through the encoder at once, on this process's device."""
@@ -208,7 +203,7 @@ class DualEncoder(Method):
         return embed_all(
             self.encoder,
             tokens,
-            precision=self.precision,
+            precision=self.config.precision,
             micro_batch_tokens=self.micro_batch_tokens,
             progress=progress,
         )

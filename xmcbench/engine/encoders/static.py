@@ -352,7 +352,7 @@ class StaticEncoder(Encoder):
         return self.finished(means_MH if self.linear is None else self.linear(means_MH).float())
 
     @cached_property
-    def flops_of_a_text(self) -> TextFlops:
+    def flops(self) -> TextFlops:
         """A mean is a product of the vectors with their share; the linear layer is a product per text."""
         size = self.bags.vectors.weight.shape[1]
         return TextFlops(0 if self.linear is None else 2 * size * self.dimension, 2 * size, 0)

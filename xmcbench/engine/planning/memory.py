@@ -98,7 +98,7 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
     return EncoderCosts(
         parameters=sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad),
         dimension=encoder.dimension,
-        flops=encoder.flops_of_a_text,
+        flops=encoder.flops,
         bytes_per_token=per_token,
         bytes_per_pass=one_text - FEW * per_text,
         bytes_per_text=per_text - width * per_token,

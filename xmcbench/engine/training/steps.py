@@ -110,7 +110,7 @@ class BatchEmbedder:
             activation_bytes=kept_bytes(
                 method.config.activation_gib, room_now(method.run.budget, method.shard.workers)
             ),
-            autocast=autocast(self.device, method.precision),
+            autocast=autocast(self.device, method.config.precision),
         )
 
     def embed(self, whole: Batch, dropout_seed: int) -> EmbeddedBatch:
