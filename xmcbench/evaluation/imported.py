@@ -117,14 +117,6 @@ class Expected:
         """Entries that a file may hold: `MEAN_ENTRIES` per query, or every pair where there are fewer."""
         return self.num_queries * min(self.num_labels, MEAN_ENTRIES)
 
-    @property
-    def max_array(self) -> int:
-        return max(self.max_entries, self.num_queries + 1)
-
-    @property
-    def max_text_bytes(self) -> int:
-        return (self.max_entries + self.num_queries) * ENTRY_BYTES
-
     def check_entries(self, found: int) -> None:
         if found > self.max_entries:
             raise self.error(
@@ -163,7 +155,7 @@ class Entries:
         return cls(len(counts_T), queries, labels.astype(np.int64), scores.astype(np.float64))
 
     def check(self, expected: Expected) -> None:
-        """Raise XMCBenchError unless labels are in 0..L-1, once per query, with scores that are numbers."""
+        """Raise XMCBenchError unless labels are in 0..L-1, once per query, with scores that are finite in float32."""
         pairs = self.queries * expected.num_labels + self.labels
         order = np.argsort(pairs, kind="stable")
         again = np.zeros(len(pairs), bool)
@@ -171,7 +163,7 @@ class Entries:
         outside = (self.labels < 0) | (self.labels >= expected.num_labels)
         for broken, problem in (
             (outside, f", expected 0 to {expected.num_labels - 1}"),
-            (np.isnan(self.scores), " with a score that is not a number"),
+            (~(self.scores <= np.finfo(np.float32).max), " with a score that is not a finite number"),
             (again, " twice"),
         ):
             if broken.any():
@@ -241,7 +233,8 @@ def read_predictions(path: Path, num_queries: int, num_labels: int, k: int) -> P
 
 def _text(path: Path, expected: Expected) -> Entries:
     """`label:score` pairs, a line per query, after a header `queries labels` or without one."""
-    rows = read_rows(path, expected.num_labels, max_bytes=expected.max_text_bytes)
+    most_bytes = (expected.max_entries + expected.num_queries) * ENTRY_BYTES
+    rows = read_rows(path, expected.num_labels, max_bytes=most_bytes)
     if rows.header:
         expected.check_shape(rows.header)
     expected.check_rows(len(rows.counts))
@@ -250,17 +243,18 @@ def _text(path: Path, expected: Expected) -> Entries:
 
 def read_arrays(path: Path, expected: Expected) -> Entries:
     """The entries of an `.npz` file. Raises XMCBenchError if it is damaged, too large or of another layout."""
+    most = max(expected.max_entries, expected.num_queries + 1)
     with open_npz(path) as archive:
         names = array_names(archive)
         if names >= {"indptr", "indices", "data", "shape"}:
-            indptr, indices, data, shape = read_csr(archive, expected.max_array, str(path))
+            indptr, indices, data, shape = read_csr(archive, most, str(path))
             expected.check_shape(shape)
             expected.check_entries(len(data))
             return Entries.of_rows(np.diff(indptr), indices, data)
         for labels in ("indices", "labels"):
             if names >= {labels, "scores"}:
-                indices = read_array(archive, labels, "iu", expected.max_array, str(path))
-                scores = read_array(archive, "scores", "f", expected.max_array, str(path))
+                indices = read_array(archive, labels, "iu", most, str(path))
+                scores = read_array(archive, "scores", "f", most, str(path))
                 return from_rows(indices, scores, expected)
     raise expected.error(
         f"found the arrays {', '.join(sorted(names)) or 'none'}, "

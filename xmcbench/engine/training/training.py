@@ -17,7 +17,7 @@ from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
 from xmcbench.trial.budget import PassTooLargeError
-from xmcbench.trial.run import HeldOut, Progress, why_flat
+from xmcbench.trial.run import Progress, why_flat
 
 FOLDER = "best"  # beside the checkpoints
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
@@ -44,7 +44,8 @@ class BestWeights:
             return False
         run.report(Progress("select", min(1.0, fraction)))
         with run.ledger.uncharged():
-            metrics = self._metrics(held_out)
+            self.method.index(self.method.labels)
+            metrics = held_out.evaluate(self.method.predict, len(self.method.index_LD))
         run.log.add_point(fraction, metrics)
         if self.metric is None or metrics[held_out.metric] > self.metric:
             self.metric, self.step = metrics[held_out.metric], run.ledger.steps
@@ -72,10 +73,6 @@ class BestWeights:
         saved, _ = checkpoint.load(self._directory)
         self.method.load_tensors(saved[0])
         self.optimizers.load_tables(saved)
-
-    def _metrics(self, held_out: HeldOut) -> dict[str, float]:
-        self.method.index(self.method.labels)
-        return held_out.evaluate(self.method.predict, len(self.method.index_LD))
 
     @property
     def _directory(self) -> Path:
