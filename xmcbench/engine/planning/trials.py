@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -133,21 +133,17 @@ class TrialPlan:
         return self.ledger.pool_labels / max(1, self.ledger.steps)
 
 
+@dataclass
 class Planner:
     """Plans trials. Datasets, encoders and probes are cached, since many trials of a suite have the same."""
 
-    def __init__(
-        self,
-        data: Path,
-        cache: Path,
-        machine: Machine,
-        query_tokens: int | None = None,  # of a dataset that is not on disk; None: what its card implies
-        label_tokens: int | None = None,
-    ) -> None:
-        self.data, self.cache, self.machine = data, cache, machine
-        self.query_tokens, self.label_tokens = query_tokens, label_tokens
-        self._examined: dict[str, tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
-        self._probes: dict[tuple[str, ...], Probe] = {}
+    data: Path
+    cache: Path
+    machine: Machine
+    query_tokens: int | None = None  # of a dataset that is not on disk; None: what its card implies
+    label_tokens: int | None = None
+    _examined: dict[str, tuple[Workload, EncoderCosts, tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    _probes: dict[tuple[str, ...], Probe] = field(default_factory=dict, repr=False)
 
     def plan(self, trial: Trial, workers: int = 1) -> TrialPlan:
         """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
