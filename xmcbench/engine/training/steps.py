@@ -19,12 +19,12 @@ from torch import Tensor
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.device import default_device, seed_random, upload
 from xmcbench.engine.dual_encoder import all_embeddings, plain_embeddings
-from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.sampler import Prefetch, Sampler
 from xmcbench.engine.tables.touched_rows import TouchedRows
+from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import Workers, from_worker_0
@@ -100,7 +100,7 @@ class EmbeddedBatch:
 class BatchEmbedder:
     """Embeds the batches of `sampler` with the encoder of `method`."""
 
-    def __init__(self, method: EmbeddingMethod, sampler: Sampler) -> None:
+    def __init__(self, method: TrainedMethod, sampler: Sampler) -> None:
         self.method, self.sampler = method, sampler
         self.device = default_device()
         self.cache = GradientCache(
@@ -165,7 +165,7 @@ class NonFiniteLossError(XMCBenchError):
 class TrainingSteps:
     """Steps of an assembled `method` on the training data `train`."""
 
-    def __init__(self, method: EmbeddingMethod, train: TrainingData) -> None:
+    def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
         self.method = method
         self.workers = method.shard.workers
         self.sampler = method.sampler(train, derive_seed(method.run.seed, "sampler"))

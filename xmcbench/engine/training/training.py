@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import checkpoint
-from xmcbench.engine.embedding_method import EmbeddingMethod
+from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.steps import Metrics, TrainingSteps, check_memory, note_memory
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import from_worker_0
@@ -32,7 +32,7 @@ class BestWeights:
     Without held-out queries nothing is evaluated, and the last weights stay.
     """
 
-    def __init__(self, method: EmbeddingMethod, optimizers: Update) -> None:
+    def __init__(self, method: TrainedMethod, optimizers: Update) -> None:
         self.method, self.optimizers = method, optimizers
         self.metric: float | None = None  # of the best weights
         self.step = 0  # after which they were stored
@@ -143,7 +143,7 @@ class Checkpoints:
 class Training:
     """Trains the assembled `method` on `train` within the budget of its run."""
 
-    def __init__(self, method: EmbeddingMethod, train: TrainingData) -> None:
+    def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
         self.method, self.run = method, method.run
         self.steps = TrainingSteps(method, train)
         self.best = BestWeights(method, self.steps.optimizers)
