@@ -18,7 +18,7 @@ from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
 from xmcbench.engine.workers import ALONE, Workers, from_worker_0
-from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.budget import Budget, Ledger, PassTooLargeError
 
 Cost = dict[str, int]  # by the name of a count of the ledger, over all workers
 TRAINING_PASSES = 3  # a forward pass, and a backward pass that multiplies twice as much
@@ -105,6 +105,19 @@ class Charging:
             self.require(*lengths, scoring_flops=int(scale * scoring_flops))
 
         return require
+
+    def refreshed(self, refresh: Callable[[], None], skips: bool) -> bool:
+        """Call `refresh`; whether training continues: one that does not fit into the budget is skipped, or the end.
+
+        Raises PassTooLargeError if it does not fit and no step was taken yet.
+        """
+        try:
+            refresh()
+        except PassTooLargeError:
+            if not self.ledger.steps:
+                raise
+            return skips
+        return True
 
     def scoring(self, flops: int) -> None:
         """Charge operations on scores that all workers share or repeat."""

@@ -24,7 +24,7 @@ from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.search.index import search_flops
 from xmcbench.errors import XMCBenchError
-from xmcbench.trial.budget import Budget, PassTooLargeError
+from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import derive_seed
 
 EXACT_PAIRS = 2e8  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
@@ -62,7 +62,7 @@ def dry_run(
     for texts in method.first_passes:
         charging.passes(work.all_query_lengths_N if texts == "queries" else work.label_lengths_L)
     run = DryRun(method, work, probe, charging, budget, seed)
-    while run.continues and run.refreshed():
+    while run.continues and charging.refreshed(run.refresh, method.skips_refreshes):
         run.take_epoch()
     return run
 
@@ -117,17 +117,8 @@ class DryRun:
             self.index += count
             self.ledger.epochs = self.epoch + self.index / of
 
-    def refreshed(self) -> bool:
-        """Refresh the sampler; whether training continues. Raises PassTooLargeError if no step was taken yet."""
-        try:
-            self._refresh()
-        except PassTooLargeError:
-            if not self.ledger.steps:
-                raise
-            return self.method.skips_refreshes
-        return True
-
-    def _refresh(self) -> None:
+    def refresh(self) -> None:
+        """Let the sampler look at the stand-in vectors before an epoch."""
         if self.epoch and self.sampler.observes:
             self._observe_everything()
         before = self.ledger.flops

@@ -16,7 +16,6 @@ from xmcbench.engine.training.steps import Metrics, TrainingSteps, check_memory,
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
-from xmcbench.trial.budget import PassTooLargeError
 from xmcbench.trial.run import Progress, why_flat
 
 FOLDER = "best"  # beside the checkpoints
@@ -167,14 +166,9 @@ class Training:
         self.best.restore()
 
     def _refreshed(self) -> bool:
-        """Refresh the sampler; whether training continues. Raises PassTooLargeError if no step was taken yet."""
-        try:
-            self.steps.refresh()
-        except PassTooLargeError:
-            if not self.run.ledger.steps:
-                raise
-            return self.method.skips_refreshes
-        return self.steps.spent() < 1 or not self.run.ledger.steps
+        """Refresh the sampler; whether training continues."""
+        goes_on = self.method.charging.refreshed(self.steps.refresh, self.method.skips_refreshes)
+        return goes_on and (self.steps.spent() < 1 or not self.run.ledger.steps)
 
     def _after_step(self, metrics: Metrics) -> None:
         run, ledger = self.run, self.run.ledger
