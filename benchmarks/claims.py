@@ -15,6 +15,7 @@ among themselves.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from pydantic import ValidationError
 from xmcbench.data import load
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation.comparison import stored_samples
-from xmcbench.evaluation.significance import Estimate, Sample, difference, difference_of_independent, holm
+from xmcbench.evaluation.significance import Estimate, Sample, difference, holm
 from xmcbench.files.atomic import atomic_write
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.claims import (
@@ -210,6 +211,14 @@ def column(metric: str, better: float, than: float, estimate: Estimate, p: float
     low, high, difference = (f"{100 * value:+.2f}" for value in (*estimate.interval, estimate.value))
     values = {"better": f"{100 * better:.2f}", "than": f"{100 * than:.2f}", "difference": difference}
     return Column(metric=metric, **values, interval=(low, high), sign=sign)
+
+
+def difference_of_independent(first: Estimate, second: Estimate) -> Estimate:
+    """The first value minus the second, of different test queries and trials."""
+    seed_error = math.hypot(first.seed_error, second.seed_error)
+    parts = [own.seed_error**4 / own.seed_freedom for own in (first, second) if own.seed_error]
+    freedom = seed_error**4 / sum(parts) if parts else min(first.seed_freedom, second.seed_freedom)
+    return Estimate(first.value - second.value, math.hypot(first.query_error, second.query_error), seed_error, freedom)
 
 
 def change(here: Attempt, base: Attempt, metric: str) -> Estimate | None:

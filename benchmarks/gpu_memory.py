@@ -31,7 +31,7 @@ from xmcbench.data.tokens import Tokens
 from xmcbench.engine.charging import Charging
 from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.planning.dry_run import CountedSteps, dry_run
+from xmcbench.engine.planning.dry_run import DryRun, dry_run
 from xmcbench.engine.planning.memory import Memory, costs, memory
 from xmcbench.engine.planning.probe import Workload, observe
 from xmcbench.engine.tables.label_table import LabelTable
@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, Settings, str]] = {  # method, the settings of its p
 }  # fmt: skip
 
 
-def planned(method: Any, work: Workload) -> tuple[Memory, CountedSteps]:
+def planned(method: Any, work: Workload) -> tuple[Memory, DryRun]:
     """What `xmcbench plan` predicts for one worker, and the dry run with the largest batch."""
     settings = method.config
     encoder = costs(settings.encoder, settings.precision, int(np.median(work.query_lengths_N)))
@@ -150,7 +150,7 @@ def assembled(method: Any, work: Workload, shapes: Shapes, root: Path) -> None:
         moved(method.encoder), moved(method.modules)
 
 
-def pretended_step(method: Any, dry: CountedSteps, work: Workload, shapes: Shapes) -> Peak:
+def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> Peak:
     """The peak of a step on the largest batch, with the moments that the steps before it have left."""
     steps, found = TrainingSteps(method, work.train), Peak()
     for tensor in (*method.encoder.state_dict().values(), *method.modules.state_dict().values()):

@@ -29,7 +29,7 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 from xmcbench.engine import device
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES
 from xmcbench.engine.search.exact import SIZES
-from xmcbench.engine.tables import label_table
+from xmcbench.engine.tables import row_optimizers
 
 NAME = "pretend"
 CODE = tuple(str(Path(__file__).parents[1] / folder) for folder in ("xmcbench", "plugins"))
@@ -269,6 +269,6 @@ def pretended_gpu() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "GPU", NAME)
         patch.setattr(Tensor, "pin_memory", _pin)
-        for sizes in (CHUNK_SCORES, SIZES, label_table._CHUNK):
+        for sizes in (CHUNK_SCORES, SIZES, row_optimizers._CHUNK):
             patch.setitem(sizes, NAME, sizes["cuda"])  # type: ignore[index, attr-defined]
         yield

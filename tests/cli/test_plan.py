@@ -63,7 +63,7 @@ def test_a_trial_that_fails_before_its_first_step_makes_the_exit_code(
     content |= {"methods": {"p": {"method": "prime", "free_vectors": 16}}, "budget": {limit: 100}}
     suite.write_text(yaml.safe_dump(content))
     assert call("plan", suite) == 1
-    assert "fails: catalog-200/p: before the first step a pass over 480 texts takes" in capsys.readouterr().err
+    assert "fails: catalog-200/p: before the first step a pass over 200 texts takes" in capsys.readouterr().err
     assert call("run", suite, "--dry-run") == 0
     assert told in capsys.readouterr().err
     assert call("run", suite, "--dry-run", "--set", f"budget.{limit}=1000000000000") == 0

@@ -30,7 +30,8 @@ def dataset_of(case: Case) -> Dataset:
 def test_recall_and_coverage_of_a_bin_are_those_of_counting(case: Case, k: int) -> None:
     bins = decile_bins(case.truth)
     hits = find_hits(case.predictions, case.truth, np.array(case.weights))
-    recall, coverage = bins.recall(hits, k), bins.coverage(hits, k)
+    found_of = bins.breakdown(hits, k)
+    recall, coverage = found_of.recall, found_of.coverage
     pairs = [(row, label) for row, labels in enumerate(case.true) for label in labels]
     found = {(row, label) for row, labels in enumerate(case.ranked) for label in labels[:k]}
     for bin_ in range(10):
@@ -86,12 +87,13 @@ def test_bins_follow_the_edges_of_the_card() -> None:
     card = DatasetCard(name="made", num_train=6, num_test=1, num_labels=4, tail_at_most=2, head_at_least=6)
     bins = label_bins(card, case.truth)
     assert [bins.names[bin_] for bin_ in bins.assignment] == ["head", "torso", "tail", "tail"]
-    assert bins.num_pairs(case.truth).tolist() == [6, 5, 2]
+    hits = find_hits(case.predictions, case.truth, np.array(case.weights))
+    assert bins.breakdown(hits, 1).num_pairs.tolist() == [6, 5, 2]
 
 
 def test_deciles_hold_equally_many_labels_the_most_frequent_first() -> None:
     rows = [set(range(start, 20)) for start in range(20)]  # label l occurs l + 1 times
     truth = Case([{}] * 20, rows, [1.0] * 20).truth
     bins = decile_bins(truth)
-    assert bins.num_labels().tolist() == [2] * 10
+    assert np.bincount(bins.assignment).tolist() == [2] * 10
     assert bins.assignment.tolist() == [9 - label // 2 for label in range(20)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -226,3 +227,11 @@ def test_the_document_is_generated_and_short() -> None:
     assert made == (ROOT / "docs" / "claims.md").read_text(encoding="utf-8"), "run benchmarks/claims_document.py"
     prose = [line for line in made.splitlines() if not line.startswith("|")]
     assert len(" ".join(prose).split()) <= 400
+
+
+def test_a_difference_of_differences_has_the_error_of_both() -> None:
+    first, second = Estimate(0.03, 0.01, 0.02, 4.0), Estimate(0.01, 0.02, 0.01, 4.0)
+    found = claims.difference_of_independent(first, second)
+    assert found.value == pytest.approx(0.02)
+    assert found.error == pytest.approx(math.hypot(0.01, 0.02, 0.02, 0.01))
+    assert 4 < found.seed_freedom < 8

@@ -62,7 +62,7 @@ def test_every_default_metric_is_known() -> None:
 )
 def test_an_unknown_metric_is_answered_with_the_nearest_valid_one(metric: str, suggestion: str) -> None:
     with pytest.raises(UnknownNameError, match=rf"^suite.yaml:3: unknown metric '{metric}' .*'{suggestion}'"):
-        parse_metric(metric, BUILT_IN, "suite.yaml:3")
+        find_evaluators([metric], "suite.yaml:3")
 
 
 def test_each_evaluator_is_found_once_by_the_names_of_metrics() -> None:

@@ -117,7 +117,7 @@ def test_a_transposed_matrix_is_told(made: tuple, tmp_path: Path) -> None:
         ("indices", 77, r"query 4: found label 77, expected 0 to 49"),
         ("indices", -2, r"query 4: found label -2, expected 0 to 49"),
         ("indices", None, r"query 4: found label \d+ twice"),
-        ("scores", np.nan, r"query 4: found label \d+ with a score that is not a number"),
+        ("scores", np.nan, r"query 4: found label \d+ with a score that is not a finite number"),
     ],
 )
 def test_a_broken_row_is_named_with_its_value(
@@ -127,6 +127,13 @@ def test_a_broken_row_is_named_with_its_value(
     values[4, 1] = values[4, 0] if value is None else value
     write_rows(tmp_path / "p.npz", *made)
     with pytest.raises(XMCBenchError, match=message):
+        read_entries(tmp_path / "p.npz", QUERIES, LABELS)
+
+
+def test_an_infinite_score_is_named(made: tuple, tmp_path: Path) -> None:
+    made[1][4, 0] = np.inf
+    write_rows(tmp_path / "p.npz", *made)
+    with pytest.raises(XMCBenchError, match=r"query 4: found label \d+ with a score that is not a finite number"):
         read_entries(tmp_path / "p.npz", QUERIES, LABELS)
 
 

@@ -12,7 +12,6 @@ from xmcbench.evaluation.significance import (
     Estimate,
     Sample,
     difference,
-    difference_of_independent,
     estimate,
     holm,
     rank_intervals,
@@ -130,12 +129,7 @@ def test_the_best_is_compared_with_every_row_at_once() -> None:
     assert significant_together([Estimate(1.0, 0.1), Estimate(0.0, 0.1)]) == [True, False]
 
 
-def test_a_difference_of_differences_has_the_error_of_both() -> None:
-    first, second = Estimate(0.03, 0.01, 0.02, 4.0), Estimate(0.01, 0.02, 0.01, 4.0)
-    found = difference_of_independent(first, second)
-    assert found.value == pytest.approx(0.02)
-    assert found.error == pytest.approx(math.hypot(0.01, 0.02, 0.02, 0.01))
-    assert 4 < found.seed_freedom < 8
+def test_a_difference_of_paired_differences_is_that_of_the_means() -> None:
     rng = np.random.default_rng(6)
     rows = [drawn(rng, true=0.0, seeds=5, queries=200, query_sd=0.3, seed_sd=0.02) for _ in range(4)]
     of_pairs = difference(rows[0].minus(rows[1]), rows[2].minus(rows[3]))

@@ -78,7 +78,7 @@ def test_search_returns_the_labels_of_the_cpu(precision: Any) -> None:
     assert float((computed.indices == wanted.indices).mean()) > 0.99
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bf16", "bf16-compensated"])
+@pytest.mark.parametrize("dtype", ["float32", "bf16"])
 def test_a_label_table_learns_as_on_the_cpu(dtype: Any) -> None:
     """Ten steps of Adam: to 1e-5 in float32, to the rounding of bf16 otherwise."""
 
@@ -168,7 +168,7 @@ def test_no_micro_batch_waits_for_the_gpu(tmp_path: Path) -> None:
 
 
 @needs_cuda
-def test_faiss_finds_what_exact_search_finds() -> None:
+def test_faiss_finds_most_of_what_exact_search_finds() -> None:
     faiss = pytest.importorskip("faiss", reason="needs faiss-gpu")
     if not getattr(faiss, "get_num_gpus", int)():
         pytest.skip("needs faiss-gpu; the installed faiss sees no GPU")
@@ -176,8 +176,9 @@ def test_faiss_finds_what_exact_search_finds() -> None:
 
     labels_LD, queries_ND = (normalize(torch.randn(count, 32, device=DEVICE), dim=1) for count in (5000, 100))
     wanted = ExactIndex(labels_LD).top_k(queries_ND, 10)
-    computed = build_index(labels_LD, "faiss-flat").top_k(queries_ND, 10)
-    assert np.array_equal(computed.indices, wanted.indices)
+    found = build_index(labels_LD, "faiss-ivf").top_k(queries_ND, 10)
+    hits = [np.isin(*rows).mean() for rows in zip(found.indices, wanted.indices, strict=True)]
+    assert np.mean(hits) > 0.9
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from toy import make_run
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.transformer import TransformerEncoder
-from xmcbench.engine.search.faiss import IVF
+from xmcbench.engine.search import faiss
 from xmcbench.runs.predicting import Sample
 from xmcbench_untrained import Untrained
 
@@ -38,8 +38,8 @@ def test_predictions_of_approximate_search_have_a_measured_recall(
     method = Untrained(Untrained.Config(encoder=small_encoder, search="faiss-ivf"))
     method.fit(data, make_run(tmp_path, {"steps": 1}))
     assert Sample.draw(data.texts, method.predict(data.texts, 20)).recall(method) == 1.0  # few labels are one cluster
-    monkeypatch.setattr(IVF, "clusters", lambda *_: 8)
-    monkeypatch.setattr(IVF.__init__, "__defaults__", (4.0, 1, 10, 64))  # a query searches one cluster of eight
+    monkeypatch.setattr(faiss, "num_clusters", lambda _: 8)
+    monkeypatch.setattr(faiss, "PROBES", 1)  # a query searches one cluster of eight
     found = method.predict(data.texts, 20)
     recall = Sample.draw(data.texts, found).recall(method)
     assert recall is not None

@@ -104,7 +104,10 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
         (
             name,
             str(plan.workers),
-            *(format_value(own, "count") for own in (plan.steps, round(plan.pool), plan.encoder_tokens, plan.flops)),
+            *(
+                format_value(value, "count")
+                for value in (plan.ledger.steps, round(plan.pool), plan.ledger.encoder_tokens, plan.ledger.flops)
+            ),
             format_value(plan.device_hours, "hours"),
             format_value(plan.memory.total, "bytes"),
             format_value(plan.network, "bytes") if plan.workers > 1 else "-",

@@ -18,8 +18,9 @@ from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Require
 from xmcbench.engine.workers import ALONE, Workers, from_worker_0
-from xmcbench.trial.budget import Budget, Ledger
+from xmcbench.trial.budget import Budget, Ledger, PassTooLargeError
 
+Cost = dict[str, int]  # by the name of a count of the ledger, over all workers
 TRAINING_PASSES = 3  # a forward pass, and a backward pass that multiplies twice as much
 
 
@@ -29,40 +30,26 @@ def batch_lengths(batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np
     return lengths_N if label_lengths_L is None else np.concatenate([lengths_N, label_lengths_L[batch.label_ids]])
 
 
-@dataclass(frozen=True)
-class StepCost:
-    """The costs of one optimiser step, over all workers."""
-
-    queries: int
-    pool_labels: int
-    pool_positives: int
-    encoder_tokens: int
-    encoder_flops: int
-    scoring_flops: int
-
-
+@dataclass
 class Charging:
     """Enters costs into `ledger`; `encoder_flops` gives the operations of one forward pass over texts of N lengths.
 
     With a `budget`, a pass that does not fit into what is left of it is refused.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        encoder_flops: Callable[[np.ndarray], int],
-        workers: Workers = ALONE,
-        budget: Budget | None = None,
-    ) -> None:
-        self.ledger = ledger
-        self.encoder_flops = encoder_flops
-        self.workers = workers
-        self.budget = budget
+    ledger: Ledger
+    encoder_flops: Callable[[np.ndarray], int]
+    workers: Workers = ALONE
+    budget: Budget | None = None
+
+    def charge(self, cost: Cost, times: int = 1) -> None:
+        """Add so many times this cost."""
+        for name, count in cost.items():
+            setattr(self.ledger, name, getattr(self.ledger, name) + times * count)
 
     def encoding(self, lengths_N: np.ndarray) -> None:
         """Charge a forward pass over texts of these lengths in tokens, shared by the workers."""
-        self.ledger.encoder_tokens += int(lengths_N.sum())
-        self.ledger.encoder_flops += self.encoder_flops(lengths_N)
+        self.charge({"encoder_tokens": int(lengths_N.sum()), "encoder_flops": self.encoder_flops(lengths_N)})
 
     def passes(self, *lengths_N: np.ndarray, scoring_flops: int = 0) -> None:
         """Charge forward passes over texts of these lengths, and operations on their scores, shared by the workers.
@@ -77,8 +64,7 @@ class Charging:
     def own_encoding(self, lengths_N: np.ndarray) -> None:
         """Charge a forward pass over this worker's texts and those of all other workers; every worker calls this."""
         tokens, operations = self.workers.totals(int(lengths_N.sum()), self.encoder_flops(lengths_N))
-        self.ledger.encoder_tokens += tokens
-        self.ledger.encoder_flops += operations
+        self.charge({"encoder_tokens": tokens, "encoder_flops": operations})
 
     def on_demand(self, vectors: Callable[[], Tensor], lengths_N: np.ndarray) -> Callable[[], Tensor]:
         """`vectors`, which charges a forward pass over texts of these lengths at each call.
@@ -120,6 +106,19 @@ class Charging:
 
         return require
 
+    def refreshed(self, refresh: Callable[[], None], skips: bool) -> bool:
+        """Call `refresh`; whether training continues: one that does not fit into the budget is skipped, or the end.
+
+        Raises PassTooLargeError if it does not fit and no step was taken yet.
+        """
+        try:
+            refresh()
+        except PassTooLargeError:
+            if not self.ledger.steps:
+                raise
+            return skips
+        return True
+
     def scoring(self, flops: int) -> None:
         """Charge operations on scores that all workers share or repeat."""
         self.ledger.scoring_flops += flops
@@ -133,28 +132,18 @@ class Charging:
 
     def step_cost(
         self, batch: Batch, query_lengths_N: np.ndarray, label_lengths_L: np.ndarray | None, scoring_flops: int
-    ) -> StepCost:
-        """The cost of training on `batch` (of all workers), given the lengths of all texts in tokens.
+    ) -> Cost:
+        """The cost of an optimiser step on `batch` (of all workers), given the lengths of all texts in tokens.
 
         `label_lengths_L` is None if labels are not encoded; `scoring_flops` are this worker's.
         """
         lengths_N = batch_lengths(batch, query_lengths_N, label_lengths_L)
-        return StepCost(
-            queries=len(batch.query_ids),
-            pool_labels=len(batch.label_ids),
-            pool_positives=len(batch.positives.rows_P),
-            encoder_tokens=int(lengths_N.sum()),
-            encoder_flops=TRAINING_PASSES * self.encoder_flops(lengths_N),
-            scoring_flops=self.workers.totals(scoring_flops)[0],
-        )
-
-    def step(self, cost: StepCost, times: int = 1) -> None:
-        """Charge so many optimiser steps of this cost."""
-        ledger = self.ledger
-        ledger.steps += times
-        ledger.queries += times * cost.queries
-        ledger.pool_labels += times * cost.pool_labels
-        ledger.pool_positives += times * cost.pool_positives
-        ledger.encoder_tokens += times * cost.encoder_tokens
-        ledger.encoder_flops += times * cost.encoder_flops
-        ledger.scoring_flops += times * cost.scoring_flops
+        return {
+            "steps": 1,
+            "queries": len(batch.query_ids),
+            "pool_labels": len(batch.label_ids),
+            "pool_positives": len(batch.positives.rows_P),
+            "encoder_tokens": int(lengths_N.sum()),
+            "encoder_flops": TRAINING_PASSES * self.encoder_flops(lengths_N),
+            "scoring_flops": self.workers.totals(scoring_flops)[0],
+        }

@@ -94,8 +94,8 @@ class DualEncoder(Method):
         )
         search: Backend = Field(
             "exact",
-            description="search of predictions: exact, faiss-flat (same results), or faiss-hnsw (a graph) or faiss-ivf "
-            "(clusters), which miss some labels",
+            description="search of predictions: exact, or faiss-hnsw (a graph) or faiss-ivf (clusters), which miss "
+            "some labels",
         )
         micro_batch_tokens: int | None = Field(
             None,
@@ -128,11 +128,6 @@ class DualEncoder(Method):
     charging: Charging
     queries: Tokens  # of the training queries
     labels: Tokens
-
-    @property
-    def precision(self) -> Precision:
-        """Of matrix products in the encoder."""
-        return self.config.precision
 
     @cached_property
     def micro_batch_tokens(self) -> int:
@@ -208,7 +203,7 @@ class DualEncoder(Method):
         return embed_all(
             self.encoder,
             tokens,
-            precision=self.precision,
+            precision=self.config.precision,
             micro_batch_tokens=self.micro_batch_tokens,
             progress=progress,
         )
@@ -384,23 +379,39 @@ def add_modules(
     (method.table_values,) = workers.totals(own_values)
 
 
-def plain_embeddings(method: DualEncoder) -> Embeddings:
-    """The encoder's own embeddings of training queries and labels, charged when asked for.
-
-    Labels are embedded also for a method that does not encode them in training.
-    """
+def all_embeddings(
+    method: DualEncoder,
+    query_vectors: Callable[[Tensor], Tensor],
+    label_vectors: Callable[[Tensor, np.ndarray], Tensor],
+    *,
+    encode: bool,
+) -> Embeddings:
+    """These vectors of all training queries and labels, charged when asked for; `encode` as for `embed_labels`."""
     from xmcbench.engine.sampling.embeddings import Embeddings
 
-    queries, labels = method.queries, method.labels
+    queries, labels, charging = method.queries, method.labels, method.charging
+    label_lengths_L = labels.lengths if encode else labels.lengths[:0]
+
+    @contextmanager
+    def stage(name: str) -> Iterator[None]:
+        method.run.report(Progress(name, 0.0))
+        with charging.ledger.stage(name):
+            yield
+
     return Embeddings(
-        method.charging.on_demand(lambda: method.embed_queries(queries, lambda rows_ND: rows_ND), queries.lengths),
-        method.charging.on_demand(
-            lambda: method.embed_labels(labels, lambda rows_SD, _: rows_SD, encode=True), labels.lengths
-        ),
+        charging.on_demand(lambda: method.embed_queries(queries, query_vectors), queries.lengths),
+        charging.on_demand(lambda: method.embed_labels(labels, label_vectors, encode=encode), label_lengths_L),
         workers=method.shard.workers,
-        stage=method.charging.ledger.stage,
-        require=method.charging.requirement(queries.lengths, labels.lengths),
+        stage=stage,
+        require=charging.requirement(queries.lengths, label_lengths_L),
+        note_recall=charging.ledger.note_recall,
+        progress=lambda share: method.run.report(Progress("mine", share)),
     )
+
+
+def plain_embeddings(method: DualEncoder) -> Embeddings:
+    """The encoder's own embeddings of all training queries and labels, also of labels that training does not encode."""
+    return all_embeddings(method, lambda rows_ND: rows_ND, lambda rows_SD, _: rows_SD, encode=True)
 
 
 def _tokenised(run: Run, kind: str, texts: Texts) -> Callable[[int], object]:

@@ -17,6 +17,7 @@ from scipy.stats import rankdata
 
 from xmcbench.data.dataset import Dataset, DatasetCard
 from xmcbench.evaluation.evaluator import dataset_hits
+from xmcbench.evaluation.label_metrics import coverage
 from xmcbench.evaluation.metrics import Hits, label_counts, precision, propensity_scored_precision
 from xmcbench.trial.predictions import Predictions
 
@@ -69,10 +70,9 @@ def score_distributions(hits: Hits) -> ScoreDistributions:
     scores, true = _pairs(hits)
     span = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
     edges = np.histogram_bin_edges(scores, HISTOGRAM_BINS, span)
-    num_true, num_false = int(true.sum()), int((~true).sum())
-    return ScoreDistributions(
-        edges, _density(scores[true], edges), _density(scores[~true], edges), num_true, num_false, _above(scores, true)
-    )
+    counts = int(true.sum()), int((~true).sum())
+    densities = _density(scores[true], edges), _density(scores[~true], edges)
+    return ScoreDistributions(edges, *densities, *counts, _separation(scores, true, *counts))
 
 
 def _pairs(hits: Hits) -> tuple[np.ndarray, np.ndarray]:
@@ -105,8 +105,7 @@ def _density(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return densities
 
 
-def _above(scores: np.ndarray, true: np.ndarray) -> float:
-    num_true, num_false = int(true.sum()), int((~true).sum())
+def _separation(scores: np.ndarray, true: np.ndarray, num_true: int, num_false: int) -> float:
     if not num_true or not num_false:
         return float("nan")
     ranks = rankdata(scores)[true].sum()
@@ -116,18 +115,6 @@ def _above(scores: np.ndarray, true: np.ndarray) -> float:
 REGIMES, DECILES = "head, torso, tail", "deciles"
 SIMILARITY, SIMILARITY_OF_TAIL = "similarity", "similarity of tail labels"
 TRADE_OFF_KS = (1, 3, 5)
-
-
-@dataclass(frozen=True)
-class Breakdown:
-    """Metrics at k of each bin: [X] each, fractions."""
-
-    bins: tuple[str, ...]
-    num_labels: np.ndarray
-    num_pairs: np.ndarray  # true pairs of the test split
-    contribution: np.ndarray  # to P@k; the sum is P@k
-    recall: np.ndarray
-    coverage: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -164,33 +151,30 @@ def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, Label
     ks = sorted({*TRADE_OFF_KS, k})
     return Analysis(
         k=k,
-        breakdowns={
-            name: Breakdown(
-                part.names,
-                part.num_labels(),
-                part.num_pairs(hits.truth),
-                part.contribution(hits, k),
-                part.recall(hits, k),
-                part.coverage(hits, k),
-            )
-            for name, part in bins.items()
-        },
-        coverage={at: _coverage(hits, at) for at in ks},
-        distinct={at: _distinct(predictions, at) / num_labels for at in ks},
+        breakdowns={name: part.breakdown(hits, k) for name, part in bins.items()},
+        coverage={at: coverage(hits, at).value for at in ks},
+        distinct={at: distinct(predictions.indices[:, :at]) / num_labels for at in ks},
         trade_off={at: (precision(hits, at).value, propensity_scored_precision(hits, at).value) for at in ks},
         precision_recall=precision_recall(hits),
         scores=score_distributions(hits),
     )
 
 
-def _coverage(hits: Hits, k: int) -> float:
-    true_labels = len(np.unique(hits.truth.indices))
-    return len(np.unique(hits.labels[hits.ranks < k])) / max(1, true_labels)
+def distinct(labels: np.ndarray) -> int:
+    """The number of different labels; -1 is none."""
+    return len(np.unique(labels[labels >= 0]))
 
 
-def _distinct(predictions: Predictions, k: int) -> int:
-    best = predictions.indices[:, :k]
-    return len(np.unique(best[best >= 0]))
+@dataclass(frozen=True)
+class Breakdown:
+    """Metrics at k of each bin: [X] each, fractions; NaN where a bin has nothing to find."""
+
+    bins: tuple[str, ...]
+    num_labels: np.ndarray
+    num_pairs: np.ndarray  # true pairs of the test split
+    contribution: np.ndarray  # to P@k; the sum is P@k
+    recall: np.ndarray  # the share of the bin's true pairs that are among the first k of their query
+    coverage: np.ndarray  # the share of the bin's true labels that are found for at least one query
 
 
 @dataclass(frozen=True)
@@ -200,27 +184,18 @@ class LabelBins:
     names: tuple[str, ...]
     assignment: np.ndarray
 
-    def num_labels(self) -> np.ndarray:
-        """Number of labels in each bin."""
-        return np.bincount(self.assignment, minlength=len(self.names))
-
-    def num_pairs(self, targets: scipy.sparse.csr_array) -> np.ndarray:
-        """Number of true pairs of the targets [N, L] in each bin."""
-        return self._count(targets.indices)
-
-    def contribution(self, hits: Hits, k: int) -> np.ndarray:
-        """What the labels of each bin contribute to P@k; the sum over the bins is P@k."""
-        labels = hits.labels[hits.ranks < k]
-        return self._count(labels) / (hits.num_queries * k)
-
-    def recall(self, hits: Hits, k: int) -> np.ndarray:
-        """The share of each bin's true pairs that are among the first k of their query; NaN for a bin without pairs."""
-        return _share(self._count(hits.labels[hits.ranks < k]), self.num_pairs(hits.truth))
-
-    def coverage(self, hits: Hits, k: int) -> np.ndarray:
-        """The share of each bin's true labels that are found for at least one query; NaN for a bin without labels."""
-        predicted, true_labels = np.unique(hits.labels[hits.ranks < k]), np.unique(hits.truth.indices)
-        return _share(self._count(predicted), self._count(true_labels))
+    def breakdown(self, hits: Hits, k: int) -> Breakdown:
+        """The metrics of each bin."""
+        true, found = hits.truth.indices, hits.labels[hits.ranks < k]
+        num_pairs, num_found = self._count(true), self._count(found)
+        return Breakdown(
+            self.names,
+            np.bincount(self.assignment, minlength=len(self.names)),
+            num_pairs,
+            num_found / (hits.num_queries * k),
+            _share(num_found, num_pairs),
+            _share(self._count(np.unique(found)), self._count(np.unique(true))),
+        )
 
     def _count(self, labels: np.ndarray) -> np.ndarray:
         """Number of `labels` in each bin; repeated labels count repeatedly."""

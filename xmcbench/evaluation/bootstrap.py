@@ -26,7 +26,7 @@ from math import exp, factorial, sqrt
 import numpy as np
 import scipy
 
-from xmcbench.data.pairs import map_chunks, num_threads
+from xmcbench.data.pairs import num_threads
 from xmcbench.evaluation.metrics import MetricTerms
 
 RESAMPLES = 1000
@@ -50,7 +50,7 @@ def resample(terms: Mapping[str, MetricTerms]) -> dict[str, np.ndarray]:
 def _resample(terms: Mapping[str, MetricTerms], size: int) -> dict[str, np.ndarray]:
     columns = _Columns(size)
     places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
-    sums_BC = resampled_sums(columns.matrix())
+    sums_BC = resampled_sums(np.column_stack(columns.unique))
 
     def sums(place: tuple[int, float]) -> np.ndarray:
         column, scale = place
@@ -78,16 +78,6 @@ class _Columns:
         self.unique.append(column_N)
         self.sums.append(column_sum)
         return len(self.unique) - 1, 1.0
-
-    def matrix(self) -> np.ndarray:
-        """The columns as one matrix [N, C], copied in blocks of rows that fit a core's cache."""
-        terms_NC = np.empty((len(self.unique[0]), len(self.unique)))
-
-        def copy(rows: slice) -> None:
-            np.stack([column[rows] for column in self.unique], axis=1, out=terms_NC[rows])
-
-        map_chunks(copy, *terms_NC.shape)
-        return terms_NC
 
 
 def _ratio(numerator_B: np.ndarray, denominator_B: np.ndarray) -> np.ndarray:

@@ -59,11 +59,9 @@ class Evaluator(Protocol):
         """The metric at `k`, a fraction in 0..1."""
 
 
-def parse_metric(metric: str, evaluators: Mapping[str, Evaluator], where: str = "") -> tuple[Evaluator, int]:
-    """The evaluator and the k that `metric` names; raises `UnknownNameError` with the nearest valid names."""
-    name, k = _split(metric, where)
-    if name not in evaluators:
-        raise UnknownNameError("metric", metric, [f"{known}@{k}" for known in evaluators], where)
+def parse_metric(metric: str, evaluators: Mapping[str, Evaluator]) -> tuple[Evaluator, int]:
+    """The evaluator and the k that `metric` names, of those that `find_evaluators` found for it."""
+    name, k = _split(metric, "")
     return evaluators[name], k
 
 

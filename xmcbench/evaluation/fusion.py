@@ -10,8 +10,9 @@ M nodes of a tree.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from itertools import product
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -219,13 +220,5 @@ def _fit_tree(candidates: Candidates, true_C: np.ndarray, inverse_propensity_L: 
 
 def _grid(parts: int) -> list[np.ndarray]:
     """All weights of `parts` methods that are multiples of 1 / STEPS and sum to 1, even ones first."""
-
-    def shares(parts: int, left: int) -> Iterator[tuple[int, ...]]:
-        if parts == 1:
-            yield (left,)
-            return
-        for first in range(left + 1):
-            yield from ((first, *rest) for rest in shares(parts - 1, left - first))
-
-    even_first = sorted(shares(parts, STEPS), key=lambda point: sum(share * share for share in point))
-    return [np.array(point) / STEPS for point in even_first]
+    points = (point for point in product(range(STEPS + 1), repeat=parts) if sum(point) == STEPS)
+    return [np.array(point) / STEPS for point in sorted(points, key=lambda point: sum(x * x for x in point))]

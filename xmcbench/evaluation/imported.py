@@ -23,7 +23,7 @@ from xmcbench.data.pairs import binary, contains
 from xmcbench.data.text_files import read_rows
 from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.evaluation.evaluator import Evaluator, Scores, score_predictions, truth_hash
-from xmcbench.evaluation.ranking import check_predictions, drop_ignored
+from xmcbench.evaluation.ranking import drop_ignored
 from xmcbench.files.arrays import array_names, open_npz, read_array, read_csr
 from xmcbench.files.regular import open_regular
 from xmcbench.trial.budget import UnknownBudget
@@ -117,14 +117,6 @@ class Expected:
         """Entries that a file may hold: `MEAN_ENTRIES` per query, or every pair where there are fewer."""
         return self.num_queries * min(self.num_labels, MEAN_ENTRIES)
 
-    @property
-    def max_array(self) -> int:
-        return max(self.max_entries, self.num_queries + 1)
-
-    @property
-    def max_text_bytes(self) -> int:
-        return (self.max_entries + self.num_queries) * ENTRY_BYTES
-
     def check_entries(self, found: int) -> None:
         if found > self.max_entries:
             raise self.error(
@@ -149,48 +141,47 @@ class Expected:
 
 @dataclass(frozen=True)
 class Entries:
-    """Scored labels per query: those of query i are `labels[indptr[i]:indptr[i + 1]]`, in any order.
+    """Scored labels of T queries, in any order: query and label (int64) and score (float) of each entry, [E]."""
 
-    `indptr` int64 [T + 1], `labels` int64 [E], `scores` float [E].
-    """
-
-    indptr: np.ndarray
+    num_queries: int
+    queries: np.ndarray
     labels: np.ndarray
     scores: np.ndarray
 
-    @property
-    def queries(self) -> np.ndarray:
-        """The query of each entry, int64 [E]."""
-        return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
+    @classmethod
+    def of_rows(cls, counts_T: np.ndarray, labels: np.ndarray, scores: np.ndarray) -> Entries:
+        """Entries that lie query by query, so many of each."""
+        queries = np.repeat(np.arange(len(counts_T)), counts_T)
+        return cls(len(counts_T), queries, labels.astype(np.int64), scores.astype(np.float64))
 
     def check(self, expected: Expected) -> None:
-        """Raise XMCBenchError unless labels are in 0..L-1, once per query, with scores that are numbers."""
-        _refuse(
-            expected,
-            self,
-            (self.labels < 0) | (self.labels >= expected.num_labels),
-            f"label {{label}}, expected 0 to {expected.num_labels - 1}",
-        )
-        _refuse(expected, self, np.isnan(self.scores), "label {label} with a score that is not a number")
+        """Raise XMCBenchError unless labels are in 0..L-1, once per query, with scores that are finite in float32."""
         pairs = self.queries * expected.num_labels + self.labels
         order = np.argsort(pairs, kind="stable")
         again = np.zeros(len(pairs), bool)
         again[order[1:]] = pairs[order[1:]] == pairs[order[:-1]]
-        _refuse(expected, self, again, "label {label} twice")
+        outside = (self.labels < 0) | (self.labels >= expected.num_labels)
+        for broken, problem in (
+            (outside, f", expected 0 to {expected.num_labels - 1}"),
+            (~(self.scores <= np.finfo(np.float32).max), " with a score that is not a finite number"),
+            (again, " twice"),
+        ):
+            if broken.any():
+                first = int(np.argmax(broken))
+                raise expected.error(f"query {self.queries[first]}: found label {self.labels[first]}{problem}")
 
     def ranked(self, k: int) -> Predictions:
         """The best `k` labels of each query by float32 score, ties by lower label id; short rows are padded."""
         scores = self.scores.astype(np.float32) + np.float32(0.0)  # adding 0 turns -0.0 into 0.0: they tie
         order = np.lexsort((self.labels, -scores, self.queries))
-        places = np.arange(len(order)) - np.repeat(self.indptr[:-1], np.diff(self.indptr))
-        best = places < k
-        num_queries = len(self.indptr) - 1
-        predictions = Predictions(
-            np.full((num_queries, k), -1, np.int32), np.full((num_queries, k), -np.inf, np.float32)
-        )
-        rows, columns, chosen = self.queries[best], places[best], order[best]
-        predictions.indices[rows, columns] = self.labels[chosen]
-        predictions.scores[rows, columns] = scores[chosen]
+        rows = self.queries[order]
+        columns = np.arange(len(rows)) - np.searchsorted(rows, rows)
+        best = columns < k
+        shape = (self.num_queries, k)
+        predictions = Predictions(np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32))
+        rows, columns, order = rows[best], columns[best], order[best]
+        predictions.indices[rows, columns] = self.labels[order]
+        predictions.scores[rows, columns] = scores[order]
         return predictions
 
 
@@ -211,15 +202,7 @@ def from_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) -> En
             f"query {query}: found score {scores[query, place]:.7g} before {scores[query, place + 1]:.7g}, "
             "expected the best label first"
         )
-    indptr = np.concatenate([[0], np.cumsum(held.sum(axis=1))])
-    return Entries(indptr, indices[held].astype(np.int64), scores[held])
-
-
-def _refuse(expected: Expected, entries: Entries, broken: np.ndarray, problem: str) -> None:
-    if broken.any():
-        first = int(np.argmax(broken))
-        query = int(np.searchsorted(entries.indptr, first, side="right")) - 1
-        raise expected.error(f"query {query}: found {problem.format(label=int(entries.labels[first]))}")
+    return Entries.of_rows(held.sum(axis=1), indices[held], scores[held])
 
 
 def read_entries(path: Path, num_queries: int, num_labels: int) -> Entries:
@@ -250,26 +233,28 @@ def read_predictions(path: Path, num_queries: int, num_labels: int, k: int) -> P
 
 def _text(path: Path, expected: Expected) -> Entries:
     """`label:score` pairs, a line per query, after a header `queries labels` or without one."""
-    rows = read_rows(path, expected.num_labels, max_bytes=expected.max_text_bytes)
+    most_bytes = (expected.max_entries + expected.num_queries) * ENTRY_BYTES
+    rows = read_rows(path, expected.num_labels, max_bytes=most_bytes)
     if rows.header:
         expected.check_shape(rows.header)
     expected.check_rows(len(rows.counts))
-    return Entries(rows.indptr, rows.labels, rows.values)
+    return Entries.of_rows(rows.counts, rows.labels, rows.values)
 
 
 def read_arrays(path: Path, expected: Expected) -> Entries:
     """The entries of an `.npz` file. Raises XMCBenchError if it is damaged, too large or of another layout."""
+    most = max(expected.max_entries, expected.num_queries + 1)
     with open_npz(path) as archive:
         names = array_names(archive)
         if names >= {"indptr", "indices", "data", "shape"}:
-            indptr, indices, data, shape = read_csr(archive, expected.max_array, str(path))
+            indptr, indices, data, shape = read_csr(archive, most, str(path))
             expected.check_shape(shape)
             expected.check_entries(len(data))
-            return Entries(indptr.astype(np.int64), indices.astype(np.int64), data.astype(np.float64))
+            return Entries.of_rows(np.diff(indptr), indices, data)
         for labels in ("indices", "labels"):
             if names >= {labels, "scores"}:
-                indices = read_array(archive, labels, "iu", expected.max_array, str(path))
-                scores = read_array(archive, "scores", "f", expected.max_array, str(path))
+                indices = read_array(archive, labels, "iu", most, str(path))
+                scores = read_array(archive, "scores", "f", most, str(path))
                 return from_rows(indices, scores, expected)
     raise expected.error(
         f"found the arrays {', '.join(sorted(names)) or 'none'}, "
@@ -313,8 +298,8 @@ def _lists(table: Any, expected: Expected) -> Entries:
     if not np.array_equal(*counts):
         query = int(np.argmax(counts[0] != counts[1]))
         raise expected.error(f"query {query}: found {counts[0][query]} indices and {counts[1][query]} scores")
-    indptr = np.concatenate([[0], np.cumsum(counts[0], dtype=np.int64)])
-    return Entries(indptr, _integers(indices.flatten(), "indices", expected), _floats(scores.flatten()))
+    labels = _integers(indices.flatten(), "indices", expected)
+    return Entries.of_rows(counts[0].astype(np.int64), labels, np.asarray(scores.flatten()))
 
 
 def _flat(table: Any, expected: Expected) -> Entries:
@@ -322,9 +307,7 @@ def _flat(table: Any, expected: Expected) -> Entries:
     if len(wrong := np.flatnonzero((queries < 0) | (queries >= expected.num_queries))):
         row = int(wrong[0])
         raise expected.error(f"row {row}: found query {queries[row]}, expected 0 to {expected.num_queries - 1}")
-    order = np.argsort(queries, kind="stable")
-    indptr = np.concatenate([[0], np.cumsum(np.bincount(queries, minlength=expected.num_queries))])
-    return Entries(indptr, labels[order], _floats(table.column("score"))[order])
+    return Entries(expected.num_queries, queries, labels, np.asarray(table.column("score")).astype(np.float64))
 
 
 def _integers(column: Any, name: str, expected: Expected) -> np.ndarray:
@@ -332,10 +315,6 @@ def _integers(column: Any, name: str, expected: Expected) -> np.ndarray:
     if values.dtype.kind not in "iu":
         raise expected.error(f"column {name}: found the type {column.type}, expected integers and none missing")
     return values.astype(np.int64)
-
-
-def _floats(column: Any) -> np.ndarray:
-    return np.asarray(column).astype(np.float64)
 
 
 METHOD = "imported"  # no plugin has this name: the predictions came from elsewhere
@@ -359,7 +338,6 @@ def import_predictions(
     most_ignored = int(np.diff(dataset.ignore_test.indptr).max(initial=0))
     ranked = entries.ranked(min(num_labels, STORED + most_ignored))
     predictions = drop_ignored(ranked, dataset.ignore_test, min(STORED, num_labels))
-    check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
     scores = score_predictions(predictions, dataset, metrics, evaluators)
     return Imported(predictions, scores, tuple(find_warnings(ranked, predictions, dataset)))
 

@@ -114,7 +114,8 @@ def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndar
         replicates: of each record, its metrics on resamples of the test queries, [B] each.
     """
     seeds = tuple(record.trial.seed for record in records)
-    names = [name for name in records[0].metrics if all(name in own for own in (*replicates, *_metrics(records)))]
+    known = [*replicates, *(record.metrics for record in records)]
+    names = [name for name in records[0].metrics if all(name in own for own in known)]
     names = [name for name in names if len({len(own[name]) for own in replicates}) == 1]
     return {
         name: Sample(
@@ -124,10 +125,6 @@ def samples(records: Sequence[Record], replicates: Sequence[Mapping[str, np.ndar
         )
         for name in names
     }
-
-
-def _metrics(records: Sequence[Record]) -> list[dict[str, float]]:
-    return [record.metrics for record in records]
 
 
 def estimate(sample: Sample) -> Estimate:
@@ -153,14 +150,6 @@ def difference(first: Sample, second: Sample) -> Estimate:
     squares = sum(float(((side.values_S - side.mean) ** 2).sum()) for side in (first, second))
     error = math.sqrt(squares / freedom * sum(1 / count for count in counts))
     return Estimate(value, query_error, error, float(freedom))
-
-
-def difference_of_independent(first: Estimate, second: Estimate) -> Estimate:
-    """The first value minus the second, of different test queries and trials."""
-    seed_error = math.hypot(first.seed_error, second.seed_error)
-    parts = [own.seed_error**4 / own.seed_freedom for own in (first, second) if own.seed_error]
-    freedom = seed_error**4 / sum(parts) if parts else min(first.seed_freedom, second.seed_freedom)
-    return Estimate(first.value - second.value, math.hypot(first.query_error, second.query_error), seed_error, freedom)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

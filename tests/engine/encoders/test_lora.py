@@ -160,7 +160,7 @@ def test_the_plan_counts_trained_parameters_and_the_adapters_products(llama: str
     assert adapted.frozen_bytes == 4 * whole.parameters
     # Each adapter of a layer is two matrices, which a token multiplies once.
     assert adapted.flops.linear - whole.flops.linear == 2 * trained
-    assert adapted.flops == encoder.flops_of_a_text
+    assert adapted.flops == encoder.flops
 
 
 def test_a_checkpoint_holds_no_frozen_weight(llama: str, tmp_path: Path) -> None:

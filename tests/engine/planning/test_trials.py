@@ -62,7 +62,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[..., TrialPlan]) -> None:
     one = planned(negatives="in-batch")
-    assert one.seconds == pytest.approx(one.flops / (1e11 * 0.3))
+    assert one.seconds == pytest.approx(one.ledger.flops / (1e11 * 0.3))
     assert one.device_hours == pytest.approx(one.seconds / 3600)
     half = planned(negatives="in-batch", machine=replace(DEVICE, utilisation=0.15))
     assert half.seconds == pytest.approx(2 * one.seconds)
@@ -73,7 +73,7 @@ def test_hours_are_operations_over_what_the_devices_reach(planned: Callable[...,
 
 def test_several_workers_share_and_talk(planned: Callable[..., TrialPlan]) -> None:
     one, four = (planned("ova", machine=replace(DEVICE, kind="cuda"), workers=workers) for workers in (1, 4))
-    assert (one.flops, one.steps) == (four.flops, four.steps)
+    assert (one.ledger.flops, one.ledger.steps) == (four.ledger.flops, four.ledger.steps)
     assert four.seconds == pytest.approx(one.seconds / 4)
     assert four.device_hours == pytest.approx(one.device_hours)
     assert one.network == 0
@@ -114,13 +114,13 @@ def test_less_is_kept_and_more_recomputed_where_the_budget_has_little_memory(pla
     none = planned(**settings, activation_gib=0)
     assert none.memory.activations < scarce.memory.activations < enough.memory.activations
     assert enough.seconds < scarce.seconds < none.seconds
-    assert enough.flops == scarce.flops  # as the ledger counts them
+    assert enough.ledger.flops == scarce.ledger.flops  # as the ledger counts them
 
 
 def test_a_refused_pass_is_told(planned: Callable[..., TrialPlan]) -> None:
     settings: dict[str, Any] = {"negatives": "hard", "shortlist": 8, "refresh_start": 1, "refresh_every": 1}
     assert planned(**settings, budget={"epochs": 2}).notes == ()
-    tokens = planned(**settings, budget={"epochs": 1}).encoder_tokens + 100
+    tokens = planned(**settings, budget={"epochs": 1}).ledger.encoder_tokens + 100
     (told,) = planned(**settings, budget={"encoder_tokens": tokens}).notes
     assert told == "a: mining or clustering does not fit into the budget: training ends after 1 epochs"
 
@@ -142,10 +142,10 @@ def test_what_does_not_fit_is_told_and_what_might_is_run(planned: Callable[..., 
 def test_a_dataset_that_is_not_here_is_planned_from_its_card(planned: Callable[..., TrialPlan]) -> None:
     made = planned(negatives="in-batch", dataset="eurlex-4k", budget={"epochs": 1})
     assert not made.measured
-    assert made.steps == -(-15_449 // 16)
+    assert made.ledger.steps == -(-15_449 // 16)
     assert "eurlex-4k is not here: queries and labels of 12 and 6 tokens are assumed" in made.notes
     # 16 queries draw a label each; with so many labels few of them are the same.
-    assert made.encoder_tokens == pytest.approx(made.steps * (16 * 12 + 16 * 6), rel=0.01)
+    assert made.ledger.encoder_tokens == pytest.approx(made.ledger.steps * (16 * 12 + 16 * 6), rel=0.01)
 
 
 def test_lengths_follow_from_the_words_on_the_card(planned: Callable[..., TrialPlan]) -> None:
@@ -162,7 +162,7 @@ def test_lengths_follow_from_the_words_on_the_card(planned: Callable[..., TrialP
 def test_a_second_stage_is_planned_up_to_its_encoder(planned: Callable[..., TrialPlan], small_encoder: str) -> None:
     first = {"encoder": {"name": small_encoder}, "batch_size": 16}
     whole = planned("classifier", budget={"steps": 10}, first={"method": "dexml", **first}, share=0.6)
-    assert whole.flops == planned("dexml", budget={"steps": 6}).flops
+    assert whole.ledger.flops == planned("dexml", budget={"steps": 6}).ledger.flops
     assert whole.notes == ("a: what trains its encoder (dexml) is counted, the stage that follows is not",)
 
 
@@ -204,4 +204,4 @@ def test_adapters_are_what_is_trained(planned: Callable[..., TrialPlan], small_e
     (note,) = set(adapted.notes) - set(whole.notes)
     assert note.startswith(f"a: {trained} parameters of the encoder are trained, 0.000")
     assert adapted.memory.optimizer < 0.05 * whole.memory.optimizer
-    assert adapted.flops > whole.flops
+    assert adapted.ledger.flops > whole.ledger.flops

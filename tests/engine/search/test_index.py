@@ -3,44 +3,20 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
-from hypothesis import given
 
 from xmcbench import XMCBenchError
-from xmcbench.engine.search import HNSW, IVF, Backend, FaissIndex, build_index, top_k
+from xmcbench.engine.search import Backend, build_index, faiss, top_k
 from xmcbench.trial.predictions import Predictions
 
-from .cases import Case, assert_same, clustered, tied
+from .cases import clustered
 
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
-
-
-@given(case=tied())
-def test_flat_faiss_gives_the_exact_answer(case: Case) -> None:
-    found = build_index(case.labels_LD, "faiss-flat").top_k(case.queries_ND, case.k, exclude=case.exclude)
-    assert_same(found, case.solution())
-
-
-@pytest.mark.parametrize("backend", ["exact", "faiss-flat"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_exact_backends_agree_to_the_last_bit(backend: Backend, dtype: torch.dtype) -> None:
-    case = clustered()
-    labels_LD = case.labels_LD.to(dtype)
-    found = build_index(labels_LD, backend).top_k(case.queries_ND, case.k, exclude=case.exclude)
-    assert_same(found, top_k(case.queries_ND, labels_LD, case.k, exclude=case.exclude))
-
-
-def test_flat_faiss_need_not_be_asked_twice_for_what_it_is_sure_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    case = clustered()
-    expected = top_k(case.queries_ND, case.labels_LD, 5)
-    monkeypatch.setattr("xmcbench.engine.search.exact.top_k", lambda *_, **__: pytest.fail("searched again"))
-    assert_same(build_index(case.labels_LD, "faiss-flat").top_k(case.queries_ND, 5), expected)
 
 
 def recall(found: Predictions, expected: Predictions) -> float:
@@ -61,18 +37,14 @@ def test_graph_and_clusters_find_most_of_the_best_labels_and_score_them_alike(ba
     np.testing.assert_array_equal(found.scores, scores)
 
 
-SMALL = HNSW(m=4, ef_construction=8)
-
-
-@pytest.mark.parametrize(
-    ("narrow", "wide"),
-    [(replace(SMALL, ef_search=1), replace(SMALL, ef_search=1_000)), (IVF(probes=1), IVF())],
-)
-def test_a_wider_search_finds_more(narrow: HNSW | IVF, wide: HNSW | IVF) -> None:
+@pytest.mark.parametrize(("backend", "width"), [("faiss-hnsw", "BREADTH"), ("faiss-ivf", "PROBES")])
+def test_a_wider_search_finds_more(backend: Backend, width: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = clustered(k=10)
-    exact = top_k(case.queries_ND, case.labels_LD, 10)
-    few, many = (FaissIndex(case.labels_LD, each).top_k(case.queries_ND, 10) for each in (narrow, wide))
-    assert recall(few, exact) < recall(many, exact)
+    exact, wide = (build_index(case.labels_LD, each).top_k(case.queries_ND, 10) for each in ("exact", backend))
+    for name, few in (("LINKS", 4), ("CONSTRUCTION", 8), (width, 1)):
+        monkeypatch.setattr(faiss, name, few)
+    narrow = build_index(case.labels_LD, backend).top_k(case.queries_ND, 10)
+    assert recall(narrow, exact) < recall(wide, exact)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -96,5 +68,5 @@ def test_what_has_no_answer_is_refused_by_all(backend: Backend) -> None:
 def test_without_faiss_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
     with pytest.raises(XMCBenchError, match=r"pip install 'xmcbench\[cpu\]'"):
-        build_index(torch.ones(2, 2), "faiss-flat")
+        build_index(torch.ones(2, 2), "faiss-ivf")
     assert len(build_index(torch.ones(2, 2), "exact").top_k(torch.ones(1, 2), 1)) == 1

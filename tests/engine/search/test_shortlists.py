@@ -8,7 +8,7 @@ import pytest
 from xmcbench.engine import flops
 from xmcbench.engine.sampling import embeddings as embeddings_module
 from xmcbench.engine.sampling.embeddings import Embeddings
-from xmcbench.engine.search import IVF, FaissIndex, index, top_k
+from xmcbench.engine.search import faiss, index, top_k
 from xmcbench.engine.search.index import backend_for, search_flops
 
 from .cases import clustered
@@ -35,7 +35,7 @@ def test_a_large_search_is_approximate_and_says_what_it_found(monkeypatch: pytes
     shares.clear()
     monkeypatch.setattr(index, "LARGE_SEARCH", 0)
     monkeypatch.setattr(embeddings_module, "BLOCK", 64)
-    monkeypatch.setattr(embeddings_module, "build_index", lambda labels_LD, _: FaissIndex(labels_LD, IVF(probes=4)))
+    monkeypatch.setattr(faiss, "PROBES", 4)
     with flops.counting() as scored:
         found_NK = embeddings.nearest(case.k, case.exclude)
     assert scored.flops == search_flops(200, len(case.labels_LD), case.labels_LD.shape[1])

@@ -7,7 +7,7 @@ import torch
 from many_workers import on_workers
 from torch.nn.functional import embedding
 
-from xmcbench.engine.tables import touched_rows
+from xmcbench.engine.tables import row_optimizers
 from xmcbench.engine.tables.row_optimizers import RowAdam
 from xmcbench.engine.tables.touched_rows import RowUpdate, TouchedRows
 from xmcbench.engine.workers import ALONE, Workers
@@ -24,7 +24,7 @@ def gradients(shape: tuple[int, ...], step: int) -> torch.Tensor:
 def test_rows_that_every_step_touches_end_as_with_adamw(
     shape: tuple[int, ...], chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(touched_rows, "_CHUNK", {"cpu": chunk, "cuda": chunk})
+    monkeypatch.setattr(row_optimizers, "_CHUNK", {"cpu": chunk, "cuda": chunk})
     start, rows = gradients(shape, 9), torch.tensor([0, 2, 5, 6])
     table, dense = TouchedRows(start.clone()), torch.nn.Parameter(start[rows].clone())
     update = RowUpdate(table, RowAdam(0.1), rate=0.05)

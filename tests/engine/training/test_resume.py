@@ -14,7 +14,6 @@ from toy import make_run
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.training import training
-from xmcbench.engine.training.loop import Position
 from xmcbench.engine.training.training import BestWeights, Checkpoints
 from xmcbench.engine.workers import ALONE
 from xmcbench.trial.predictions import Predictions
@@ -197,7 +196,7 @@ def test_writing_checkpoints_takes_a_twentieth_of_the_time(
     monkeypatch.setattr(Checkpoints, "_write", write)
     run = make_run(tmp_path, {"steps": 1})
     steps: Any = SimpleNamespace(method=SimpleNamespace(run=run), workers=ALONE)
-    checkpoints = Checkpoints(steps, Position(), BestWeights(steps.method, steps))
+    checkpoints = Checkpoints(steps, BestWeights(steps.method, steps))
     for _ in range(2000):
         clock[0] += 1
         run.ledger.steps += 1

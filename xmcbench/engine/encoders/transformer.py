@@ -22,7 +22,7 @@ from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.dropout import repeated
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
-from xmcbench.engine.encoders.own_modules import POOLINGS, OwnModules, SentenceModule, saved_prompts
+from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
 from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable, minilm_path
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
@@ -104,8 +104,7 @@ class TransformerEncoder(Encoder):
     def _pretrained(cls, config: EncoderConfig, place: str, own: OwnModules | None) -> TransformerEncoder:
         from transformers import AutoModel
 
-        with _loading(config):
-            offline = local_files_only(place)
+        with _loading(config, place) as offline:
             settings = _settings(config, place, offline)
             transformer = AutoModel.from_pretrained(
                 place,
@@ -132,9 +131,8 @@ class TransformerEncoder(Encoder):
         """
         if config.name in RANDOM_ENCODERS:
             return _random_config(vocabulary, config)
-        with _loading(config):
-            place = _place(config)
-            return _settings(config, place, local_files_only(place))
+        with _loading(config, place := _place(config)) as offline:
+            return _settings(config, place, offline)
 
     @staticmethod
     def transformer_of(settings: Any) -> nn.Module:
@@ -151,9 +149,8 @@ class TransformerEncoder(Encoder):
         """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
         if config.name in RANDOM_ENCODERS:
             return TextTokenizer(trained_tokenizer(texts, cache))
-        with _loading(config):
-            place = _place(config)
-            return _tokenizer(config, place, local_files_only(place))
+        with _loading(config, place := _place(config)) as offline:
+            return _tokenizer(config, place, offline)
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
         """Groups of similar length, of at most so many tokens with padding."""
@@ -208,7 +205,7 @@ class TransformerEncoder(Encoder):
         return mask_MW[:, None, None, :].expand(-1, 1, mask_MW.shape[1], -1)
 
     @cached_property
-    def flops_of_a_text(self) -> TextFlops:
+    def flops(self) -> TextFlops:
         """Counted for 1, 2 and 3 tokens. Matrices applied to each token give the linear part, the products of attention
         the square one."""
         device = next(self.parameters()).device
@@ -241,15 +238,8 @@ class TransformerEncoder(Encoder):
             self.own.save(directory)
 
     def sentence_modules(self, max_length: int) -> list[SentenceModule]:
-        pooling = {
-            "word_embedding_dimension": self.dimension,
-            "pooling_mode_cls_token": self.config.pooling == "cls",
-            "pooling_mode_mean_tokens": self.config.pooling == "mean",
-            "pooling_mode_max_tokens": False,
-            "pooling_mode_mean_sqrt_len_tokens": False,
-            "pooling_mode_weightedmean_tokens": self.config.pooling == "weightedmean",
-            "pooling_mode_lasttoken": self.config.pooling == "lasttoken",
-        }
+        modes = {key: mode == self.config.pooling for mode, key in OLD_MODES.items()}
+        pooling = {"word_embedding_dimension": self.dimension, **modes}
         length = {"max_seq_length": max_length, "do_lower_case": False}
         after = [SentenceModule("Pooling", "1_Pooling", {"config.json": pooling})]
         return [
@@ -265,10 +255,11 @@ def attention() -> str | None:
 
 
 @contextmanager
-def _loading(config: EncoderConfig) -> Iterator[None]:
+def _loading(config: EncoderConfig, place: str) -> Iterator[bool]:
+    """Yields whether only files of this machine are read. Raises XMCBenchError where the encoder cannot be loaded."""
     try:
         with allow_network():  # the first use of an encoder downloads it
-            yield
+            yield local_files_only(place)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error

@@ -33,7 +33,7 @@ from xmcbench.engine.encoders.static import RANDOM_VOCABULARY, StaticEncoder, ve
 from xmcbench.engine.encoders.tokenizer import TINY_VOCABULARY, TextTokenizer, trained_tokenizer
 from xmcbench.engine.encoders.transformer import TransformerEncoder
 from xmcbench.engine.losses.score_sums import CHUNK_SCORES, KEPT_CHUNKS
-from xmcbench.engine.planning.dry_run import DRAWN, CountedSteps
+from xmcbench.engine.planning.dry_run import DRAWN, DryRun
 from xmcbench.engine.planning.probe import Probe, Table, Workload
 from xmcbench.engine.sampling.clusters import clustering_bytes
 from xmcbench.engine.sampling.sampler import Sampler
@@ -98,7 +98,7 @@ def costs(config: EncoderConfig, precision: Precision, width: int, vocabulary: i
     return EncoderCosts(
         parameters=sum(parameter.numel() for parameter in encoder.parameters() if parameter.requires_grad),
         dimension=encoder.dimension,
-        flops=encoder.flops_of_a_text,
+        flops=encoder.flops,
         bytes_per_token=per_token,
         bytes_per_pass=one_text - FEW * per_text,
         bytes_per_text=per_text - width * per_token,
@@ -199,7 +199,7 @@ def memory(
     work: Workload,
     encoder: EncoderCosts,
     probe: Probe,
-    run: CountedSteps,
+    run: DryRun,
     workers: int,
     device: str,
     limit: float,
@@ -228,7 +228,7 @@ def memory(
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
         scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk,
-        refresh=_refresh(work, encoder, probe, run),
+        refresh=_refresh(method, work, encoder, probe, run),
         search=_search(work, encoder, probe, device),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
@@ -240,22 +240,19 @@ def memory(
 IDLE = """
 import psutil, torch
 import xmcbench.runs.worker, xmcbench.engine.training.training
+from xmcbench.engine.encoders import static, transformer
+from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.plugins.registry import registry
 registry().all("method")
-{model}
+of = transformer.TransformerEncoder
+if {static}:
+    model = torch.nn.Linear(8, 8)
+    model(torch.ones(2, 8)).sum().backward()
+else:
+    model = of.transformer_of(of.architecture(EncoderConfig(name="tiny"), 100))
+    model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
 torch.optim.AdamW(model.parameters(), fused=True).step()
 print(psutil.Process().memory_info().rss - 16 * sum(p.numel() for p in model.parameters()))
-"""
-TRANSFORMER = """
-from xmcbench.engine.encoders.settings import EncoderConfig
-from xmcbench.engine.encoders.transformer import TransformerEncoder
-model = TransformerEncoder.transformer_of(TransformerEncoder.architecture(EncoderConfig(name="tiny"), 100))
-model(torch.ones(2, 4, dtype=torch.int64)).last_hidden_state.sum().backward()
-"""
-OTHER = """
-from xmcbench.engine.encoders import static
-model = torch.nn.Linear(8, 8)
-model(torch.ones(2, 8)).sum().backward()
 """
 
 
@@ -265,7 +262,7 @@ def process_bytes(encoder: str) -> float:
 
     A static encoder does not load the library of transformers.
     """
-    code = IDLE.format(model=OTHER if encoder == STATIC else TRANSFORMER)
+    code = IDLE.format(static=encoder == STATIC)
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     return float(printed.split()[-1])
 
@@ -299,18 +296,20 @@ def _activations(
     return sum(each[:fitting]) + encoder.bytes_per_pass + again
 
 
-def _refresh(work: Workload, encoder: EncoderCosts, probe: Probe, run: CountedSteps) -> float:
+def _refresh(method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:
     """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at.
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
     """
     queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
-    of_queries = 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share)
-    of_labels = width * labels + clustering_bytes(labels, encoder.dimension)
-    first = max(of_queries * bool(probe.asks_queries), of_labels * bool(probe.asks_labels))
-    if not run.refresh_cost:
-        return first
-    return max(first, *(part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts))
+    first = {
+        "queries": 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share),
+        "labels": width * labels + clustering_bytes(labels, encoder.dimension),
+    }
+    held = [first[texts] for texts in method.first_passes]
+    if run.looks:
+        held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
+    return max(held, default=0.0)
 
 
 def _sampler_state(sampler: Sampler, work: Workload, dimension: int, on_gpu: bool) -> float:

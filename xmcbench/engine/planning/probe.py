@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,6 +39,7 @@ STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
 LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
 LABELS_PER_QUERY = 5  # where the card does not say
+VOCABULARY = 30_000  # different tokens of a dataset that is not on disk
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Workload:
     labels_LD: Tensor = field(repr=False)
     measured: bool
     num_queries: int  # of the dataset; those here may be a sample of them
-    token_counts_V: np.ndarray | None = field(default=None, repr=False)  # in all texts here; None where assumed
+    token_counts_V: np.ndarray = field(repr=False)  # in all texts here
 
     @property
     def share(self) -> float:
@@ -62,9 +62,7 @@ class Workload:
         return len(self.query_lengths_N) / self.num_queries
 
     def distinct(self, tokens: int) -> float:
-        """About how many different tokens so many have; where they are assumed, each is another."""
-        if self.token_counts_V is None:
-            return float(tokens)
+        """About how many different tokens so many have."""
         shares_V = self.token_counts_V / max(1, self.token_counts_V.sum())
         return float((1 - (1 - shares_V) ** tokens).sum())
 
@@ -80,7 +78,15 @@ class Workload:
         return normalize(self.queries_ND + normalize(sums_ND, dim=1), dim=1)
 
     @classmethod
-    def of(cls, train: TrainingData, queries: Tokens, labels: Tokens, num_test: int, num_queries: int) -> Workload:
+    def of(
+        cls,
+        train: TrainingData,
+        queries: Tokens,
+        labels: Tokens,
+        num_test: int,
+        num_queries: int,
+        measured: bool = True,
+    ) -> Workload:
         """The workload of a dataset with `num_queries` training queries, all of which or a sample are tokenised."""
         query_tokens, label_tokens = queries.flat(), labels.flat()
         vocabulary = 1 + max(int(ids.max(initial=0)) for ids, _ in (query_tokens, label_tokens))
@@ -93,37 +99,30 @@ class Workload:
             normalize(torch.from_numpy(_sums(words_VD, *tokens)), dim=1) for tokens in (query_tokens, label_tokens)
         )
         every_V = counts_V + np.bincount(label_tokens[0], minlength=vocabulary)
-        return cls(train, queries.lengths, labels.lengths, num_test, queries_ND, labels_LD, True, num_queries, every_V)
+        lengths = queries.lengths, labels.lengths
+        return cls(train, *lengths, num_test, queries_ND, labels_LD, measured, num_queries, every_V)
 
     @classmethod
     def assumed(
         cls, card: DatasetCard, query_tokens: int, label_tokens: int, labels_per_query: int = LABELS_PER_QUERY
     ) -> Workload:
-        """The workload of a dataset of which only the card is known: queries have one length, and labels another."""
+        """A dataset known by its card alone: random tokens, one length for queries and one for labels."""
         rng = np.random.default_rng(derive_seed(0, "assumed"))
         rows, columns = (SAMPLE if card.num_train > LARGE else card.num_train), card.num_labels
         width = min(labels_per_query, columns)
         ids = np.sort(rng.integers(0, columns, (rows, width), dtype=np.int32), axis=1)
         indptr = np.arange(0, rows * width + 1, width, dtype=np.int64)
         targets = sp.csr_array((np.ones(rows * width, np.float32), ids.ravel(), indptr), shape=(rows, columns))
-        nothing = no_pairs((rows, columns))
         texts = [""]  # nobody reads them
-        train = TrainingData(card, texts * rows, targets, texts * columns, nothing)
-        size = STAND_IN if max(rows, columns) <= LARGE else 1
-        queries_ND, labels_LD = (
-            normalize(torch.from_numpy(rng.standard_normal((n, size), dtype=np.float32)), dim=1)
-            for n in (rows, columns)
+        train = TrainingData(card, texts * rows, targets, texts * columns, no_pairs((rows, columns)))
+        queries, labels = (
+            Tokens.from_offsets(
+                rng.integers(0, VOCABULARY, count * length, dtype=np.int32),
+                np.arange(0, count * length + 1, length, dtype=np.int64),
+            )
+            for count, length in ((rows, query_tokens), (columns, label_tokens))
         )
-        return cls(
-            train,
-            np.full(rows, query_tokens),
-            np.full(columns, label_tokens),
-            card.num_test,
-            queries_ND,
-            labels_LD,
-            measured=False,
-            num_queries=card.num_train,
-        )
+        return cls.of(train, queries, labels, card.num_test, card.num_train, measured=False)
 
     def part(self, queries: int, labels: int) -> TrainingData:
         """At most `queries` queries that have a label, and at most `labels` labels, those of the queries first."""
@@ -133,14 +132,8 @@ class Workload:
         others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * labels)), theirs)
         columns = np.concatenate((theirs, others[: max(0, labels - len(theirs))]))
         card = self.train.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
-        shape = (len(rows), len(columns))
-        return TrainingData(
-            card,
-            [""] * len(rows),
-            sp.csr_array(targets[rows][:, columns]),
-            [""] * len(columns),
-            no_pairs(shape),
-        )
+        few, texts = sp.csr_array(targets[rows][:, columns]), [""]
+        return TrainingData(card, texts * len(rows), few, texts * len(columns), no_pairs(few.shape))
 
 
 def _sums(words_VD: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
@@ -151,7 +144,6 @@ def _sums(words_VD: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> np.ndar
 
 
 FEW_QUERIES, FEW_LABELS = 48, 160
-GROUPS = 512  # of labels, whose rows of a table are made to see what a row takes
 
 
 @dataclass(frozen=True)
@@ -173,20 +165,9 @@ class Probe:
     keeps_scores: bool  # whether the loss keeps scores of its forward pass for its backward pass
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
-    asks_queries: int  # how often the embeddings of all queries are requested before the first step
-    asks_labels: int
     module_parameters: int  # of the method's own modules, label tables aside
     module_bytes: float  # that the backward pass through these modules takes, per text of a step
     tables: dict[str, Table]
-
-
-class _FirstGroups(Shard):
-    """The part of a worker that holds the first groups only: their rows lie in few of the blocks that are drawn."""
-
-    def __init__(self, num_labels: int, groups_L: np.ndarray | None) -> None:
-        super().__init__(num_labels, ALONE, groups_L)
-        self.mine_L = self.groups_L < GROUPS
-        self.label_ids = np.flatnonzero(self.mine_L)
 
 
 class _NoEncoder(nn.Module):
@@ -199,64 +180,68 @@ class _NoEncoder(nn.Module):
 
 def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     """Build the method's modules over a few texts, take one step of its loss, and count operations and bytes."""
+    part = work.part(FEW_QUERIES, FEW_LABELS)
+    few = type(method)(method.config.model_copy(update={"batch_size": len(part.texts)}))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        few, counts = _few(method, work, dimension)
-        flops_per_pair, keeps_scores, bytes_per_text = _scoring(few, work, dimension)
-        tables = _tables(method, work, dimension)
-        vectors = torch.randn(2, dimension)
+        vectors = {
+            count: normalize(torch.randn(count, dimension), dim=1) for count in {len(part.texts), part.num_labels}
+        }
+        embeddings = Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels])
+        groups = _num_groups(method, work, dimension)
+        few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+        # Fewer groups than labels, so that a table with a row for each group is not taken for one of the labels.
+        pairs_L = None if groups is None else np.arange(part.num_labels) // 2
+        add_modules(few, part, ALONE, pairs_L, seed=0)
+        with torch.no_grad():
+            few.begin(embeddings)
+        flops_per_pair, keeps_scores, bytes_per_text = _scoring(few, part, embeddings, dimension)
         with evaluating(few.modules), torch.no_grad():
-            mining, scored = few.mining_query_vectors(vectors), few.query_vectors(vectors)
+            both = torch.randn(2, dimension)
+            mining, scored = few.mining_query_vectors(both), few.query_vectors(both)
     parameters = sum(p.numel() for p in few.modules.parameters() if p.requires_grad)
     return Probe(
         flops_per_pair=flops_per_pair,
         keeps_scores=keeps_scores,
         mining_dimension=mining.shape[1],
         scored_dimension=scored.shape[1],
-        asks_queries=counts["queries"],
-        asks_labels=counts["labels"],
         module_parameters=parameters,
         module_bytes=bytes_per_text if parameters else 0.0,
-        tables=tables,
+        tables={
+            name: Table(
+                rows=work.train.num_labels if groups is None or table.num_rows == part.num_labels else groups,
+                row_bytes=sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim) / table.num_rows,
+                dimension=table.weight.shape[1],
+                learns=table.learns,
+                whole_gradient=table.config.dtype != "e4m3",
+            )
+            for name, table in few.tables().items()
+        },
     )
 
 
-def _few(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[EmbeddingMethod, dict[str, int]]:
-    """The method with its modules over a few texts, and how often it requested all embeddings."""
-    part = work.part(FEW_QUERIES, FEW_LABELS)
-    smaller = {"batch_size": len(part.texts)}
-    few = type(method)(method.config.model_copy(update=smaller))
-    counts = {"queries": 0, "labels": 0}
-
-    def requests(name: str, count: int) -> Any:
-        def request() -> Tensor:
-            counts[name] += 1
-            return normalize(torch.randn(count, dimension), dim=1)
-
-        return request
-
-    embeddings = Embeddings(requests("queries", len(part.texts)), requests("labels", part.num_labels))
-    few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
-    few.modules, few.shard = nn.Module(), Shard(part.num_labels, ALONE)
-    add_modules(few, part, ALONE, few.label_groups(part, embeddings), seed=0)
-    with torch.no_grad():
-        few.begin(embeddings)
-    return few, counts
+def _num_groups(method: EmbeddingMethod, work: Workload, dimension: int) -> int | None:
+    """The number of groups of labels that share vectors; None where there are none."""
+    full = type(method)(method.config)
+    full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
+    full.modules, full.shard = nn.Module(), Shard(work.train.num_labels, ALONE)
+    groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
+    return None if groups_L is None else int(np.max(groups_L)) + 1
 
 
-def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[float, bool, float]:
+def _scoring(
+    few: EmbeddingMethod, part: TrainingData, embeddings: Embeddings, dimension: int
+) -> tuple[float, bool, float]:
     """One step of the loss: its operations on scores, per pair of a query and a label, whether it keeps scores, and the
     bytes per text that its backward pass takes: what is kept for it, and two gradients of the largest that is."""
-    part = work.part(FEW_QUERIES, FEW_LABELS)
     sampler = few.sampler(part, 0)
-    vectors = {n: normalize(torch.randn(n, dimension), dim=1) for n in {len(part.texts), part.num_labels}}
-    sampler.refresh(0, Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels]))
+    sampler.refresh(0, embeddings)
     batch = sampler.batch(0, 0)
-    queries_BD = normalize(torch.randn(len(batch.query_ids), dimension), dim=1).requires_grad_()
-    width = dimension if few.encodes_labels else 0
-    labels_SD = normalize(torch.randn(len(batch.label_ids), width), dim=1).requires_grad_()
-    few.modules.train()
     num_queries, num_labels = len(batch.query_ids), len(batch.label_ids)
+    queries_BD = normalize(torch.randn(num_queries, dimension), dim=1).requires_grad_()
+    width = dimension if few.encodes_labels else 0
+    labels_SD = normalize(torch.randn(num_labels, width), dim=1).requires_grad_()
+    few.modules.train()
     saved = SavedBytes(few.modules.parameters())
     with flops.counting() as scored:
         with saved:
@@ -264,28 +249,3 @@ def _scoring(few: EmbeddingMethod, work: Workload, dimension: int) -> tuple[floa
         loss.backward()  # type: ignore[no-untyped-call]
     per_text = (saved.total + 2 * saved.largest) / (num_queries + num_labels)
     return scored.flops / (num_queries * num_labels), scored.kept_scores > 0, per_text
-
-
-def _tables(method: EmbeddingMethod, work: Workload, dimension: int) -> dict[str, Table]:
-    """The label tables at full size, from those of a few groups of labels."""
-    total = work.train.num_labels
-    full = type(method)(method.config)
-    full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
-    full.modules, full.shard = nn.Module(), Shard(total, ALONE)
-    groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
-    full.shard = _FirstGroups(total, groups_L)
-    full.modules = full.build_modules(work.train)
-    count = total if groups_L is None else int(np.max(groups_L)) + 1
-    tables = {}
-    for name, table in full.tables().items():
-        rows = table.num_rows
-        per_label = rows == len(full.shard.label_ids)
-        held = sum(buffer.nbytes for buffer in table.buffers() if buffer.ndim)
-        tables[name] = Table(
-            rows=total if per_label else count,
-            row_bytes=held / max(1, rows),
-            dimension=table.weight.shape[1],
-            learns=table.learns,
-            whole_gradient=table.config.dtype != "e4m3",
-        )
-    return tables

@@ -76,13 +76,9 @@ def recount(record: Record, planner: Planner) -> Recount:
         return Recount(reason="its dataset is not here")
     if record.num_parameters < (1 - CLOSE) * plan.parameters:
         return Recount(wrong=f"its model has {record.num_parameters:,} parameters, its settings {plan.parameters:,}")
-    planned = {
-        **{name: getattr(plan, name) for name in COSTS},
-        "epochs": plan.epochs,
-        "pool_labels": plan.pool * plan.steps,
-    }
+    planned = {name: plan.ledger.spent(name) for name in (*COSTS, "epochs", "pool_labels")}
     shares = {name: record.spent.get(name, 0) / count for name, count in planned.items() if count}
-    if record.spent.get("ended") and plan.steps:
+    if record.spent.get("ended") and plan.ledger.steps:
         # It may have ended after any step: what its steps took is compared.
         done = shares.pop("steps")
         if not 0 < done <= MOST:

@@ -5,8 +5,9 @@ A prediction is for the trial exactly as configured: nothing is made smaller to 
 
 from __future__ import annotations
 
+import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from xmcbench.engine.planning.probe import LABELS_PER_QUERY, LARGE, SAMPLE, Prob
 from xmcbench.engine.training.steps import kept_bytes
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.trial.budget import Ledger, PassTooLargeError
-from xmcbench.trial.method import Method, build_method
+from xmcbench.trial.method import build_method
 from xmcbench.trial.run import held_out_rows
 from xmcbench.trial.trial import Trial
 
@@ -109,19 +110,15 @@ MARGIN = 0.15  # the largest error of a prediction of memory
 
 @dataclass(frozen=True)
 class TrialPlan:
-    """The predicted costs of a trial. Bytes and seconds are per worker, operations over all workers."""
+    """The predicted costs of a trial. Bytes and seconds are per worker, what `ledger` counts is over all workers."""
 
     trial: Trial
     device: str
     workers: int
-    steps: int
-    epochs: float
-    encoder_tokens: int
-    flops: float  # as the ledger counts them
-    seconds: float
+    ledger: Ledger
+    seconds: float  # with the second forward passes, which the ledger does not count
     memory: Memory
     network: float  # bytes that a worker sends per step
-    pool: float  # labels that a step's queries are scored against, mean over steps
     parameters: int  # of the encoder and the method's modules that are trained, without rows per label
     measured: bool  # whether the dataset is on disk
     notes: tuple[str, ...] = ()
@@ -130,22 +127,23 @@ class TrialPlan:
     def device_hours(self) -> float:
         return self.workers * self.seconds / 3600
 
+    @property
+    def pool(self) -> float:
+        """Labels that a step's queries are scored against, mean over steps."""
+        return self.ledger.pool_labels / max(1, self.ledger.steps)
 
+
+@dataclass
 class Planner:
     """Plans trials. Datasets, encoders and probes are cached, since many trials of a suite have the same."""
 
-    def __init__(
-        self,
-        data: Path,
-        cache: Path,
-        machine: Machine,
-        query_tokens: int | None = None,  # of a dataset that is not on disk; None: what its card implies
-        label_tokens: int | None = None,
-    ) -> None:
-        self.data, self.cache, self.machine = data, cache, machine
-        self.query_tokens, self.label_tokens = query_tokens, label_tokens
-        self._cached: dict[tuple[str, ...], tuple[Workload, EncoderCosts, tuple[str, ...]]] = {}
-        self._probes: dict[tuple[str, ...], Probe] = {}
+    data: Path
+    cache: Path
+    machine: Machine
+    query_tokens: int | None = None  # of a dataset that is not on disk; None: what its card implies
+    label_tokens: int | None = None
+    _examined: dict[str, tuple[Workload, EncoderCosts, tuple[str, ...]]] = field(default_factory=dict, repr=False)
+    _probes: dict[tuple[str, ...], Probe] = field(default_factory=dict, repr=False)
 
     def plan(self, trial: Trial, workers: int = 1) -> TrialPlan:
         """Raises XMCBenchError with the reason where nothing can be predicted of the trial."""
@@ -155,17 +153,12 @@ class Planner:
             raise XMCBenchError("trains no encoder of its own")
         if method.not_planned:
             raise XMCBenchError(method.not_planned)
-        key = self._key(trial, method)
-        if key not in self._cached:
-            self._cached[key] = self._examine(trial, method)
-        work, encoder, notes = self._cached[key]
-        machine, precision = self.machine, method.config.precision
+        machine, settings = self.machine, method.config
         # The clock of a dry run follows from the operations counted so far.
-        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, precision, workers))
+        ledger = Ledger(_clock=lambda: machine.seconds(ledger.flops, settings.precision, workers))
         try:
-            probe = self._probe(method, work, encoder, key)
-            charging = Charging(ledger, encoder.flops, budget=budget)
-            run = dry_run(method, work, probe, charging, budget, trial.seed)
+            work, encoder, notes, probe = self._look(trial, method)
+            run = dry_run(method, work, probe, Charging(ledger, encoder.flops, budget=budget), budget, trial.seed)
         except XMCBenchError:
             raise
         except Exception as problem:  # a method may need more than a sampler and a loss
@@ -174,46 +167,47 @@ class Planner:
         held = memory(method, work, encoder, probe, run, workers, machine.kind, limit)
         # The texts whose activations are not kept pass the encoder twice.
         activations = encoder.kept_bytes(float(run.lengths_N.sum()), len(run.lengths_N)) / workers
-        kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
+        kept = kept_bytes(settings.activation_gib, limit - held.before_training)
         recomputed = max(0.0, 1 - kept / activations) if activations else 0.0
         operations = ledger.flops + recomputed * ledger.encoder_flops / TRAINING_PASSES
         parameters = encoder.parameters + probe.module_parameters
+        if ledger.refused_pass:
+            then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
+            notes = (*notes, f"{trial.label}: mining or clustering does not fit into the budget: training {then}")
+        if whole is not method:
+            first = f"what trains its encoder ({method.name}) is counted, the stage that follows is not"
+            notes = (*notes, f"{trial.label}: {first}")
         return TrialPlan(
             trial=trial,
             device=machine.name,
             workers=workers,
-            steps=ledger.steps,
-            epochs=ledger.epochs,
-            encoder_tokens=ledger.encoder_tokens,
-            flops=ledger.flops,
-            seconds=machine.seconds(operations, precision, workers),
+            ledger=ledger,
+            seconds=machine.seconds(operations, settings.precision, workers),
             memory=held,
             network=_network(len(run.largest.query_ids) * encoder.dimension, parameters, workers),
-            pool=ledger.pool_labels / max(1, ledger.steps),
             parameters=parameters,
             measured=work.measured,
-            notes=(*notes, *_refused(trial, method, ledger), *_first_stage(trial, whole, method)),
+            notes=notes,
         )
 
-    def _key(self, trial: Trial, method: EmbeddingMethod) -> tuple[str, ...]:
-        """All that the dataset and the encoder of a trial depend on."""
-        settings = method.config
-        return (
-            trial.dataset,
-            str(trial.seed if trial.selection else ""),
-            trial.selection.model_dump_json() if trial.selection else "",
-            settings.encoder.model_dump_json(),
-            settings.precision,
-            str((settings.max_query_length, settings.max_label_length)),
-            str(type(method).training_data is not EmbeddingMethod.training_data and settings.model_dump_json()),
-        )
-
-    def _probe(self, method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, key: tuple[str, ...]) -> Probe:
-        settings = method.config.model_dump_json(exclude={"batch_size"})  # a probe has a batch of its own
-        key = (*key, method.name, settings)
-        if key not in self._probes:
-            self._probes[key] = observe(method, work, encoder.dimension)
-        return self._probes[key]
+    def _look(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...], Probe]:
+        """The dataset and the encoder of a trial, notes on what was assumed of them, and what its method does."""
+        settings, own_data = method.config, type(method).training_data is not EmbeddingMethod.training_data
+        used = {"encoder", "precision", "max_query_length", "max_label_length"}
+        parts = {
+            "dataset": trial.dataset,
+            "held out": trial.selection and (trial.seed, trial.selection.model_dump()),
+            "settings": settings.model_dump(mode="json", include=None if own_data else used),
+        }
+        key = json.dumps(parts, sort_keys=True, default=str)
+        if key not in self._examined:
+            self._examined[key] = self._examine(trial, method)
+        work, encoder, notes = self._examined[key]
+        # A probe has a batch of its own.
+        probed = key, method.name, settings.model_dump_json(exclude={"batch_size"})
+        if probed not in self._probes:
+            self._probes[probed] = observe(method, work, encoder.dimension)
+        return work, encoder, notes, self._probes[probed]
 
     def _examine(self, trial: Trial, method: EmbeddingMethod) -> tuple[Workload, EncoderCosts, tuple[str, ...]]:
         """The dataset and the encoder of a trial, and notes on what was assumed of them."""
@@ -226,7 +220,10 @@ class Planner:
             notes.append(f"{trial.dataset} is not here: queries and labels of {tokens} are assumed")
         else:
             dataset = load(trial.dataset, self.data, self.cache)
-            train = method.training_data(_training_rows(dataset.training_data(), trial))
+            train, selection = dataset.training_data(), trial.selection
+            if selection and selection.queries < len(train.texts):
+                train = train.most_rows(held_out_rows(selection, trial.seed, len(train.texts))[1])
+            train = method.training_data(train)
             tokenizer, warning = tokenizer_of(settings.encoder, train.texts, self.cache)
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
             notes += [warning] if warning else []
@@ -265,27 +262,6 @@ class Planner:
         queries = tokenizer.after(prompts.get("query", "")).tokens(train.texts, query_length, self.cache)
         labels = tokenizer.after(prompts.get("document", "")).tokens(train.label_texts, label_length, self.cache)
         return Workload.of(train, queries, labels, num_test, total)
-
-
-def _training_rows(train: TrainingData, trial: Trial) -> TrainingData:
-    """The training data without the queries that the trial holds out."""
-    if trial.selection is None or trial.selection.queries >= len(train.texts):
-        return train
-    return train.most_rows(held_out_rows(trial.selection, trial.seed, len(train.texts))[1])
-
-
-def _refused(trial: Trial, method: EmbeddingMethod, ledger: Ledger) -> list[str]:
-    """A note where a pass over the data does not fit into the rest of the budget."""
-    if not ledger.refused_pass:
-        return []
-    then = "goes on without it" if method.skips_refreshes else f"ends after {ledger.epochs:.3g} epochs"
-    return [f"{trial.label}: mining or clustering does not fit into the budget: training {then}"]
-
-
-def _first_stage(trial: Trial, whole: Method, planned: Method) -> list[str]:
-    """A note that a part of the trial is not counted, if so."""
-    counted = f"{trial.label}: what trains its encoder ({planned.name}) is counted, the stage that follows is not"
-    return [] if whole is planned else [counted]
 
 
 def _limit(trial: Trial, machine: Machine) -> float:

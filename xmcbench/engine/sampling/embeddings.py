@@ -29,14 +29,6 @@ class Require(Protocol):
     def __call__(self, *, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None: ...
 
 
-def _everything_fits(*, needs_queries: bool, needs_labels: bool, scoring_flops: int = 0) -> None:
-    """There is no budget."""
-
-
-def _ignored(share: float) -> None:
-    """What happens where nothing is noted or shown."""
-
-
 @dataclass(frozen=True)
 class Embeddings:
     """The vectors of all training queries [N, D] and of all labels [L, D], computed on request.
@@ -50,9 +42,9 @@ class Embeddings:
     labels: Callable[[], Tensor]
     workers: Workers = ALONE
     stage: Callable[[str], AbstractContextManager[object]] = nullcontext
-    require: Require = _everything_fits
-    note_recall: Callable[[float], None] = _ignored
-    progress: Callable[[float], None] = _ignored  # gets the finished share of a search for neighbours
+    require: Require = lambda **_: None  # there is no budget
+    note_recall: Callable[[float], None] = lambda _: None
+    progress: Callable[[float], None] = lambda _: None  # gets the finished share of a search for neighbours
 
     def once(self) -> Embeddings:
         """The same vectors, computed at most once."""

@@ -1,18 +1,4 @@
 from .exact import ExactIndex, top_k
-from .faiss import HNSW, IVF, FaissIndex
 from .index import Backend, Index, build_index, measured_recall, search_flops
-from .order import merge
 
-__all__ = [
-    "HNSW",
-    "IVF",
-    "Backend",
-    "ExactIndex",
-    "FaissIndex",
-    "Index",
-    "build_index",
-    "measured_recall",
-    "merge",
-    "search_flops",
-    "top_k",
-]
+__all__ = ["Backend", "ExactIndex", "Index", "build_index", "measured_recall", "search_flops", "top_k"]

@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterator
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,9 +31,6 @@ from torch import Tensor
 from xmcbench.engine import flops
 from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labels
 from xmcbench.trial.predictions import Predictions
-
-if TYPE_CHECKING:
-    from xmcbench.engine.encoders.settings import Precision
 
 MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
 SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
@@ -51,29 +48,22 @@ class Sizes(NamedTuple):
 SIZES = {"cpu": Sizes(512, 1 << 13, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 28)}
 
 
-def top_k(
-    queries_ND: Tensor,
-    labels_LD: Tensor,
-    k: int,
-    *,
-    exclude: sp.csr_array | None = None,
-    precision: Precision = "float32",
-) -> Predictions:
+def top_k(queries_ND: Tensor, labels_LD: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
     """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
-    return ExactIndex(labels_LD, precision).top_k(queries_ND, k, exclude=exclude)
+    return ExactIndex(labels_LD).top_k(queries_ND, k, exclude=exclude)
 
 
 class ExactIndex:
     """Searches labels on their device. Scores are float32 for vectors of any type.
 
-    `precision` is that of the products that nominate labels: k + 8 labels in float32, 1.25 k + 8 in bf16. A label is
-    missed only if rounding lifts more than this surplus above it. Where the processor multiplies bf16 itself, a float32
-    search of many queries first nominates 1.5 k + 16 labels by bf16 products; queries for which `_Rounding` leaves
-    another label possible are searched again. The labels must not change later: they are checked once.
+    Products nominate k + 8 labels. A label is missed only if rounding lifts more than these 8 above it. Where the
+    processor multiplies bf16 itself, a search of many queries first nominates 1.5 k + 16 labels by bf16 products;
+    queries for which `_Rounding` leaves another label possible are searched again. The labels must not change later:
+    they are checked once.
     """
 
-    def __init__(self, labels_LD: Tensor, precision: Precision = "float32") -> None:
-        self.labels_LD, self.precision = labels_LD.detach(), precision
+    def __init__(self, labels_LD: Tensor) -> None:
+        self.labels_LD = labels_LD.detach()
         self.greatest = greatest(self.labels_LD)
 
     @torch.no_grad()
@@ -85,7 +75,7 @@ class ExactIndex:
         check(queries_ND, self.labels_LD, self.greatest, k, exclude)
         flops.current().flops += 2 * len(queries_ND) * self.labels_LD.numel()
         rows = SIZES[self.labels_LD.device.type].rows
-        screens = self.precision == "float32" and self.labels_LD.is_cpu and bf16_multiplies_faster()
+        screens = self.labels_LD.is_cpu and bf16_multiplies_faster()
         best_of_all = Predictions(np.empty((len(queries_ND), k), np.int32), np.empty((len(queries_ND), k), np.float32))
         for start in range(0, len(queries_ND), rows):
             part = slice(start, start + rows)
@@ -102,9 +92,8 @@ class ExactIndex:
 
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Tensor:
         """[B, K] keys of the best labels."""
-        chunks = _Chunks(self.labels_LD, self._rounding.mean_D if self.precision == "bf16" else None)
-        width = min(len(self.labels_LD), k + SPARE + (k // 4 if self.precision == "bf16" else 0))
-        _, labels_BW = _nominate(chunks.of(queries_BD, exclude), width)
+        chunks = _Chunks(self.labels_LD, None)
+        _, labels_BW = _nominate(chunks.of(queries_BD, exclude), min(len(self.labels_LD), k + SPARE))
         return rank(queries_BD, self.labels_LD, labels_BW, k)
 
     def _screened(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ Legend: N queries, L labels, D dimensions, S queries of a sample.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, assert_never
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from xmcbench.trial.predictions import Predictions
 
-Backend = Literal["exact", "faiss-flat", "faiss-hnsw", "faiss-ivf"]
+Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]
 APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
 LARGE_SEARCH = 10**12  # pairs of a query and a label: a search for shortlists among more is approximate
 SAMPLE = 256  # queries that are also searched exactly, to measure the recall
@@ -33,19 +33,9 @@ class Index(Protocol):
 def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
     """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
     from xmcbench.engine.search.exact import ExactIndex
-    from xmcbench.engine.search.faiss import HNSW, IVF, FaissIndex
+    from xmcbench.engine.search.faiss import FaissIndex
 
-    match backend:
-        case "exact":
-            return ExactIndex(labels_LD)
-        case "faiss-flat":
-            return FaissIndex(labels_LD)
-        case "faiss-hnsw":
-            return FaissIndex(labels_LD, HNSW())
-        case "faiss-ivf":
-            return FaissIndex(labels_LD, IVF())
-        case _:
-            assert_never(backend)
+    return ExactIndex(labels_LD) if backend == "exact" else FaissIndex(labels_LD, graph=backend == "faiss-hnsw")
 
 
 def backend_for(num_queries: int, num_labels: int) -> Backend:
@@ -55,11 +45,11 @@ def backend_for(num_queries: int, num_labels: int) -> Backend:
 
 def search_flops(num_queries: int, num_labels: int, dimension: int) -> int:
     """Operations of a search for shortlists; of an approximate one, with those of building its index."""
-    from xmcbench.engine.search.faiss import IVF
+    from xmcbench.engine.search.faiss import cluster_flops
 
     if backend_for(num_queries, num_labels) == "exact":
         return 2 * num_queries * num_labels * dimension
-    return IVF().flops(num_queries, num_labels, dimension)
+    return cluster_flops(num_queries, num_labels, dimension)
 
 
 def measured_recall(

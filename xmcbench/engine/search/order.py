@@ -1,18 +1,15 @@
 """The ranking order, by descending score and then ascending label, as one integer key per pair.
 
 The high bits of a key are the float32 score, the low bits the inverted label id. The k largest keys are therefore the
-top k, ties included, and lists from disjoint shards are merged by concatenating their keys.
+top k, ties included.
 
 Legend: N queries, M pairs of a query, K results.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from xmcbench.trial.predictions import Predictions
 
@@ -44,15 +41,3 @@ def predictions(keys_NK: Tensor) -> Predictions:
     """Ranked keys as predictions."""
     scores_NK, labels_NK = scores_and_labels(keys_NK)
     return Predictions(labels_NK.int().cpu().numpy(), scores_NK.cpu().numpy())
-
-
-def merge(parts: Sequence[Predictions], k: int) -> Predictions:
-    """The best `k` labels of lists from disjoint shards of the labels; short rows are padded.
-
-    Each part has all N queries, global label ids, and the best `k` labels of its shard or all of them. For ties to be
-    broken correctly, a shard must number its labels in the order of their ids.
-    """
-    pairs = [(torch.from_numpy(part.scores), torch.from_numpy(part.indices).long()) for part in parts]
-    keys_NM = torch.cat([keys(scores_NM, labels_NM) for scores_NM, labels_NM in pairs], dim=1)
-    keys_NM = pad(keys_NM, (0, max(0, k - keys_NM.shape[1])), value=PAD)
-    return predictions(keys_NM.topk(k, dim=1).values)

@@ -21,10 +21,10 @@ from torch import Generator, Tensor, nn
 from xmcbench.engine.device import upload
 from xmcbench.engine.gradient_norm import squared_norm
 from xmcbench.engine.tables import rounding
+from xmcbench.engine.tables.row_optimizers import rows_of_chunk
 from xmcbench.engine.tables.settings import TableConfig
 from xmcbench.trial.run import derive_seed
 
-_CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
 _BLOCK = 4096  # rows that share a generator when a table is filled
 
 
@@ -58,7 +58,6 @@ class LabelTable(nn.Module):
 
     weight: Tensor
     row_ids: Tensor
-    residual: Tensor
     updates: Tensor
 
     def __init__(
@@ -75,8 +74,6 @@ class LabelTable(nn.Module):
         dtype = {"float32": torch.float32, "e4m3": torch.float8_e4m3fn}.get(config.dtype, torch.bfloat16)
         state = self.optimizer.state(*shape)
         tensors = {"weight": torch.zeros(shape, dtype=dtype), **state}
-        if config.dtype == "bf16-compensated":
-            tensors["residual"] = torch.zeros(shape, dtype=torch.int16)
         tensors["updates"] = torch.zeros((), dtype=torch.int64)
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
@@ -180,25 +177,20 @@ class LabelTable(nn.Module):
             yield from self._deferred.chunks(self.weight)
             return
         rows, gradient = self._gradient()
-        length = max(1, _CHUNK.get(self.weight.device.type, _CHUNK["cuda"]) // max(1, self.weight.shape[1]))
+        length = rows_of_chunk(self.weight)
         for start in range(0, gradient.shape[0], length):
             chunk = slice(start, start + length)
             yield chunk if rows is None else rows[chunk], gradient[chunk]
 
     def _update(self, place: slice | Tensor, gradient_MD: Tensor, rate: float, key: int) -> None:
         taken = {name: _take(self.get_buffer(name), place) for name in (*self.state_names, "weight")}
-        state, weight_MD = {name: taken[name] for name in self.state_names}, taken["weight"]
-        if self.config.dtype == "bf16-compensated":
-            weight_MD = rounding.join(weight_MD, _take(self.residual, place))
-        weight_MD = weight_MD.float()
+        state, weight_MD = {name: taken[name] for name in self.state_names}, taken["weight"].float()
         self.optimizer.update(weight_MD, gradient_MD, state, rate)
         changed = {**state, "weight": weight_MD}
         if self.config.dtype == "bf16":
             changed["weight"] = rounding.stochastic(weight_MD, _take(self.row_ids, place), key)
         elif self.config.dtype == "e4m3":
             changed["weight"] = rounding.stochastic_e4m3(weight_MD, _take(self.row_ids, place), key)
-        elif self.config.dtype == "bf16-compensated":
-            changed["weight"], changed["residual"] = rounding.split(weight_MD)
         for name, rows in changed.items():
             if isinstance(place, Tensor):
                 _bytes(self.get_buffer(name)).index_copy_(0, place, _bytes(rows))

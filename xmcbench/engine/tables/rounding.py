@@ -2,8 +2,7 @@
 
 A bfloat16 has 8 bits of precision: where every step is rounded to nearest, a weight that should move by less than 1/512
 of its size does not move. Stochastic rounding goes up with the probability of the part that does not fit, so that it is
-right on average (ELMO trains its classifier so). Compensation keeps that part: where a second bfloat16, as in Kahan's
-summation, would round again, 16 bits hold all of it, as in the split weights of Kalamkar et al. (2020).
+right on average (ELMO trains its classifier so).
 
 An e4m3 has 3 bits after the leading one down to 2^-6; below that its grid is the multiples of 2^-9. Adding random bits
 to a float32 and cutting it to 3 bits, as public code does, is right on average above 2^-6 only: below, the result is
@@ -56,18 +55,6 @@ def stochastic_e4m3(values_MD: Tensor, row_ids_M: Tensor, key: int) -> Tensor:
     up_MD = noise(row_ids_M, values_MD.shape[1], key, _FINE) < shares_MD
     rounded_MD = below_MD.add_(up_MD).mul_(step_MD).clamp_(-_E4M3_LARGEST, _E4M3_LARGEST)
     return rounded_MD.masked_fill_(~values_MD.isfinite(), torch.nan).to(torch.float8_e4m3fn)
-
-
-def split(values_MD: Tensor) -> tuple[Tensor, Tensor]:
-    """Float32 values as the nearest bfloat16 (the larger of two as near), and what that lacks, int16."""
-    bits_MD = values_MD.view(torch.int32)
-    nearest_MD = (bits_MD + (1 << _LOW_BITS - 1)).bitwise_and_(-(1 << _LOW_BITS))
-    return nearest_MD.view(torch.float32).to(torch.bfloat16), (bits_MD - nearest_MD).to(torch.int16)
-
-
-def join(nearest_MD: Tensor, rest_MD: Tensor) -> Tensor:
-    """The float32 values that `split` took apart, to the last bit where they are finite."""
-    return nearest_MD.float().view(torch.int32).add_(rest_MD).view(torch.float32)
 
 
 def noise(row_ids_M: Tensor, num_columns: int, key: int, bits: int = _LOW_BITS) -> Tensor:

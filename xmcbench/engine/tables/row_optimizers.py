@@ -16,6 +16,12 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
+_CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
+
+
+def rows_of_chunk(weight_ND: Tensor) -> int:
+    """The rows that are updated at once."""
+    return max(1, _CHUNK.get(weight_ND.device.type, _CHUNK["cuda"]) // max(1, weight_ND.shape[1]))
 
 
 class RowOptimizer(ABC):

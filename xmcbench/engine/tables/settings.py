@@ -19,10 +19,8 @@ class TableConfig(BaseModel):
     learning_rate: float = Field(1e-3, gt=0, description="peak of the schedule, which is that of the encoder")
     weight_decay: float = Field(0.0, ge=0, description="of the rows that a step updates; sgd adds it to the gradient")
     momentum: float = Field(0.0, ge=0, lt=1, description="of sgd; 0 keeps no state")
-    dtype: Literal["float32", "bf16", "bf16-compensated", "e4m3"] = Field(
-        "float32",
-        description="bf16 and e4m3 (8 bits, without scaling) round stochastically; bf16-compensated keeps the rounding "
-        "error in 16 more bits",
+    dtype: Literal["float32", "bf16", "e4m3"] = Field(
+        "float32", description="bf16 and e4m3 (8 bits, without scaling) round stochastically"
     )
 
     @model_validator(mode="after")

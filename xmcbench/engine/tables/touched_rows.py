@@ -12,10 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from xmcbench.engine.gradient_norm import squared_norm
-from xmcbench.engine.tables.row_optimizers import RowOptimizer, State
+from xmcbench.engine.tables.row_optimizers import RowOptimizer, State, rows_of_chunk
 from xmcbench.engine.workers import Workers
-
-_CHUNK = {"cpu": 2**18, "cuda": 2**24}  # values: on a CPU the temporaries of a chunk lie in its cache
 
 
 class TouchedRows(nn.Module):
@@ -71,7 +69,7 @@ class RowUpdate:
         (rows_U, gradient), self._taken = self._taken, None
         values_VH = self._values()
         gradient_UH = gradient.view(len(rows_U), values_VH.shape[1])
-        length = max(1, _CHUNK.get(values_VH.device.type, _CHUNK["cuda"]) // values_VH.shape[1])
+        length = rows_of_chunk(values_VH)
         tensors = {**self.state, "weight": values_VH}
         for start in range(0, len(rows_U), length):
             rows_M = rows_U[start : start + length]

@@ -9,8 +9,6 @@ Legend: N queries, L labels, B queries of a batch, S labels of the pool (of this
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,21 +18,21 @@ from torch import Tensor
 
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.device import default_device, seed_random, upload
-from xmcbench.engine.dual_encoder import plain_embeddings
+from xmcbench.engine.dual_encoder import all_embeddings, plain_embeddings
 from xmcbench.engine.encoders.encoder import autocast, evaluating
 from xmcbench.engine.flops import counting
 from xmcbench.engine.sampling.batch import Batch
-from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sampler import Prefetch, Sampler
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.engine.training.contract import TrainedMethod
 from xmcbench.engine.training.gradient_cache import CachedEmbeddings, GradientCache, TextRows
-from xmcbench.engine.training.loop import Charge, Metrics, Position
 from xmcbench.engine.training.update import Update
-from xmcbench.engine.workers import Workers
+from xmcbench.engine.workers import Workers, from_worker_0
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget, Ledger, peak_memory
-from xmcbench.trial.run import Progress, derive_seed
+from xmcbench.trial.run import derive_seed
+
+Metrics = dict[str, float]
 
 
 def warmup_linear(fraction: float, warmup: float) -> float:
@@ -112,7 +110,7 @@ class BatchEmbedder:
             activation_bytes=kept_bytes(
                 method.config.activation_gib, room_now(method.run.budget, method.shard.workers)
             ),
-            autocast=autocast(self.device, method.precision),
+            autocast=autocast(self.device, method.config.precision),
         )
 
     def embed(self, whole: Batch, dropout_seed: int) -> EmbeddedBatch:
@@ -172,6 +170,7 @@ class TrainingSteps:
         self.workers = method.shard.workers
         self.sampler = method.sampler(train, derive_seed(method.run.seed, "sampler"))
         self.batches = Prefetch(self.sampler)
+        self.epoch = self.index = 0  # of the next batch
         self.embedder = BatchEmbedder(method, self.sampler)
         words = (module for module in method.encoder.modules() if isinstance(module, TouchedRows))
         self.optimizers = Update(
@@ -183,69 +182,57 @@ class TrainingSteps:
         with self.method.charging.counted_scoring("prepare"), torch.no_grad():
             self.method.begin(plain_embeddings(self.method))
 
-    def num_batches(self, epoch: int) -> int:
-        return self.sampler.num_batches(epoch)
+    def spent(self) -> float:
+        """The fraction of the budget that is spent, by the clock of worker 0."""
+        return from_worker_0(self.method.run.ledger.fraction(self.method.run.budget), self.workers)
 
-    def refresh(self, epoch: int) -> None:
-        with self.method.charging.counted_scoring("mine"):
-            self.sampler.refresh(epoch, self._mining_embeddings())
+    def refresh(self) -> None:
+        """Let the sampler look at the embeddings of everything before an epoch; computing them is charged."""
+        method = self.method
+        with method.charging.counted_scoring("mine"):
+            vectors = method.mining_query_vectors, method.mining_label_vectors
+            self.sampler.refresh(self.epoch, all_embeddings(method, *vectors, encode=method.encodes_labels))
 
-    def step(self, position: Position, charge: Charge) -> Metrics:
-        method, seed, number = self.method, self.method.run.seed, self.method.run.ledger.steps
-        place = f"step {number}, epoch {position.epoch}, batch {position.index}"
+    def step(self, before: float) -> Metrics:
+        """Train on the next batch, `before` of the budget being spent; the cost is charged before the update."""
+        method, run, number = self.method, self.method.run, self.method.run.ledger.steps
+        place = f"step {number}, epoch {self.epoch}, batch {self.index}"
         method.encoder.train()
         method.modules.train()
-        with counting() as scored:
-            batch = self.batches.batch(position.epoch, position.index)
-            embedded = self.embedder.embed(batch, derive_seed(seed, "dropout", number))
-            # Every worker draws alike: what all workers do to the queries must agree.
-            seed_random(derive_seed(seed, "loss", number), embedded.queries_BD.device)
-            loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
-            loss.backward()  # type: ignore[no-untyped-call]
-        embedded.backward()
-        label_lengths_L = method.labels.lengths if method.encodes_labels else None
-        cost = method.charging.step_cost(embedded.whole, method.queries.lengths, label_lengths_L, scored.flops)
-        rate = warmup_linear(charge(cost), method.config.warmup)
-        # All that the host asks the device in a step, at once: it waits until the gradients are there.
-        whole = self.workers.sum(loss.detach().double())
-        value, norm = torch.stack([whole, self.optimizers.gradient_norm()]).tolist()
-        _check_finite(value, "loss", place)
-        _check_finite(norm, "norm of the gradient", place)
-        self.optimizers.apply(rate, norm)
-        with torch.no_grad():
-            if self.sampler.observes:
-                self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
-            method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
+        with run.ledger.between_checks(run.budget), run.ledger.stage("train"):
+            with counting() as scored:
+                batch = self.batches.batch(self.epoch, self.index)
+                embedded = self.embedder.embed(batch, derive_seed(run.seed, "dropout", number))
+                # Every worker draws alike: what all workers do to the queries must agree.
+                seed_random(derive_seed(run.seed, "loss", number), embedded.queries_BD.device)
+                loss = method.loss(embedded.queries_BD, embedded.labels_SD, embedded.share)
+                loss.backward()  # type: ignore[no-untyped-call]
+            embedded.backward()
+            label_lengths_L = method.labels.lengths if method.encodes_labels else None
+            lengths = method.queries.lengths, label_lengths_L
+            method.charging.charge(method.charging.step_cost(embedded.whole, *lengths, scored.flops))
+            self._advance()
+            # The step's place on the schedule is its middle: neither the first nor the last step has rate 0.
+            rate = warmup_linear((before + min(1.0, self.spent())) / 2, method.config.warmup)
+            # All that the host asks the device in a step, at once: it waits until the gradients are there.
+            whole = self.workers.sum(loss.detach().double())
+            value, norm = torch.stack([whole, self.optimizers.gradient_norm()]).tolist()
+            _check_finite(value, "loss", place)
+            _check_finite(norm, "norm of the gradient", place)
+            self.optimizers.apply(rate, norm)
+            with torch.no_grad():
+                if self.sampler.observes:
+                    self.sampler.observe(embedded.whole, *self.embedder.mining_vectors(embedded))
+                method.after_step(embedded.share, embedded.queries_BD.detach(), embedded.labels_SD.detach())
         return {"loss": value, "gradient": norm}
 
-    def _mining_embeddings(self) -> Embeddings:
-        """The vectors of everything in which samplers look for neighbours, charged when asked for."""
-        method, charging = self.method, self.method.charging
-
-        def queries() -> Tensor:
-            return method.embed_queries(method.queries, method.mining_query_vectors)
-
-        def labels() -> Tensor:
-            return method.embed_labels(method.labels, method.mining_label_vectors, encode=method.encodes_labels)
-
-        return Embeddings(
-            charging.on_demand(queries, method.queries.lengths),
-            charging.on_demand(labels, method.labels.lengths) if method.encodes_labels else labels,
-            workers=self.workers,
-            stage=self._stage,
-            require=charging.requirement(
-                method.queries.lengths, method.labels.lengths if method.encodes_labels else method.labels.lengths[:0]
-            ),
-            note_recall=charging.ledger.note_recall,
-            progress=lambda share: method.run.report(Progress("mine", share)),
-        )
-
-    @contextmanager
-    def _stage(self, name: str) -> Iterator[None]:
-        """Report that a stage begins, and charge its seconds."""
-        self.method.run.report(Progress(name, 0.0))
-        with self.method.charging.ledger.stage(name):
-            yield
+    def _advance(self) -> None:
+        """Move on to the next batch, of the next epoch after the last one."""
+        self.index += 1
+        batches = self.sampler.num_batches(self.epoch)
+        self.method.run.ledger.epochs = self.epoch + self.index / batches
+        if self.index == batches:
+            self.epoch, self.index = self.epoch + 1, 0
 
 
 def _check_finite(value: float, what: str, place: str) -> None:

@@ -12,12 +12,11 @@ from pathlib import Path
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine import checkpoint
 from xmcbench.engine.training.contract import TrainedMethod
-from xmcbench.engine.training.loop import Loop, Metrics, Position
-from xmcbench.engine.training.steps import TrainingSteps, check_memory, note_memory
+from xmcbench.engine.training.steps import Metrics, TrainingSteps, check_memory, note_memory
 from xmcbench.engine.training.update import Update
 from xmcbench.engine.workers import from_worker_0
 from xmcbench.files.manifest import DamagedFolder
-from xmcbench.trial.run import HeldOut, Progress, why_flat
+from xmcbench.trial.run import Progress, why_flat
 
 FOLDER = "best"  # beside the checkpoints
 SECONDS = 60.0  # between checkpoints: a kill costs at most that much training, and the step in flight
@@ -44,7 +43,8 @@ class BestWeights:
             return False
         run.report(Progress("select", min(1.0, fraction)))
         with run.ledger.uncharged():
-            metrics = self._metrics(held_out)
+            self.method.index(self.method.labels)
+            metrics = held_out.evaluate(self.method.predict, len(self.method.index_LD))
         run.log.add_point(fraction, metrics)
         if self.metric is None or metrics[held_out.metric] > self.metric:
             self.metric, self.step = metrics[held_out.metric], run.ledger.steps
@@ -73,10 +73,6 @@ class BestWeights:
         self.method.load_tensors(saved[0])
         self.optimizers.load_tables(saved)
 
-    def _metrics(self, held_out: HeldOut) -> dict[str, float]:
-        self.method.index(self.method.labels)
-        return held_out.evaluate(self.method.predict, len(self.method.index_LD))
-
     @property
     def _directory(self) -> Path:
         return checkpoint.step_directory(self.method.run.checkpoint / FOLDER, self.step)
@@ -85,8 +81,8 @@ class BestWeights:
 class Checkpoints:
     """Writes and reads what training needs to continue as if it had not stopped."""
 
-    def __init__(self, steps: TrainingSteps, position: Position, best: BestWeights) -> None:
-        self.steps, self.position, self.best = steps, position, best
+    def __init__(self, steps: TrainingSteps, best: BestWeights) -> None:
+        self.steps, self.best = steps, best
         self.run, self.workers = steps.method.run, steps.workers
         self._stored_step = -1
         self._stored_at = time.monotonic()
@@ -113,7 +109,8 @@ class Checkpoints:
         groups = steps.optimizers.tensors()
         if self.workers.rank == 0:
             groups |= {**steps.method.tensors(), "sampler": steps.sampler.state()}
-        note = {**vars(self.position), "best": self.best.metric, "best_step": self.best.step, **self.run.log.state()}
+        best = {"best": self.best.metric, "best_step": self.best.step}
+        note = {"epoch": steps.epoch, "index": steps.index, **best, **self.run.log.state()}
         place = checkpoint.step_directory(root, self.run.ledger.steps)
         checkpoint.save(place, groups, note, self.workers, shared=exchange is None)
         if self.workers.rank == 0 or exchange:
@@ -134,7 +131,7 @@ class Checkpoints:
             self.steps.method.load_tensors(saved[0])
             self.steps.optimizers.load(saved)
             self.steps.sampler.load_state(saved[0].get("sampler", {}))
-            self.position.epoch, self.position.index = note["epoch"], note["index"]
+            self.steps.epoch, self.steps.index = note["epoch"], note["index"]
             self.run.log.restore(note)
             self._stored_step = self.run.ledger.steps
             return True
@@ -146,31 +143,38 @@ class Training:
     """Trains the assembled `method` on `train` within the budget of its run."""
 
     def __init__(self, method: TrainedMethod, train: TrainingData) -> None:
-        self.run, self.workers, position = method.run, method.shard.workers, Position()
+        self.method, self.run = method, method.run
         self.steps = TrainingSteps(method, train)
         self.best = BestWeights(method, self.steps.optimizers)
-        settings = position, self._after_step, method.skips_refreshes, self.best.why_ended
-        self.loop = Loop(self.steps, method.charging, self.run.budget, *settings)
-        self.checkpoints = Checkpoints(self.steps, position, self.best)
+        self.checkpoints = Checkpoints(self.steps, self.best)
 
     def train(self) -> None:
         """Spend the budget, or what of it the held-out queries ask for; leave the method with the chosen weights."""
         if not self.checkpoints.restore():
             self.steps.begin()
-        self.loop.run()
-        if self.loop.spent() < 1:
+        # Only a step may exceed the budget.
+        while (before := self.steps.spent()) < 1 and not self.best.why_ended():
+            if self.steps.index == 0 and not self._refreshed():
+                break
+            self._after_step(self.steps.step(before))
+        if self.steps.spent() < 1:
             self.run.log.ended = self.best.why_ended()
             if not self.run.log.ended:  # a pass over the data did not fit: these are the weights of the whole budget
                 self.best.evaluate_if_due(1.0)
-        note_memory(self.run.ledger, self.workers)
+        note_memory(self.run.ledger, self.steps.workers)
         self.checkpoints.save()  # a kill while it indexes or predicts must not cost the last minute of training
         self.best.restore()
+
+    def _refreshed(self) -> bool:
+        """Refresh the sampler; whether training continues."""
+        goes_on = self.method.charging.refreshed(self.steps.refresh, self.method.skips_refreshes)
+        return goes_on and (self.steps.spent() < 1 or not self.run.ledger.steps)
 
     def _after_step(self, metrics: Metrics) -> None:
         run, ledger = self.run, self.run.ledger
         fraction = min(1.0, ledger.fraction(run.budget))
         run.report(Progress("train", fraction, {**metrics, "step": ledger.steps}))
-        check_memory(ledger, run.budget, self.workers)
-        if self.best.evaluate_if_due(self.loop.spent()):
+        check_memory(ledger, run.budget, self.steps.workers)
+        if self.best.evaluate_if_due(self.steps.spent()):
             self.checkpoints.save()
         self.checkpoints.save_if_due()
