@@ -1,7 +1,8 @@
 from .exact import ExactIndex, top_k
 from .faiss import HNSW, IVF, FaissIndex
-from .index import Backend, Index, build_index, measured_recall, search_flops
+from .index import Backend, build_index, measured_recall, search_flops
 from .order import merge
+from .twins import Index
 
 __all__ = [
     "HNSW",

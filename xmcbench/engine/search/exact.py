@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,13 +30,13 @@ from torch import Tensor
 
 from xmcbench.engine import flops
 from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labels
+from xmcbench.engine.search.twins import SPARE, searching
 from xmcbench.trial.predictions import Predictions
 
 if TYPE_CHECKING:
     from xmcbench.engine.encoders.settings import Precision
 
 MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
-SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
 
 class Sizes(NamedTuple):
@@ -60,7 +60,7 @@ def top_k(
     precision: Precision = "float32",
 ) -> Predictions:
     """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
-    return ExactIndex(labels_LD, precision).top_k(queries_ND, k, exclude=exclude)
+    return searching(labels_LD, partial(ExactIndex, precision=precision)).top_k(queries_ND, k, exclude=exclude)
 
 
 class ExactIndex:

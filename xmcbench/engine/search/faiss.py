@@ -20,6 +20,7 @@ from torch import Tensor
 from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search import exact
 from xmcbench.engine.search.order import predictions
+from xmcbench.engine.search.twins import SPARE
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
@@ -106,7 +107,7 @@ class FaissIndex:
     def _search(self, queries_BD: Tensor, k: int, exclude: sp.csr_array | None) -> Predictions:
         excluded = None if exclude is None else binary(exclude)
         most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
-        wanted = min(len(self.labels_LD), k + exact.SPARE + most)
+        wanted = min(len(self.labels_LD), k + SPARE + most)
         if isinstance(self.approximate, HNSW):
             self.index.hnsw.efSearch = max(self.approximate.ef_search, wanted)
         scores_BM, labels_BM = self.index.search(_array(queries_BD), wanted)
