@@ -16,8 +16,7 @@ import numpy as np
 import scipy
 from pydantic import Field
 
-from xmcbench import MethodInfo, Predictions, Run, data, evaluation
-from xmcbench_second_stage.keys import Keys
+from xmcbench import MethodInfo, Predictions, Run, data, evaluation, search
 from xmcbench_second_stage.stage import SecondStage
 
 if TYPE_CHECKING:
@@ -81,10 +80,10 @@ class Memory(SecondStage):
             keys_MD = torch.cat([keys_MD, -0.5 * keys_MD.square().sum(1, keepdim=True)], dim=1)
             queries_ND = torch.cat([queries_ND, torch.ones_like(queries_ND[:, :1])], dim=1)
             temperature /= 2
-        keys, values_ML = Keys(keys_MD), self._values()
+        index, values_ML = search.build_index(keys_MD), self._values()
         parts = []
         for queries_CD in queries_ND.split(CHUNK):
-            near = keys.nearest(queries_CD, min(self.config.keys, len(keys_MD)))
+            near = index.top_k(queries_CD, min(self.config.keys, len(keys_MD)))
             weights_CB = np.exp((near.scores - near.scores[:, :1]) / temperature)
             weights_CB /= weights_CB.sum(axis=1, keepdims=True)
             ends = np.arange(len(near) + 1) * near.k

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from fitting import assert_saved_predicts_the_same
 from many_workers import on_workers
 from toy import LABELS, QUERIES, make_run, toy_data
@@ -17,7 +16,6 @@ from xmcbench.engine.workers import ALONE, Workers
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut
 from xmcbench_second_stage import Memory
-from xmcbench_second_stage.keys import Keys
 
 
 def made(encoder: str, method: str = "untrained", **settings: Any) -> Memory:
@@ -141,35 +139,3 @@ def test_two_workers_end_as_one(small_encoder: str, tmp_path: Path) -> None:
     for found, charged in on_workers(2, outcome, small_encoder, str(tmp_path / "two")):
         np.testing.assert_allclose(found, wanted, rtol=2e-3, atol=2e-4)
         assert charged == spent
-
-
-@pytest.fixture
-def tied() -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries and keys: 30 vectors, of which some are those of 60 keys and one that of 400."""
-    draw = torch.Generator().manual_seed(0)
-    vectors_GD = torch.nn.functional.normalize(torch.randn(30, 48, generator=draw), dim=1)
-    groups_M = torch.cat([torch.arange(30), torch.full((400,), 3), torch.arange(10).repeat(60)])
-    keys_MD = vectors_GD[groups_M[torch.randperm(len(groups_M), generator=draw)]]
-    return torch.nn.functional.normalize(torch.randn(700, 48, generator=draw), dim=1), keys_MD
-
-
-@pytest.mark.parametrize("k", [1, 17, 450, 1030])
-def test_keys_that_tie_rank_by_their_ids_in_every_batch(tied: tuple[torch.Tensor, torch.Tensor], k: int) -> None:
-    queries_ND, keys_MD = tied
-    keys = Keys(keys_MD)
-    found = keys.nearest(queries_ND, k)
-    assert found.indices.shape == (700, k)
-    scores_NM = torch.stack([(keys_MD * query_D).sum(1) for query_D in queries_ND]).numpy()
-    wanted_NB = np.argsort(-scores_NM, axis=1, kind="stable")[:, :k]
-    assert np.array_equal(found.indices, wanted_NB)
-    assert np.array_equal(found.scores, np.take_along_axis(scores_NM, wanted_NB, 1))
-    for size in (1, 32, 500):
-        parts = [keys.nearest(part_CD, k) for part_CD in queries_ND.split(size)]
-        assert np.array_equal(found.indices, np.concatenate([part.indices for part in parts]))
-
-
-def test_keys_of_one_vector_are_found_whatever_their_order() -> None:
-    """Vectors of equal sums are not taken for equal."""
-    keys_MD = torch.tensor([[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [0.0, 0.5]])
-    found = Keys(keys_MD).nearest(torch.tensor([[1.0, 0.0], [0.0, 1.0]]), 3)
-    assert found.indices.tolist() == [[1, 3, 0], [0, 2, 1]]

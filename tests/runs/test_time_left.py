@@ -68,19 +68,29 @@ def test_no_estimate_without_anything_alike() -> None:
 
 
 def test_a_trial_that_trains_is_projected_from_its_budget() -> None:
-    clock: Iterator[float] = iter([0.0, 1.0, 1.0, 20.0, 20.0, 30.0])
+    clock: Iterator[float] = iter([0.0, 100.0, 102.0, 102.0, 120.0, 120.0, 130.0])
     estimate, running = TimeLeft([], clock=lambda: next(clock)), trial("a")
     estimate.begin(running)  # at 0 s
-    estimate.progress(running, training(0.05))
+    estimate.progress(running, training(0.0))  # at 100 s: it opened its data
     assert estimate.seconds([]) is None
     estimate.progress(running, TrialProgress("embed labels", 0.9))
     assert estimate.seconds([]) is None
-    estimate.progress(running, training(0.1))  # at 1 s: 10 s in all
-    assert estimate.seconds([trial("b")]) == pytest.approx(9 + 10)  # at 1 s
-    estimate.progress(running, training(0.5))  # at 20 s: 40 s in all
-    assert estimate.seconds([trial("b")]) == pytest.approx(20 + 40)
-    estimate.end(record(running, 32))
-    assert estimate.seconds([trial("b")]) == 32
+    estimate.progress(running, training(0.1))  # at 102 s: 120 s in all
+    assert estimate.seconds([trial("b")]) == pytest.approx(18 + 120)
+    estimate.progress(running, training(0.5))  # at 120 s: 140 s in all
+    assert estimate.seconds([trial("b")]) == pytest.approx(20 + 140)
+    estimate.end(record(running, 132))
+    assert estimate.seconds([trial("b")]) == 132
+
+
+def test_what_a_resumed_trial_had_spent_before_took_no_time() -> None:
+    clock: Iterator[float] = iter([0.0, 10.0, 30.0, 30.0])
+    estimate, running = TimeLeft([], clock=lambda: next(clock)), trial("a")
+    estimate.begin(running)
+    estimate.progress(running, training(0.5))
+    assert estimate.seconds([]) is None  # nothing was trained yet
+    estimate.progress(running, training(0.7))  # 20 s for a fifth
+    assert estimate.seconds([]) == pytest.approx(30)
 
 
 def test_a_trial_that_takes_longer_than_expected_ends_the_estimate() -> None:

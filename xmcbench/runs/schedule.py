@@ -29,6 +29,7 @@ LOCK_SECONDS = 0.2  # between two looks at trials that another run holds
 class _Running:
     trial: Trial
     start: float
+    trained: tuple[float, float] | None = None  # the time of its first step, and the share of the budget spent then
     projected: float | None = None  # seconds from start to end, once enough of the budget is spent
 
 
@@ -54,10 +55,14 @@ class TimeLeft:
         self._running[trial.key] = _Running(trial, self._clock())
 
     def progress(self, trial: Trial, progress: TrialProgress) -> None:
-        """A trial advanced. While it trains, the fraction is the share of its budget."""
+        """A trial advanced. While it trains, the fraction is the share of its budget; opening its data takes none."""
         running = self._running[trial.key]
-        if progress.stage == "train" and progress.fraction >= ENOUGH:
-            running.projected = (self._clock() - running.start) / progress.fraction
+        if progress.stage != "train":
+            return
+        now, share = self._clock(), progress.fraction
+        first, spent = running.trained = running.trained or (now, share)
+        if share >= ENOUGH and share > spent:
+            running.projected = now - running.start + (now - first) * (1 - share) / (share - spent)
 
     def end(self, record: Record) -> None:
         """A trial ended, well or badly."""

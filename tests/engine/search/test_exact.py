@@ -99,7 +99,7 @@ def test_float32_products_are_for_the_queries_that_bf16_does_not_settle(monkeypa
         exact, "rank", lambda queries_BD, *rest: asked.append(len(queries_BD)) or rank(queries_BD, *rest)
     )
     with bf16_products(True):
-        top_k(queries_ND, labels_LD, 3)
+        exact.ExactIndex(labels_LD).top_k(queries_ND, 3)
     assert asked == [32, 1]
 
 

@@ -1,4 +1,5 @@
 from .exact import ExactIndex, top_k
-from .index import Backend, Index, build_index, measured_recall, search_flops
+from .index import Backend, build_index, measured_recall, search_flops
+from .twins import Index
 
 __all__ = ["Backend", "ExactIndex", "Index", "build_index", "measured_recall", "search_flops", "top_k"]

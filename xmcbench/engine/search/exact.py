@@ -30,10 +30,10 @@ from torch import Tensor
 
 from xmcbench.engine import flops
 from xmcbench.engine.search.order import PAD, keys, predictions, scores_and_labels
+from xmcbench.engine.search.twins import SPARE, searching
 from xmcbench.trial.predictions import Predictions
 
 MAX_MAXIMA = 1024  # maxima per query that the first threshold is computed from: more cost more than they save
-SPARE = 8  # nominated beyond k: float32 products round differently in different chunks
 
 
 class Sizes(NamedTuple):
@@ -50,7 +50,7 @@ SIZES = {"cpu": Sizes(512, 1 << 13, 1 << 19), "cuda": Sizes(4096, 1 << 16, 1 << 
 
 def top_k(queries_ND: Tensor, labels_LD: Tensor, k: int, *, exclude: sp.csr_array | None = None) -> Predictions:
     """The `k` labels of highest inner product for each query [N, k]; ties rank by lower label id. See `ExactIndex`."""
-    return ExactIndex(labels_LD).top_k(queries_ND, k, exclude=exclude)
+    return searching(labels_LD, ExactIndex).top_k(queries_ND, k, exclude=exclude)
 
 
 class ExactIndex:

@@ -19,6 +19,7 @@ from torch import Tensor
 from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search import exact
 from xmcbench.engine.search.order import predictions
+from xmcbench.engine.search.twins import SPARE
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
 
@@ -86,7 +87,7 @@ class FaissIndex:
 
     def _search(self, queries_BD: Tensor, k: int, excluded: sp.csr_array | None) -> Predictions:
         most = 0 if excluded is None else int(np.diff(excluded.indptr).max())
-        wanted = min(len(self.labels_LD), k + exact.SPARE + most)
+        wanted = min(len(self.labels_LD), k + SPARE + most)
         if self.graph:
             self.index.hnsw.efSearch = max(BREADTH, wanted)
         _, labels_BM = self.index.search(_array(queries_BD), wanted)

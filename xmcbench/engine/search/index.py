@@ -6,7 +6,7 @@ Legend: N queries, L labels, D dimensions, S queries of a sample.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import scipy
     from torch import Tensor
 
-    from xmcbench.trial.predictions import Predictions
+    from xmcbench.engine.search.twins import Index
 
 Backend = Literal["exact", "faiss-hnsw", "faiss-ivf"]
 APPROXIMATE: frozenset[Backend] = frozenset({"faiss-hnsw", "faiss-ivf"})
@@ -23,15 +23,16 @@ SAMPLE = 256  # queries that are also searched exactly, to measure the recall
 NEIGHBOURS = 10  # DEXML, Section C.7
 
 
-class Index(Protocol):
-    """Searchable labels. All backends return the same scores and order; only a graph or clusters may miss labels."""
-
-    def top_k(self, queries_ND: Tensor, k: int, *, exclude: scipy.sparse.csr_array | None = None) -> Predictions:
-        """The `k` labels with the highest inner product per query without those in `exclude`; ties by lower id."""
-
-
 def build_index(labels_LD: Tensor, backend: Backend = "exact") -> Index:
     """An index of the labels. Raises `XMCBenchError` if the backend needs faiss and faiss is missing."""
+    from functools import partial
+
+    from xmcbench.engine.search.twins import searching
+
+    return searching(labels_LD, partial(_index_of, backend=backend))
+
+
+def _index_of(labels_LD: Tensor, backend: Backend) -> Index:
     from xmcbench.engine.search.exact import ExactIndex
     from xmcbench.engine.search.faiss import FaissIndex
 
