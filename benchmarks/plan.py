@@ -36,8 +36,8 @@ def compared(record: Record, encoder: str) -> dict[str, Any]:
     return {
         "dataset": record.trial.dataset, "encoder": encoder, "trial": record.trial.label, "steps": spent["steps"],
         "s/step": spent["stage_seconds"]["train"] / spent["steps"], "pool": spent["pool_labels"] / spent["steps"],
-        "memory": peak, "memory ratio": planned.memory.total / peak, "steps ratio": planned.ledger.steps / spent["steps"],
-        "flops": flops, "flops ratio": planned.ledger.flops / flops,
+        "memory": peak, "memory ratio": planned.memory.total / peak, "flops": flops,
+        "steps ratio": planned.ledger.steps / spent["steps"], "flops ratio": planned.ledger.flops / flops,
     }  # fmt: skip
 
 
