@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.files.atomic import _remove_unfinished, atomic_directory, atomic_write, beside
+from xmcbench.files.atomic import _exchange, _remove_unfinished, atomic_directory, atomic_write, beside
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="locks of files are POSIX")
 
@@ -82,11 +82,13 @@ KILLED = """
 import os, shutil, sys
 from pathlib import Path
 from xmcbench.files import atomic
+if sys.argv[1] == "renames":
+    atomic._exchange = lambda one, other: False
 calls = []
 def counted(call):
     def checked(*arguments, **options):
         calls.append(call)
-        if len(calls) == int(sys.argv[1]):
+        if len(calls) == int(sys.argv[2]):
             os.kill(os.getpid(), 9)
         return call(*arguments, **options)
     return checked
@@ -96,12 +98,25 @@ with atomic.atomic_directory(Path("folder"), replace=True) as made:
 """
 
 
-@pytest.mark.parametrize(("call", "left"), [(1, "first"), (2, "first"), (3, "second")])
-def test_a_killed_process_loses_no_older_folder(tmp_path: Path, call: int, left: str) -> None:
+@pytest.mark.parametrize(
+    ("way", "call", "left"),
+    [("renames", 1, "first"), ("renames", 2, "first"), ("renames", 3, "second"), ("exchange", 1, "second")],
+)
+def test_a_killed_process_loses_no_older_folder(tmp_path: Path, way: str, call: int, left: str) -> None:
     with atomic_directory(tmp_path / "folder") as made:
         (made / "file").write_text("first")
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(call)], cwd=tmp_path, check=False)
+    killed = subprocess.run([sys.executable, "-c", KILLED, way, str(call)], cwd=tmp_path, check=False)
     assert killed.returncode == -signal.SIGKILL
     write(tmp_path)
     assert names(tmp_path) == {"new", "folder"}
     assert (tmp_path / "folder" / "file").read_text() == left
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux exchanges folders")
+def test_two_folders_are_exchanged_at_once(tmp_path: Path) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / name).touch()
+    assert _exchange(tmp_path / "one", tmp_path / "other")
+    assert (names(tmp_path / "one"), names(tmp_path / "other")) == ({"other"}, {"one"})
+    assert not _exchange(tmp_path / "one", tmp_path / "missing")

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 _UNFINISHED = re.compile(r"\.(?P<whole>.+)\.[0-9a-f]{16}\.(?P<kind>partial|older)")
+_HERE, _RENAME_EXCHANGE = -100, 2  # AT_FDCWD and a flag of renameat2, from include/uapi/linux/fcntl.h and fs.h
 _SETTLING_SECONDS = 1.0  # more than pass between making a file and holding it
 
 
@@ -56,8 +57,7 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 def atomic_directory(path: Path, partial: Path | None = None, replace: bool = False) -> Iterator[Path]:
     """A new folder that becomes `path` when the block succeeds, and that is removed when the block raises.
 
-    If there is a folder `path` by then, it stays, or with `replace` gives way. A kill between the two renamings loses
-    neither: the older folder comes back with the next write into its parent. The new folder is
+    If there is a folder `path` by then, it stays, or with `replace` gives way: no kill loses both. The new folder is
     `partial` where several processes write to it, otherwise a folder of this process beside `path`. Its files are
     synced.
     """
@@ -80,7 +80,7 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
                 except OSError:
                     if not path.is_dir():
                         raise
-            else:
+            elif not _exchange(partial, path):
                 older = beside(path, "older")
                 with _held(path):
                     path.rename(older)
@@ -94,6 +94,18 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
 def beside(path: Path, kind: Literal["partial", "older"] = "partial") -> Path:
     """A new hidden name beside `path`: what has it counts as unfinished, or as what `path` was before."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.{kind}")
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Exchange two folders at once, as Linux can on most file systems; False, and nothing is changed, elsewhere."""
+    import ctypes
+
+    if sys.platform != "linux":
+        return False
+    with suppress(AttributeError):  # a C library without it
+        rename = ctypes.CDLL(None).renameat2
+        return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
+    return False
 
 
 @cache
