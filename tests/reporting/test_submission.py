@@ -405,24 +405,6 @@ def score_into_store(bench: Bench, predictions: Path) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_review_compares_trials_of_one_dataset_in_pairs(
-    bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
-) -> None:
-    submit(bench, capsys, record.key)
-    for other in bench.run(bench.suite(["fake-ok"], seeds=[1]), debug=True).values():
-        keep(bench, other, provenance={**other.provenance, **CLEAN})
-        submit(bench, capsys, other.key)
-    review = bench.root / "review.md"
-    code, _, wrong = submit(bench, capsys, "--check", "--comment", str(review))
-    assert (code, wrong) == (0, "")
-    text = re.sub(" +", " ", review.read_text())
-    assert text.count("minus reference trials") == 2
-    assert "| P@1 | +0.00 (+0.00 to +0.00) |" in text
-    accepted = str(bench.root / "accepted")
-    submit(bench, capsys, "--check", "--comment", str(review), "--base", accepted)
-    assert "minus reference trials" not in review.read_text(), "nothing is new"
-
-
 def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in ([], ["ok", "--check"]):
         code, _, wrong = submit(bench, capsys, *arguments)

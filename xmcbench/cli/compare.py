@@ -43,6 +43,7 @@ def compare(
     from xmcbench.evaluation import find_evaluators
     from xmcbench.evaluation.analysis import partitions
     from xmcbench.evaluation.comparison import compare as compared
+    from xmcbench.evaluation.comparison import compare_stored
     from xmcbench.evaluation.evaluator import stored_predictions
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.trial.store import Store
@@ -51,19 +52,20 @@ def compare(
     sides = find_seeds(place, first), find_seeds(place, second)
     records = sides[0][0], sides[1][0]
     names = _names(records, metrics)
-    if max(map(len, sides)) > 1:
-        echo(render_tables([_stored_metrics(place, sides, names)], format))
-        return
+    several, missing = max(map(len, sides)) > 1, ""
     try:
-        dataset = load(records[0].trial.dataset, data)
+        dataset = None if several else load(records[0].trial.dataset, data)
     except XMCBenchError as problem:
-        echo(render_tables([_stored_metrics(place, sides, names)], format))
-        echo(f"\nno breakdown and no example queries: {problem}", err=True)
+        dataset, missing = None, f"\nno breakdown and no example queries: {problem}"
+    if dataset is None:  # the metrics alone, from their stored values on resamples, over all seeds
+        echo(render_tables([_metrics_table(sides, compare_stored(place, *sides, names))], format))
+        if missing:
+            echo(missing, err=True)
         return
     predictions = stored_predictions(place, records[0], dataset), stored_predictions(place, records[1], dataset)
     comparison = compared(predictions, dataset, names, find_evaluators(names), partitions(dataset), k)
     breakdowns = [_table(f"P@{k} by {name}", "labels", parts, ()) for name, parts in comparison.breakdowns.items()]
-    echo(render_tables([_metrics_table(records, comparison.metrics), *breakdowns], format))
+    echo(render_tables([_metrics_table(sides, comparison.metrics), *breakdowns], format))
     if format == "table" and queries:
         echo("\n" + "\n".join(_queries(comparison, dataset, predictions, queries)))
 
@@ -84,13 +86,6 @@ def _names(records: tuple[Record, Record], metrics: str | None) -> list[str]:
     return names
 
 
-def _stored_metrics(store: Store, sides: tuple[list[Record], list[Record]], names: Sequence[str]) -> TextTable:
-    """The metrics alone, from their stored values on resamples, over all seeds."""
-    from xmcbench.evaluation.comparison import compare_stored
-
-    return _metrics_table((sides[0][0], sides[1][0]), compare_stored(store, *sides, names), _seeds(*sides))
-
-
 def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
     """What the intervals are over, in words."""
     seeds = [[record.trial.seed for record in side] for side in (first, second)]
@@ -101,21 +96,17 @@ def _seeds(first: Sequence[Record], second: Sequence[Record]) -> str:
     return f"over test queries, paired, and seeds ({len(first)} and {len(second)}), not paired, Student's"
 
 
-def _metrics_table(
-    records: tuple[Record, Record], compared: Sequence[ComparedMetric], over: str | None = None
-) -> TextTable:
+def _metrics_table(sides: tuple[list[Record], list[Record]], compared: Sequence[ComparedMetric]) -> TextTable:
     from xmcbench.cli.find import described
 
-    over = over or _seeds(*([record] for record in records))
+    first, second = sides[0][0], sides[1][0]
     notes = (
-        f"1: {described(records[0])}",
-        f"2: {described(records[1])}",
-        f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({over}); * the interval excludes 0. "
-        "Sees: the smallest true difference that this comparison would show with 80 % power.",
+        f"1: {described(first)}",
+        f"2: {described(second)}",
+        f"Per cent. Difference: 1 minus 2, with 95 % interval and two-sided p ({_seeds(*sides)}); * the interval "
+        "excludes 0. Sees: the smallest true difference that this comparison would show with 80 % power.",
     )
-    return _table(
-        f"{records[0].trial.dataset}: {records[0].trial.label} and {records[1].trial.label}", "", compared, notes
-    )
+    return _table(f"{first.trial.dataset}: {first.trial.label} and {second.trial.label}", "", compared, notes)
 
 
 def _table(title: str, kind: str, compared: Sequence[ComparedMetric], notes: tuple[str, ...]) -> TextTable:

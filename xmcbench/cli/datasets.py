@@ -294,13 +294,16 @@ def show(
 ) -> None:
     """Show sizes, statistics, sample rows and content hash of a dataset."""
     from xmcbench.data.extent import extent
-    from xmcbench.data.prepared import default_cache_dir, find_source, load, prepared_directory, read_statistics
+    from xmcbench.data.prepared import Spread, default_cache_dir, find_source, load, prepared_directory, read_statistics
 
     dataset, source = load(name, data), find_source(name, data)
     directory = prepared_directory(source, data, default_cache_dir())
     limits = extent(name, data)
     assert limits is not None  # it is on disk
-    rows = [*_statistics(dataset.card, read_statistics(directory), limits), *_tokens(directory)]
+    rows = list(_statistics(dataset.card, read_statistics(directory), limits))
+    for path in sorted(_token_lengths(directory).glob("*.json")):
+        lengths = json.loads(path.read_bytes()).items()
+        rows += [(f"tokens per {kind} ({path.stem})", _spread(Spread(**spread))) for kind, spread in lengths]
     rows += [("content hash", dataset.card.content_hash), ("prepared copy", str(directory))]
     echo(listing(rows, [dataset.card.name, ""]))
     for query in range(min(samples, dataset.card.num_train)):
@@ -353,14 +356,6 @@ def _statistics(card: DatasetCard, counts: Statistics, limits: Extent) -> Iterat
 def _token_lengths(directory: Path) -> Path:
     """The folder of text lengths in tokens, one file per encoder."""
     return directory.with_name(f"{directory.name}.tokens")
-
-
-def _tokens(directory: Path) -> Iterator[tuple[str, str]]:
-    from xmcbench.data.prepared import Spread
-
-    for path in sorted(_token_lengths(directory).glob("*.json")):
-        for kind, spread in json.loads(path.read_bytes()).items():
-            yield f"tokens per {kind} ({path.stem})", _spread(Spread(**spread))
 
 
 def _short(text: str) -> str:

@@ -56,8 +56,10 @@ def predict(
     predictions = method.predict(texts, min(k, len(known) + len(added)))
     rankings = zip(texts, labels_of(predictions, [*known, *added] if added else known), strict=True)
     answers = [{"text": text, "labels": ranked} for text, ranked in rankings]
-    as_json = format == "json" and json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False)
-    echo(as_json or "\n\n".join(map(_table, answers)))
+    if format == "json":
+        echo(json.dumps(answers, indent=1, ensure_ascii=False, allow_nan=False))
+    else:
+        echo("\n\n".join(map(_table, answers)))
 
 
 LARGEST = 1_000_000_000  # bytes of a file of texts

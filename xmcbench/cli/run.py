@@ -34,44 +34,8 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130  # exit code, as shells have it
-
-
 Where = Literal["local", "ray"]
-
-# Options of these commands only, in the order of their help.
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the plan and run nothing.")]
-Retry = Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")]
-Changed = Annotated[
-    bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
-]
-Track = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
-    ),
-]
-Debug = Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")]
-On = Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")]
-NumWorkers = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
-]
-Parallel = Annotated[
-    int, typer.Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
-]
-GpusPerWorker = Annotated[
-    float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
-]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        metavar="ADDRESS",
-        help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
-        show_default="local",
-    ),
-]
-Storage = Annotated[
-    str | None, typer.Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store.")
-]
 
 
 def run(
@@ -83,16 +47,39 @@ def run(
     encoder: EncoderName = None,
     data: DataDir = Path("data"),
     store: StoreDir = Path("results"),
-    retry: Retry = False,
-    changed: Changed = False,
-    track: Track = None,
-    debug: Debug = False,
-    executor: On = "local",
-    parallel: Parallel = 1,
-    workers: NumWorkers = None,
-    gpus_per_worker: GpusPerWorker = None,
-    address: Address = None,
-    storage: Storage = None,
+    retry: Annotated[bool, typer.Option("--retry", help="Run trials that failed before again.")] = False,
+    changed: Annotated[
+        bool, typer.Option("--changed", help="Run trials again whose plugin has other code than they ran with.")
+    ] = False,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME", help="Also log to a tracker, as tensorboard, mlflow or wandb.", autocompletion=tracker_names
+        ),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Run in this process and show tracebacks.")] = False,
+    executor: Annotated[Where, typer.Option(help="Run in subprocesses of this machine or on a Ray cluster.")] = "local",
+    parallel: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Trials at once on this machine. Their seconds are not ranked.")
+    ] = 1,
+    workers: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Worker processes per trial.", show_default="1")
+    ] = None,
+    gpus_per_worker: Annotated[
+        float | None, typer.Option(min=0, metavar="N", help="Ray: GPUs per worker.", show_default="0")
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Ray: local starts a cluster on this machine, auto finds one; or ray://HOST:PORT.",
+            show_default="local",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Ray: storage that all nodes reach, if they do not reach the store."),
+    ] = None,
 ) -> None:
     """Run the trials of a suite that are not in the store yet, then print the suite's leaderboard.
 
@@ -247,6 +234,7 @@ def tune(
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
     from xmcbench.runs.tuning import queries_of_sample
+    from xmcbench.trial.method import build_method
 
     path = Path(f"tuned-{dataset}.yaml") if out is None else out
     if not path.name or path.is_dir():
@@ -263,7 +251,9 @@ def tune(
     settings = Settings(suite=searching, data=data, store=store, command=sys.argv)
     _write(said, searching)
     with patience("opening the dataset, planning"):
-        search = {"num_samples": samples, "scheduler": "halving", "space": _spaces(Runner(settings))}
+        built = {trial.label: build_method(trial) for trial in Runner(settings).trials()}
+        space = {label: method.search_space(method.config) for label, method in built.items()}
+        search = {"num_samples": samples, "scheduler": "halving", "space": space}
         _write(said | {"tune": search}, searching)
         runner = Runner(settings)
         plan = runner.plan()
@@ -272,7 +262,11 @@ def tune(
         return
     records = run_all(runner, plan, [])
     echo(f"\n{board_of(records, runner.suite.metrics, runner.store)}")
-    found = {record.trial.label: {"method": record.trial.method, **_used(record.trial)} for record in records}
+    found = {}
+    for trial in (record.trial for record in records):
+        unused = build_method(trial).config.unused()
+        used = {name: value for name, value in trial.config.items() if name not in unused}
+        found[trial.label] = {"method": trial.method, **used}
     _write(plain | {"methods": found}, path)
     echo(f"\n{path}: the methods with the settings that were found; `xmcbench run {path}` runs them again")
     raise typer.Exit(exit_code(records))
@@ -289,14 +283,6 @@ def _write(suite: Mapping[str, Any], path: Path) -> None:
         file.write(f"# Written by `xmcbench tune`.\n{text}".encode())
 
 
-def _used(trial: Trial) -> dict[str, Any]:
-    """The settings of a trial that have an effect."""
-    from xmcbench.trial.method import build_method
-
-    unused = build_method(trial).config.unused()
-    return {name: value for name, value in trial.config.items() if name not in unused}
-
-
 def _budget(text: str) -> dict[str, float]:
     """The budget `LIMIT=N`, or several with commas between them."""
     try:
@@ -305,11 +291,3 @@ def _budget(text: str) -> dict[str, float]:
     except ValueError:
         raise XMCBenchError(f"--budget {text}: expected a limit and a number, as in epochs=10") from None
     return {name: int(value) if value.is_integer() else value for name, value in limits.items()}
-
-
-def _spaces(runner: Runner) -> dict[str, dict[str, Any]]:
-    """The settings to search of each method, around those that follow from data and budget."""
-    from xmcbench.trial.method import build_method
-
-    methods = {trial.label: build_method(trial) for trial in runner.trials()}
-    return {label: method.search_space(method.config) for label, method in methods.items()}

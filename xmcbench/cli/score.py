@@ -63,8 +63,7 @@ def score(
     for warning in imported.warnings:
         echo(f"warning: {warning}", err=True)
     if store is not None:
-        place = Store(store)
-        origin = Origin(METHOD, file=predictions.name)
+        place, origin = Store(store), Origin(METHOD, file=predictions.name)
         record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores, sys.argv)
         echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
 

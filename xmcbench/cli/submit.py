@@ -42,7 +42,9 @@ def submit(
     to: Annotated[Path, typer.Option(metavar="DIR", help="The accepted results.")] = Path("leaderboard/measured"),
     base: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --comment: accepted results before; only new trials are compared."),
+        typer.Option(
+            metavar="DIR", help="With --check: accepted results before; only costs of new trials are counted."
+        ),
     ] = None,
     verified: Annotated[Path, typer.Option(metavar="FILE", help="The maintainers' list of verified trials.")] = Path(
         "leaderboard/verified.yaml"
@@ -214,7 +216,7 @@ def _check(folder: Path, checker: _Checker, comment: Path | None, verified: Path
     recounted = sum(one.recomputed for one in checked)
     echo(f"{folder}: {len(trials)} trials, metrics of {recounted} recomputed, {len(problems)} problems")
     if comment is not None:
-        text = review.comment(store, checked, Store(base) if base else None)
+        text = review.comment(checked)
         with atomic_write(comment) as file:
             file.write((text + "".join(f"- {problem}\n" for problem in unread)).encode())
     return problems

@@ -97,35 +97,25 @@ def _summary(analyses: Mapping[str, Analysis]) -> TextTable:
 
 def _bins(analyses: Mapping[str, Analysis], partition: str, metric: str) -> TextTable:
     """One row per bin and one column per trial. Contributions also have a sum and gains over the first trial."""
-    (reference, first), *others = analyses.items()
-    bins = first.breakdowns[partition]
+    reference, *others = analyses
+    bins = analyses[reference].breakdowns[partition]
     columns = [getattr(analysis.breakdowns[partition], metric) for analysis in analyses.values()]
-    gains = [(name, relative_gain(columns[0], column)) for (name, _), column in zip(others, columns[1:], strict=True)]
-    gains = gains if metric == "contribution" else []
+    sums = metric == "contribution"
+
+    def row(name: str, labels: int, pairs: int, values: list[float]) -> tuple[str, ...]:
+        gains = [_signed(relative_gain(values[0], value)) for value in values[1:] if sums]
+        return name, f"{labels:,}", f"{pairs:,}", *map(_per_cent, values), *gains
+
     rows = [
-        (
-            name,
-            f"{bins.num_labels[i]:,}",
-            f"{bins.num_pairs[i]:,}",
-            *(_per_cent(column[i]) for column in columns),
-            *(_signed(gain[i]) for _, gain in gains),
-        )
-        for i, name in enumerate(bins.bins)
+        row(name, labels, pairs, [column[i] for column in columns])
+        for i, (name, labels, pairs) in enumerate(zip(bins.bins, bins.num_labels, bins.num_pairs, strict=True))
     ]
-    if metric == "contribution":
-        rows.append(
-            (
-                "all",
-                f"{bins.num_labels.sum():,}",
-                f"{bins.num_pairs.sum():,}",
-                *(_per_cent(c.sum()) for c in columns),
-                *(_signed(relative_gain(columns[0].sum(), c.sum())) for c in columns[1:]),
-            )
-        )
-    headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name, _ in gains))
-    title = f"{partition}: {METRICS[metric].format(k=first.k)} (per cent)"
-    notes = [f"Δ: relative to {reference}."] if gains else []
-    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if metric == "contribution" else ())
+    if sums:
+        rows.append(row("all", bins.num_labels.sum(), bins.num_pairs.sum(), [column.sum() for column in columns]))
+    headings = ("bin", "labels", "test pairs", *analyses, *(f"Δ {name}" for name in others if sums))
+    title = f"{partition}: {METRICS[metric].format(k=analyses[reference].k)} (per cent)"
+    notes = [f"Δ: relative to {reference}."] if others else []
+    return TextTable(title, headings, tuple(rows), (*_notes(partition), *notes) if sums else ())
 
 
 def _notes(partition: str) -> tuple[str, ...]:

@@ -83,13 +83,14 @@ class Archive:
             here = [record for record in records if self.places[record.key].has_predictions(record.key)]
             if missing := len(records) - len(here):
                 on_problem(f"{name}: the predictions of {missing} trials are not here")
+            if not here:
+                continue
             try:
-                dataset = load(name, data) if here else None
+                dataset = load(name, data)
             except XMCBenchError as problem:
                 on_problem(str(problem))
                 continue
             for record in here:
-                assert dataset is not None
                 try:
                     yield record, dataset, stored_predictions(self.places[record.key], record, dataset)
                 except XMCBenchError as problem:

@@ -125,7 +125,12 @@ def cell_table(
     theirs = [row for row in published if row.source == shape.beside]
     for row in theirs:
         name_of_row = f"{row.source}: {row.label}, {row.dataset}"
-        rows.append((name_of_row, *(_printed(row, name) or "-" for name in shape.columns)))
+        printed = printed_row(row)
+        values = (
+            cell(printed, name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
+            for name in shape.columns
+        )
+        rows.append((name_of_row, *(value or "-" for value in values)))
     notes = []
     if POOL in shape.columns:
         notes.append("pool: labels that a step's queries are scored against, mean over steps")
@@ -195,11 +200,6 @@ def _text(sweep_cell: SweepCell, name: str) -> str:
     if isinstance(value, dict) and "name" in value:  # an encoder
         value = encoder_text(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
-
-
-def _printed(row: PublishedRow, name: str) -> str:
-    """The printed value of a metric or a fact in a paper."""
-    return cell(printed_row(row), name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
 
 
 def _heading(name: str) -> str:

@@ -46,13 +46,10 @@ class NamedMethod(Written):
         'DEXML (hard, batch_size=64)'
         """
         first = label.partition("[")[0]
-        own = () if folded(first) == folded(self.name) or self.place(first) == 0 else (self._rest(first),)
-        added = ", ".join(part for part in (*own, *swept(label)) if part)
+        usual = folded(first) == folded(self.name) or self.place(first) == 0 or first == self.plugin
+        rest = "" if usual else first.removeprefix(f"{self.plugin}-")
+        added = ", ".join(part for part in (rest, *swept(label)) if part)
         return f"{self.name} ({added})" if added else self.name
-
-    def _rest(self, label: str) -> str:
-        """The label without what it shares with the plugin's name."""
-        return "" if label == self.plugin else label.removeprefix(f"{self.plugin}-")
 
 
 class Methods(Written):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from xmcbench.errors import UnknownNameError
@@ -121,9 +120,11 @@ def title(group: Group, show_hash: bool = False) -> str:
 
 def _columns(group: Group) -> list[Column]:
     rows = group.rows
+    over = [f" ({row.status})" if row.status == Status.OVER_BUDGET else "" for row in rows]
+    names = [Cell(printable(row.label) + more, symbols=of_name(row)) for row, more in zip(rows, over, strict=True)]
     columns: list[Column] = [
         (Heading("#"), [Cell("-" if row.rank is None else str(row.rank)) for row in rows]),
-        (Heading("method", left=True, shortest=22), [Cell(_name(row), symbols=of_name(row)) for row in rows]),
+        (Heading("method", left=True, shortest=22), names),
     ]
     if "kind" in group.columns:
         columns.append(_fact_column(group, "kind", IMPORTANT["kind"]))
@@ -138,7 +139,8 @@ def _columns(group: Group) -> list[Column]:
             columns.append(_fact_column(group, name, IMPORTANT.get(name, 30 - place)))
     if any(group.sort in row.against for row in rows):
         head = Heading("against", left=True, importance=50)
-        columns.append((head, [Cell(_difference(row, group.sort)) for row in rows]))
+        pairs = [(row.against.get(group.sort), row.against_source) for row in rows]
+        columns.append((head, [Cell("-" if own is None else f"{100 * own:+.2f} ({source})") for own, source in pairs]))
     if not group.metrics or any(row.status not in SCORED for row in rows):
         _show_status(columns, rows)
     return columns
@@ -155,11 +157,6 @@ def _fact_column(group: Group, name: str, importance: int) -> Column:
         )
         for row in group.rows
     ]
-
-
-def _name(row: Row) -> str:
-    name = printable(row.label)
-    return f"{name} ({row.status})" if row.status == Status.OVER_BUDGET else name
 
 
 def _metric_cells(group: Group, metric: str) -> list[Cell]:
@@ -189,10 +186,6 @@ def _uncertainty_columns(rows: Sequence[Row], metric: str) -> list[Column]:
     return columns
 
 
-def _difference(row: Row, metric: str) -> str:
-    return f"{100 * row.against[metric]:+.2f} ({row.against_source})" if metric in row.against else "-"
-
-
 def _show_status(columns: list[Column], rows: Sequence[Row]) -> None:
     """A row without metrics shows its status in the first numeric column and nothing in the others."""
     numeric = [cells for head, cells in columns[2:] if not head.left]
@@ -209,39 +202,40 @@ def _show_status(columns: list[Column], rows: Sequence[Row]) -> None:
 
 def _csv(board: Leaderboard) -> str:
     """One line per row with all its values; `keys` and `seeds` are separated by spaces."""
-    pairs = [(group, row) for group in board.groups for row in group.rows]
     metrics = list(dict.fromkeys(name for group in board.groups for name in group.every_metric))
     facts = list(dict.fromkeys(name for group in board.groups for name in group.every_column if name != "kind"))
-    columns: list[tuple[str, Callable[[Group, Row], Any]]] = [
-        *((name, lambda group, _, name=name: getattr(group, name)) for name in OF_GROUP),
-        ("budget", lambda group, _: " ".join(f"{name}={limit!r}" for name, limit in group.budget.items())),
-        *((name, lambda _, row, name=name: getattr(row, name)) for name in OF_ROW),
-        *((name, lambda _, row, name=name: row.metrics.get(name)) for name in metrics),
-        *((f"{name} {part}", partial(_spread, name, part)) for name in metrics for part in SPREAD),
-        *((name, lambda _, row, name=name: row.facts.get(name)) for name in facts),
-        ("against_source", lambda _, row: row.against_source),
-        ("claims", lambda _, row: "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes)),
-        ("older", lambda _, row: row.older),
-        ("below_popular", lambda _, row: row.below_popular or None),
-        ("never_ran", lambda _, row: "; ".join(row.idle)),
-        ("unlimited", lambda _, row: row.unlimited or None),
-        ("stated", lambda _, row: row.stated or None),
-        ("tied", lambda _, row: " ".join(sorted(row.tied))),
-        ("seeds", lambda _, row: " ".join(map(str, row.seeds))),
-        ("keys", lambda _, row: " ".join(row.keys)),
-        ("metric_version", lambda _, row: row.metric_version or None),
-        ("url", lambda _, row: row.url),
-        ("problem", lambda _, row: row.problem),
-    ]
-    values = {name: [value(group, row) for group, row in pairs] for name, value in columns}
-    used = [name for name, column in values.items() if any(value not in (None, "") for value in column)]
-    return csv_text([used, *zip(*(values[name] for name in used), strict=True)]).rstrip("\n")
+    lines = [_values(group, row, metrics, facts) for group in board.groups for row in group.rows]
+    used = [name for name in lines[0] if any(line[name] not in (None, "") for line in lines)]
+    return csv_text([used, *([line[name] for name in used] for line in lines)]).rstrip("\n")
 
 
-def _spread(name: str, part: str, _: Group, row: Row) -> float | None:
-    """A part of what is known of the uncertainty of a metric, one of `SPREAD`."""
-    low, high = row.intervals.get(name, (None, None))
-    return {"low": low, "high": high, "std": row.std.get(name), "against": row.against.get(name)}[part]
+def _values(group: Group, row: Row, metrics: Sequence[str], facts: Sequence[str]) -> dict[str, Any]:
+    spreads = {name: (*row.intervals.get(name, (None, None)), row.std.get(name)) for name in metrics}
+    return {
+        **{name: getattr(group, name) for name in OF_GROUP},
+        "budget": " ".join(f"{name}={limit!r}" for name, limit in group.budget.items()),
+        **{name: getattr(row, name) for name in OF_ROW},
+        **{name: row.metrics.get(name) for name in metrics},
+        **{
+            f"{name} {part}": value
+            for name, own in spreads.items()
+            for part, value in zip(SPREAD, (*own, row.against.get(name)), strict=True)
+        },
+        **{name: row.facts.get(name) for name in facts},
+        "against_source": row.against_source,
+        "claims": "; ".join(f"{claim.id}: {own}" for claim in row.claims for own in claim.regimes),
+        "older": row.older,
+        "below_popular": row.below_popular or None,
+        "never_ran": "; ".join(row.idle),
+        "unlimited": row.unlimited or None,
+        "stated": row.stated or None,
+        "tied": " ".join(sorted(row.tied)),
+        "seeds": " ".join(map(str, row.seeds)),
+        "keys": " ".join(row.keys),
+        "metric_version": row.metric_version or None,
+        "url": row.url,
+        "problem": row.problem,
+    }
 
 
 def _json(board: Leaderboard) -> str:

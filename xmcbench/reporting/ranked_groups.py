@@ -236,17 +236,15 @@ def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
 
 
 def _check_names(groups: Sequence[Group], view: View) -> None:
-    metrics = list(dict.fromkeys(name for group in groups for name in group.every_metric))
-    for name in view.metrics:
-        if name not in metrics:
-            raise UnknownNameError("metric", name, metrics, "in these rows")
-    for name in view.columns:
-        if column_name(name) is None:
-            raise UnknownNameError("column", name, COLUMNS)
-    if view.sort is not None and view.sort not in metrics and column_name(view.sort) is None:
-        raise UnknownNameError("metric", view.sort, [*metrics, *COLUMNS], "in these rows")
     if not groups:
         raise XMCBenchError(f"found no {view.source} rows, expected some")
+    metrics = list(dict.fromkeys(name for group in groups for name in group.every_metric))
+    if unknown := [name for name in view.metrics if name not in metrics]:
+        raise UnknownNameError("metric", unknown[0], metrics, "in these rows")
+    if unknown := [name for name in view.columns if column_name(name) is None]:
+        raise UnknownNameError("column", unknown[0], COLUMNS)
+    if view.sort is not None and view.sort not in metrics and column_name(view.sort) is None:
+        raise UnknownNameError("metric", view.sort, [*metrics, *COLUMNS], "in these rows")
 
 
 def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: Resampled) -> Group:

@@ -73,21 +73,18 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
     first = records[0]
     scored = first.status in SCORED
     imported = isinstance(first.trial.budget, UnknownBudget)
-    single = scored and len(records) == 1
     failure = first.failure
     limited = any(record.spent.get(name) for record in records for name in record.trial.budget.spending())
-    values: dict[str, list[float]] = {}
-    if scored and len(records) > 1:
-        names = [name for name in first.metrics if all(name in record.metrics for record in records)]
-        values = {name: [record.metrics[name] for record in records] for name in names}
+    names = [name for name in first.metrics if scored and all(name in record.metrics for record in records)]
+    values = {name: [record.metrics[name] for record in records] for name in names}
     return Row(
         source="imported" if imported else "measured",
         method=" ".join(first.trial.label.split()),
         variant=variant,
         status=first.status,
-        metrics={name: fmean(own) for name, own in values.items()} or (first.metrics if single else {}),
-        intervals=first.intervals if single else {},
-        std={name: stdev(own) for name, own in values.items()},
+        metrics={name: fmean(own) for name, own in values.items()},
+        intervals=first.intervals if scored and len(records) == 1 else {},
+        std={name: stdev(own) for name, own in values.items() if len(own) > 1},
         facts={"trial": first.key} if imported else _facts(records),
         seeds=tuple(record.trial.seed for record in records),
         keys=tuple(record.key for record in records),

@@ -1,4 +1,4 @@
-"""The review of submissions: the state of each accepted trial, and what it gains over the others of its dataset.
+"""The review of submissions: the state of each accepted trial.
 
 A trial is `verified` if fresh runs of the maintainers are equivalent to it, `retrained` if a training with its seed
 agrees, `recomputed` if its metrics follow from its predictions, and `imported` if another program made its predictions
@@ -18,23 +18,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 from pydantic import Field
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.comparison import compare_stored, stored_samples
+from xmcbench.evaluation.comparison import stored_samples
 from xmcbench.evaluation.significance import difference
 from xmcbench.files.atomic import atomic_write
 from xmcbench.reporting.curated import Written, read_model
-from xmcbench.reporting.rows import budget_text
-from xmcbench.reporting.text_table import Cell, Heading, TextTable, percent_interval, render_tables
+from xmcbench.reporting.text_table import Heading, TextTable, render_tables
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 
-REFERENCES = 3  # trials that a submission is compared with, the best ones
 _COSTS = (
     "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
 )
@@ -63,11 +61,9 @@ class Checked:
         return "verified" if self.verification and self.verification.verified else "recomputed"
 
 
-def comment(store: Store, checked: Sequence[Checked], base: Store | None = None) -> str:
-    """The review as Markdown, for a comment on a pull request.
-
-    Trials without problems are compared with reference trials; with `base`, only those that are new since then.
-    """
+def comment(checked: Sequence[Checked]) -> str:
+    """The review as Markdown, for a comment on a pull request."""
+    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "trained again", "costs", "problems")]
     rows = tuple(
         (
             f"{one.record.trial.dataset}/{one.record.trial.label}",
@@ -79,42 +75,7 @@ def comment(store: Store, checked: Sequence[Checked], base: Store | None = None)
         )
         for one in checked
     )
-    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "trained again", "costs", "problems")]
-    records = [one.record for one in checked]
-    before = {record.key: record for record in base.records()} if base else {}
-    new = [one.record for one in checked if not one.problems and before.get(one.record.key) != one.record]
-    compared = [_references(store, record, records) for record in new]
-    tables = [TextTable("Submissions", tuple(headings), rows, (_COSTS,)), *(table for table in compared if table)]
-    return render_tables(tables, "markdown") + "\n"
-
-
-def _references(store: Store, record: Record, others: Sequence[Record]) -> TextTable | None:
-    """The paired differences of a trial from the best others on the same data; None if there are none."""
-    metric = "P@1" if "P@1" in record.metrics else next(iter(record.metrics))
-    near = [o for o in others if o.key != record.key and o.truth_hash == record.truth_hash and metric in o.metrics]
-    near = sorted(near, key=lambda other: -other.metrics[metric])[:REFERENCES]
-    if not near:
-        return None
-    names = list(record.metrics)
-    columns = [_differences(store, record, other, names) for other in near]
-    rows = tuple((name, *(column.get(name, "-") for column in columns)) for name in names)
-    titles = [f"{other.trial.label}, {budget_text(other.trial.budget.limits())}" for other in near]
-    return TextTable(
-        f"{record.trial.dataset}/{record.trial.label} minus reference trials",
-        ("metric", *titles),
-        rows,
-        ("Per cent, with 95 % intervals over test queries, paired; one seed. Bold: the interval excludes 0.",),
-    )
-
-
-def _differences(store: Store, record: Record, other: Record, metrics: Sequence[str]) -> dict[str, Cell]:
-    """The differences of two trials as cells, by metric."""
-    cells = {}
-    for compared in compare_stored(store, [record], [other], metrics):
-        interval = percent_interval(compared.difference.interval, "+")
-        text = f"{100 * compared.difference.value:+.2f} ({interval})"
-        cells[compared.name] = Cell(text, "best" if compared.difference.significant else "")
-    return cells
+    return render_tables([TextTable("Submissions", tuple(headings), rows, (_COSTS,))], "markdown") + "\n"
 
 
 FEWEST_SEEDS = 3
@@ -193,12 +154,11 @@ def read_verifications(path: Path) -> Verifications:
 
 def write_verification(found: Verification | Retraining, path: Path) -> None:
     """Add what was found to a file, in place of what it says of the same trials."""
-    known = read_verifications(path)
-    lists: dict[str, list[Any]] = {"verified": list(known.verified), "retrained": list(known.retrained)}
+    content = read_verifications(path).model_dump(mode="json")
     name = "verified" if isinstance(found, Verification) else "retrained"
-    others = [own for own in lists[name] if not own.records.keys() & found.records.keys()]
-    lists[name] = sorted([*others, found], key=lambda own: min(own.records))
-    content = {name: [own.model_dump(mode="json") for own in listed] for name, listed in lists.items() if listed}
+    others = [own for own in content[name] if not own["records"].keys() & found.records.keys()]
+    content[name] = sorted([*others, found.model_dump(mode="json")], key=lambda own: min(own["records"]))
+    content = {name: listed for name, listed in content.items() if listed}
     with atomic_write(path) as file:
         file.write((HEADER + yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=120)).encode())
 

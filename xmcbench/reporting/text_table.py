@@ -162,33 +162,23 @@ def render_notes(notes: Sequence[str], format: str, width: int | None = None) ->
 # A terminal -------------------------------------------------------------------------------------------------------
 
 
-def _terminal(table: TextTable, width: int | None) -> str:
-    headings, rows, dropped = _fitted(table, width)
+def _terminal(table: TextTable, width: int | None, dropped: tuple[str, ...] = ()) -> str:
+    """The table; while its lines do not fit, without its least important columns, which it names as `dropped`."""
+    headings, rows = table.columns, _shortened(table.columns, table.cells, width)
+    widths = _widths(headings, rows)
+    optional = [i for i, heading in enumerate(headings) if heading.importance < REQUIRED]
+    if width is not None and sum(widths) + len(GAP) * (len(widths) - 1) > width and optional:
+        least = min(reversed(optional), key=lambda i: headings[i].importance)
+        kept = [i for i in range(len(headings)) if i != least]
+        cells = tuple(tuple(row[i] for i in kept) for row in table.cells)
+        narrower = replace(table, headings=tuple(headings[i] for i in kept), rows=cells)
+        return _terminal(narrower, width, (*dropped, headings[least].text))
     body = [GAP.join(line).rstrip() for line in _padded(headings, rows)]
-    rule = GAP.join("-" * w for w in _widths(headings, rows))
-    notes = [*table.notes]
-    if dropped:
-        notes.append(f"Columns left out at this width: {', '.join(dropped)}.")
-    blocks = ["\n".join([body[0], rule, *body[1:]]), *([render_notes(notes, "table", width)] if notes else [])]
+    notes = [*table.notes, *([f"Columns left out at this width: {', '.join(dropped)}."] if dropped else [])]
+    blocks = ["\n".join([body[0], GAP.join("-" * w for w in widths), *body[1:]])]
+    blocks += [render_notes(notes, "table", width)] if notes else []
     title = fill(table.title, width) if width else table.title
     return "\n\n".join([title, *blocks] if title else blocks)
-
-
-def _fitted(table: TextTable, width: int | None) -> tuple[list[Heading], list[list[str]], list[str]]:
-    """Headings and rows whose lines fit `width` as far as that is possible, and the headings that were left out."""
-    headings = table.columns
-    rows = table.cells
-    dropped: list[str] = []
-    while True:
-        shortened = _shortened(headings, rows, width)
-        optional = [i for i, heading in enumerate(headings) if heading.importance < REQUIRED]
-        length = sum(_widths(headings, shortened)) + len(GAP) * (len(headings) - 1)
-        if width is None or length <= width or not optional:
-            return headings, shortened, dropped
-        least = min(reversed(optional), key=lambda i: headings[i].importance)
-        dropped.append(headings[least].text)
-        headings = headings[:least] + headings[least + 1 :]
-        rows = [row[:least] + row[least + 1 :] for row in rows]
 
 
 def _shortened(headings: Sequence[Heading], rows: Sequence[Sequence[Cell]], width: int | None) -> list[list[str]]:

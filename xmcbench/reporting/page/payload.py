@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from math import isnan
 from typing import Any
@@ -85,18 +84,17 @@ def payload(
 
 def _found(table: Leaderboard, findings: Findings, records: Mapping[str, Record]) -> dict[str, Any] | None:
     """Which rows the chart of the findings draws: of each method of the suite the one with the recommended settings."""
+    drawn = {
+        key
+        for key, record in records.items()
+        if record.suite == findings.suite and any(findings.metric in point for point in record.curve)
+    }
     for at, group in enumerate(table.groups):
-        if group.dataset != findings.dataset or group.source != "measured":
-            continue
-        drawn = {
-            key
-            for key, record in records.items()
-            if record.suite == findings.suite and any(findings.metric in point for point in record.curve)
-        }
-        for setting in settings(group, {}):
-            rows = [head.row for head in setting.heads if drawn & {*group.rows[head.row].keys}]
-            if rows:
-                return {"group": at, "rows": rows, "metric": findings.metric}
+        if group.dataset == findings.dataset and group.source == "measured":
+            for setting in settings(group, {}):
+                rows = [row for _, row, *_ in setting["heads"] if drawn & {*group.rows[row].keys}]
+                if rows:
+                    return {"group": at, "rows": rows, "metric": findings.metric}
     return None
 
 
@@ -136,7 +134,6 @@ class _Group:
         group = self._group
         usual = [name for name in group.columns if group.source != "published" or name not in ON_DEMAND]
         shown = [*self._kind, *group.metrics, *self._compared, *usual]
-        found = settings(group, self._samples) if not group.protocol else []
         metrics = list(dict.fromkeys([group.sort, *group.metrics]))[:COMPARED]
         return {
             "source": group.source,
@@ -149,14 +146,7 @@ class _Group:
             "columns": self._columns,
             "shown": [name for name in shown if name in self._columns],
             "sort": group.sort,
-            "settings": [
-                {
-                    "encoder": setting.encoder,
-                    "heads": [[head.method.name, head.row, *head.variants] for head in setting.heads],
-                    "tied": setting.tied,
-                }
-                for setting in found
-            ],
+            "settings": settings(group, self._samples) if not group.protocol else [],
             "compared": list(self._samples),
             "halves": {name: half_widths(self._samples, name) for name in metrics} if self._samples else {},
             "rows": [self._row(row) for row in group.rows],
@@ -263,26 +253,13 @@ def _deciles(analysis: Analysis) -> dict[str, Any]:
 Samples = Mapping[int, Mapping[str, Sample]]  # by the number of a group's row, and by metric
 
 
-@dataclass(frozen=True)
-class Head:
-    """A method of a setting: its row with the recommended settings, and its other rows."""
+def settings(group: Group, samples: Samples) -> list[dict[str, Any]]:
+    """Rows of a group that differ in their methods alone, first those with the most methods, then the most seeds.
 
-    method: NamedMethod
-    row: int  # of the group
-    variants: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """Rows that differ in their methods alone: of one dataset, track, budget and encoder."""
-
-    encoder: str  # empty where no row has one, and for papers
-    heads: tuple[Head, ...]
-    tied: dict[str, tuple[int, ...]]  # by metric: rows that are not significantly different from the best of the heads
-
-
-def settings(group: Group, samples: Samples) -> list[Setting]:
-    """The settings of a group, first the one with the most methods, then the most seeds."""
+    Each has its encoder, empty where no row has one and for papers; the heads: of each method its name, the number of
+    the row with its recommended settings, and those of its other rows; and by metric the numbers of the heads that are
+    not significantly different from the best one.
+    """
     ranked = [at for at, row in enumerate(group.rows) if row.rank is not None]
     encoders = [""]
     if group.source != "published":
@@ -290,27 +267,29 @@ def settings(group: Group, samples: Samples) -> list[Setting]:
         encoders = list(dict.fromkeys(str(name) for name in known if name)) or [""]
     found = []
     for encoder in encoders:  # rows without an encoder are in every setting
-        own = [at for at in ranked if group.rows[at].facts.get("encoder", encoder) == encoder or encoders == [""]]
-        found.append(_setting(group, encoder, own, samples))
-    return sorted(found, key=lambda one: (-len(one.heads), -sum(len(group.rows[h.row].keys) for h in one.heads)))
+        by_method: dict[NamedMethod, list[int]] = defaultdict(list)
+        for at in ranked:
+            if encoders == [""] or group.rows[at].facts.get("encoder", encoder) == encoder:
+                by_method[group.rows[at].named].append(at)
+        if group.source != "published":
+            for own in by_method.values():
+                own.sort(key=lambda at: group.rows[at].preference)
+        heads: list[tuple[Any, ...]] = [(method.name, *own) for method, own in by_method.items()]
+        tied = _tied([own[0] for own in by_method.values()], group.metrics, samples)
+        found.append({"encoder": encoder, "heads": heads, "tied": tied})
+    seeds = [sum(len(group.rows[own[1]].keys) for own in setting["heads"]) for setting in found]
+    order = sorted(range(len(found)), key=lambda at: (-len(found[at]["heads"]), -seeds[at]))
+    return [found[at] for at in order]
 
 
-def _setting(group: Group, encoder: str, ranked: Sequence[int], samples: Samples) -> Setting:
-    by_method: dict[NamedMethod, list[int]] = defaultdict(list)
-    for at in ranked:
-        by_method[group.rows[at].named].append(at)
-    heads = []
-    for method, own in by_method.items():
-        first, *variants = own if group.source == "published" else sorted(own, key=lambda at: group.rows[at].preference)
-        heads.append(Head(method, first, tuple(variants)))
+def _tied(heads: Sequence[int], metrics: Sequence[str], samples: Samples) -> dict[str, list[int]]:
     tied = {}
-    for metric in group.metrics:
-        known = [head.row for head in heads if metric in samples.get(head.row, {})]
-        sizes = {samples[at][metric].replicates_SB.shape[1] for at in known}
-        if len(known) > 1 and len(sizes) == 1:
+    for metric in metrics:
+        known = [at for at in heads if metric in samples.get(at, {})]
+        if len(known) > 1 and len({samples[at][metric].replicates_SB.shape[1] for at in known}) == 1:
             marks = tied_with_best([samples[at][metric] for at in known])
-            tied[metric] = tuple(at for at, same in zip(known, marks, strict=True) if same)
-    return Setting(encoder, tuple(heads), tied)
+            tied[metric] = [at for at, same in zip(known, marks, strict=True) if same]
+    return tied
 
 
 def half_widths(samples: Samples, metric: str) -> list[int | None]:
