@@ -24,7 +24,7 @@ DRAFT = Draft(name="made")
 def fails(directory: Path, *parts: str) -> None:
     """Reading `directory` is an error of one line that holds all of `parts`."""
     with pytest.raises(XMCBenchError) as caught:
-        read_directory(directory, DRAFT)
+        read_directory(directory, DRAFT.text, DRAFT.card)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -42,7 +42,7 @@ def test_every_layout_gives_the_same_dataset(
     tmp_path: Path, small: Dataset, write: Callable[[Path, Dataset], None]
 ) -> None:
     write(tmp_path, small)
-    parts = read_directory(tmp_path, DRAFT)
+    parts = read_directory(tmp_path, DRAFT.text, DRAFT.card)
     assert list(parts.train.texts) == list(small.train.texts)
     assert list(parts.test.texts) == list(small.test.texts)
     assert list(parts.label_texts) == list(small.label_texts)
@@ -59,14 +59,14 @@ def test_every_layout_gives_the_same_dataset(
 
 def test_title_alone_or_with_content(json_folder: Path) -> None:
     edit_line(json_folder / "tst.json.gz", 1, lambda line: json.dumps({**json.loads(line), "content": "more"}))
-    assert list(read_directory(json_folder, DRAFT).test.texts) == ["a more", "b", "c"]
-    assert list(read_directory(json_folder, DRAFT.model_copy(update={"text": "title"})).test.texts) == ["a", "b", "c"]
+    assert list(read_directory(json_folder, DRAFT.text, DRAFT.card).test.texts) == ["a more", "b", "c"]
+    assert list(read_directory(json_folder, "title", DRAFT.card).test.texts) == ["a", "b", "c"]
 
 
 def test_stored_zeros_and_repeats_are_no_labels_more(xr: Path, small: Dataset) -> None:
     parts = np.array([1.0, 0.0, 2.0, 1.0]), np.array([4, 2, 1, 1]), np.array([0, 4, 4, 4])
     sp.save_npz(xr / "Y.tst.npz", sp.csr_array(parts, shape=small.test.targets.shape))
-    targets = read_directory(xr, DRAFT).test.targets
+    targets = read_directory(xr, DRAFT.text, DRAFT.card).test.targets
     assert targets.indices.tolist() == [1, 4]
     assert targets.data.tolist() == [1.0, 1.0]
 
@@ -234,7 +234,7 @@ def test_no_bytes_give_a_traceback(
     written(directory, {"trn.json.gz": "json", "Y.trn.npz": "xr"}.get(name, "raw"))
     (directory / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
     try:
-        parts = read_directory(directory, DRAFT)
+        parts = read_directory(directory, DRAFT.text, DRAFT.card)
     except XMCBenchError as problem:
         message = str(problem)
     else:

@@ -12,21 +12,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import scipy
 
-from xmcbench.data.dataset import Dataset, Split
+from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.text_files import binary_csr, check_utf8, no_pairs, read_blocks, read_pairs, read_targets, read_texts
 from xmcbench.data.texts import PackedTexts, batches
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.arrays import open_npz, read_csr
 from xmcbench.files.atomic import atomic_directory
 from xmcbench.files.regular import with_names_once
-
-if TYPE_CHECKING:
-    from xmcbench.data.source import Draft
 
 MEAN_LABELS = 1000  # per query, at most: what is read is bounded by the texts, whatever a file claims
 IGNORE_FILES = {
@@ -58,9 +55,12 @@ class Layout:
         return forms[0] if forms else directory / stem
 
 
-def read_directory(directory: Path, draft: Draft) -> Dataset:
-    """Read the dataset in `directory`. `draft` makes its card, and says which JSON fields form a text."""
-    layout, text = detect(directory), draft.text
+def read_directory(directory: Path, text: str, make_card: Callable[[int, int, int, str], DatasetCard]) -> Dataset:
+    """Read the dataset in `directory`. `text` is "title" or "title content": the JSON fields that form a text.
+
+    `make_card` gets the numbers of training queries, test queries and labels, and where they were read.
+    """
+    layout = detect(directory)
     files = {stem: layout.find(directory, stem) for stem in layout.stems}
     labels = layout.read_labels(files[layout.labels], text)
     train, test = (
@@ -71,7 +71,7 @@ def read_directory(directory: Path, draft: Draft) -> Dataset:
         _read_ignored(directory, name, (len(split.texts), len(labels)))
         for name, split in (("train", train), ("test", test))
     )
-    card = draft.card(len(train.texts), len(test.texts), len(labels), where=str(directory))
+    card = make_card(len(train.texts), len(test.texts), len(labels), str(directory))
     return Dataset(card, train, test, labels, *ignored)
 
 

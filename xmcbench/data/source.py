@@ -125,7 +125,7 @@ class FolderSource(Source):
         return stamp(formats.dataset_files(data_dir / self.name))
 
     def read(self, data_dir: Path) -> Dataset:
-        return formats.read_directory(data_dir / self.name, self.draft)
+        return formats.read_directory(data_dir / self.name, self.draft.text, self.draft.card)
 
 
 def own_source(directory: Path) -> FolderSource:
