@@ -24,6 +24,7 @@ WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's l
 ENDS = 2  # tokens that begin and end a text
 HELD = 90  # per cent of the texts that a limit which follows the data holds
 MUCH_CUT = 0.1  # share of cut queries that is worth a note
+MUCH_ALIKE = 0.1  # share of texts that an encoder cannot tell apart, that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
 DOMINATES = 0.3  # share of the queries that one label is right for: usual temperatures and margins hide the others
 

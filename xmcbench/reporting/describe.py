@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xmcbench.reporting.notes import few_steps, idle_parts
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import format_value, percent_interval, printable
 from xmcbench.suite.tables import Kind
@@ -173,6 +173,8 @@ def _outcome(record: Record) -> Iterable[tuple[str, str]]:
         yield "never ran", ", ".join(idle)
     if few := few_steps(record):
         yield "few steps", few
+    if alike := alike_texts(record):
+        yield "texts alike", alike
     yield "trainable parameters", f"{record.num_parameters:,}"
     yield "workers", str(record.workers)
     if record.teacher:
