@@ -59,6 +59,7 @@ class Extent:
     label_limit: int | None = None
     stated_limit: int | None = None  # tokens of a query that the card allows
     query_words: tuple[int, ...] = ()  # of training queries, at 0 to 100 per cent
+    labels_per_query: float = 1.0  # mean, of training queries
     head: float = 0.0  # share of the training queries that the most frequent label is right for
 
     @property
@@ -91,6 +92,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         labels,
         card.max_length,
         counts.query_percentiles,
+        counts.labels_per_train_query.mean,
         counts.train_queries_per_label.most / card.num_train,
     )
 
