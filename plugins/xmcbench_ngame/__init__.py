@@ -5,6 +5,7 @@ Legend: B queries of a batch, S labels of its pool, D dimensions.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 # Where one label dominates. In nearly every batch it is a negative of most queries; drawn as one of several labels of
 # the others, it would be a positive too rarely. It has to be ahead of the others for some queries, behind for the rest.
-DOMINATED = {"margin": 0.05, "positives": "all", "positives_per_query": 5}
+DOMINATED = {"margin": 0.05, "positives": "all"}
+FEWEST_POSITIVES = 5  # drawn of a query where one label dominates
 
 
 class NGAME(EmbeddingMethod):
@@ -57,8 +59,9 @@ class NGAME(EmbeddingMethod):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Where one label dominates the margin is small, and every positive in the pool is trained on."""
-        own = DOMINATED if data.dominated else {}
+        """Where one label dominates the margin is small, and most positives of a query are drawn and trained on."""
+        drawn = max(FEWEST_POSITIVES, math.ceil(2 * data.labels_per_query))
+        own = {**DOMINATED, "positives_per_query": drawn} if data.dominated else {}
         return super().following({**own, **given}, data, budget)
 
     @classmethod

@@ -176,3 +176,21 @@ def test_micro_batches_cost_no_more_than_any_other_cuts(lengths: list[int], budg
 def test_many_texts_of_each_length_are_not_padded() -> None:
     lengths = np.repeat([3, 4, 5, 9], 100)
     assert all(len(set(lengths[group])) == 1 for group in micro_batches(lengths, 512))
+
+
+def read(texts: list[str]) -> Tokens:
+    """By a tokenizer that knows lower-case ASCII letters only; all others are one unknown piece."""
+    return Tokens.of(texts, lambda rows: [[ord(c) if "a" <= c <= "z" else 0 for c in text] for text in rows])
+
+
+@pytest.mark.parametrize(
+    ("texts", "share"),
+    [
+        (["cat", "dog", "cat"], 0.0),  # an equal text is no other text
+        (["好", "人", "a", "b"], 0.25),
+        (["好", "人", "山", "川"], 0.75),
+        ([], 0.0),
+    ],
+)
+def test_texts_that_a_tokenizer_cannot_read_are_alike(texts: list[str], share: float) -> None:
+    assert read(texts).alike(texts) == share

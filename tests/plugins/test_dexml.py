@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -201,3 +202,13 @@ def test_texts_longer_than_the_encoder_reads_are_refused(
     for setting in ("max_query_length", "max_label_length"):
         with pytest.raises(XMCBenchError, match="reads at most 32 tokens, found 64"):
             dexml(encoder=small_encoder, **{setting: 64}).fit(data, make_run(tmp_path, {"steps": 1}))
+
+
+def test_labels_that_the_tokenizer_cannot_read_are_noted(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    unreadable = replace(data, label_texts=[chr(0x4E00 + label) for label in range(LABELS)])
+    for train, share in ((data, 0.0), (unreadable, 1 - 1 / LABELS)):
+        run = make_run(tmp_path / str(share), {"steps": 1})
+        dexml(encoder={"name": small_encoder}, negatives="in-batch").fit(train, run)
+        assert run.log.alike_texts == pytest.approx(share, abs=0.02)

@@ -46,6 +46,22 @@ def test_a_method_of_another_version_says_nothing() -> None:
     assert idle_parts(trained(method="gone", ledger={"epochs": 4.5})) == ()
 
 
+ALIKE = (
+    "of the queries or of the labels look like another one to the encoder: "
+    "try `encoder: {name: static, words: random}`, or a method with a vector for each label (ova, prime, unidec)"
+)
+
+
+def test_texts_that_an_encoder_does_not_tell_apart_are_told_once() -> None:
+    first, second, other = (
+        trained(name, ledger={"alike_texts": share}) for name, share in (("a", 0.9), ("b", 0.9), ("c", 0.2))
+    )
+    notes = leaderboard([first, second, other, trained("d")]).notes
+    assert [note for note in notes if ALIKE in note] == [f"a, b: 90% {ALIKE}.", f"c: 20% {ALIKE}."]
+    assert dict(describe(first)["Outcome"])["texts alike"] == f"90% {ALIKE}"
+    assert "texts alike" not in dict(describe(trained("d"))["Outcome"])
+
+
 def along(*values: float) -> dict[str, Any]:
     return {"curve": [{"nDCG@5": value} for value in values], "selection": Selection(queries=9)}
 
@@ -63,6 +79,7 @@ def along(*values: float) -> dict[str, Any]:
         (along(0.4, 0.2), "nDCG@5 fell from 0.400 to 0.200: lower learning_rate (0.01)"),
         (along(0.1, 0.2), "nDCG@5 still rose when the budget ended: raise it, or learning_rate (0.01)"),
         ({"ledger": {"cut_queries": 0.6}}, "60% of the queries are cut: raise max_query_length"),
+        ({"ledger": {"alike_texts": 0.97}}, f"97% {ALIKE}"),
         ({}, "learning_rate 0.01 does not suit batches of 64: `xmcbench tune` searches it"),
     ],
 )

@@ -24,6 +24,7 @@ WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's l
 ENDS = 2  # tokens that begin and end a text
 HELD = 90  # per cent of the texts that a limit which follows the data holds
 MUCH_CUT = 0.1  # share of cut queries that is worth a note
+MUCH_ALIKE = 0.1  # share of texts that an encoder cannot tell apart, that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
 DOMINATES = 0.3  # share of the queries that one label is right for: usual temperatures and margins hide the others
 
@@ -58,6 +59,7 @@ class Extent:
     label_limit: int | None = None
     stated_limit: int | None = None  # tokens of a query that the card allows
     query_words: tuple[int, ...] = ()  # of training queries, at 0 to 100 per cent
+    labels_per_query: float = 1.0  # mean, of training queries
     head: float = 0.0  # share of the training queries that the most frequent label is right for
 
     @property
@@ -90,6 +92,7 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
         labels,
         card.max_length,
         counts.query_percentiles,
+        counts.labels_per_train_query.mean,
         counts.train_queries_per_label.most / card.num_train,
     )
 

@@ -18,6 +18,7 @@ from xmcbench.files.manifest import open_or_make
 
 IDS, OFFSETS = "ids.npy", "offsets.npy"
 CHUNK = 8192  # texts passed to the tokenizer at once
+ALIKE_SAMPLE = 10_000  # texts that are compared
 GROUP_SHARE = 32  # beside its tokens a micro-batch costs about this share of a full one (measured on a CPU)
 Tokenize = Callable[[Sequence[str]], list[list[int]]]
 Progress = Callable[[int], object]  # called with the number of texts that are tokenised
@@ -95,6 +96,17 @@ class Tokens:
         flat = [part.flat()[0] for part in parts]
         lengths = np.concatenate([part.lengths for part in parts])
         return cls.from_offsets(np.concatenate(flat), np.concatenate(([0], np.cumsum(lengths))))
+
+    def alike(self, texts: Sequence[str]) -> float:
+        """The share of these texts, whose tokens they are, that repeat the tokens of a different one; of a sample.
+
+        Texts in a script that the tokenizer cannot read are alike.
+        """
+        rows = np.unique(np.linspace(0, len(texts) - 1, min(len(texts), ALIKE_SAMPLE)).astype(int))
+        ids = np.asarray(self.ids)
+        places = ((texts[row], int(self.starts[row]), int(self.lengths[row])) for row in rows.tolist())
+        by_text = {text: ids[start : start + length].tobytes() for text, start, length in places}
+        return (len(by_text) - len(set(by_text.values()))) / max(1, len(by_text))
 
     def take(self, rows: np.ndarray) -> Tokens:
         """The texts `rows`, in that order, without a copy of their token ids."""

@@ -288,6 +288,7 @@ class DualEncoder(Method):
         self.queries = queries.tokens(train.texts, self.query_length, cache, of_queries)
         self.labels = labels.tokens(train.label_texts, self.label_length, cache, of_labels)
         run.log.cut_queries = float(np.mean(self.queries.lengths >= self.query_length))
+        run.log.alike_texts = max(self.queries.alike(train.texts), self.labels.alike(train.label_texts))
         # Label groups may depend on embeddings, which all workers compute together: so a plain sharding comes first.
         self.modules, self.shard = nn.Module(), Shard(train.num_labels, workers)
         torch.manual_seed(seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from xmcbench.reporting.notes import few_steps, idle_parts
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts
 from xmcbench.reporting.rows import budget_text, share_spent
 from xmcbench.reporting.text_table import (
     TextTable,
@@ -179,6 +179,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "training ended early": why and f"{why}; {max(0.0, 1 - share_spent(record)):.1%} of the budget is unspent",
         "never ran": ", ".join(idle_parts(record)),
         "few steps": few_steps(record),
+        "texts alike": alike_texts(record),
         "trainable parameters": record.num_parameters,
         "workers": record.workers,
         "teacher": record.teacher and record.teacher + simulated,

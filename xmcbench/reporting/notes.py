@@ -152,6 +152,8 @@ def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
         notes.append(f"{IDLE}: a part of the method never ran.")
         notes += [f"{IDLE} {row.label}: {', '.join(row.idle)}." for row in rows if row.idle]
     notes += [f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular]
+    for alike in dict.fromkeys(row.alike for row in rows if row.alike):
+        notes.append(f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}.")
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
     if any(row.accepted for row in rows):
@@ -191,6 +193,16 @@ def few_steps(record: Record) -> str:
     return f"{steps} steps: {lower}raise the budget"
 
 
+def alike_texts(record: Record) -> str:
+    """That the encoder does not tell texts apart, and what would help; empty where it does."""
+    if not (share := record.spent.get("alike_texts", 0.0)):
+        return ""
+    remedy = (
+        "try `encoder: {name: static, words: random}`, or a method with a vector for each label (ova, prime, unidec)"
+    )
+    return f"{share:.0%} of the queries or of the labels look like another one to the encoder: {remedy}"
+
+
 def what_is_wrong(record: Record) -> str:
     """What most likely keeps a trained method at the level of the most frequent labels, by the record's own figures."""
     return next(_problems(record))
@@ -209,6 +221,8 @@ def _problems(record: Record) -> Iterator[str]:
         yield f"{metric} fell from {max(values):.3f} to {values[-1]:.3f}: lower learning_rate ({rate})"
     if len(values) > 1 and values[-1] > ROSE * values[-2]:
         yield f"{metric} still rose when the budget ended: raise it, or learning_rate ({rate})"
+    if alike := alike_texts(record):
+        yield alike
     if (share := spent.get("cut_queries", 0.0)) > MOSTLY_CUT:
         yield f"{share:.0%} of the queries are cut: raise max_query_length"
     yield f"learning_rate {rate} does not suit batches of {config.get('batch_size')}: `xmcbench tune` searches it"

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import few_steps, idle_parts, what_is_wrong
+from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.published import COSTS, PublishedRow
 from xmcbench.reporting.rows import Row, share_spent
 from xmcbench.reporting.text_table import Value, folded
@@ -94,6 +94,7 @@ def _row(records: list[Record], variant: str, older: str) -> Row:
         older=older,
         idle=idle_parts(first),
         few_steps=few_steps(first),
+        alike=alike_texts(first),
         wrong=what_is_wrong(first),
         unlimited=scored and not imported and not limited,
         problem=" ".join(f"{failure.type}: {failure.message}".split()) if failure else "",

@@ -68,6 +68,7 @@ class Row:
     below_popular: bool = False  # measured: trained, yet not better than the most frequent labels
     idle: tuple[str, ...] = ()  # measured: parts of the method that never ran
     few_steps: str = ""  # measured: that training has hardly begun
+    alike: str = ""  # measured: that its encoder does not tell texts apart
     wrong: str = ""  # measured: what most likely keeps it down, where it is below popular
     unlimited: bool = False  # measured: it spends nothing that its budget limits
     stated: bool = False  # measured: its metrics cannot be recomputed here

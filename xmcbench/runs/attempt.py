@@ -25,7 +25,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data import Dataset, Texts, TrainingData, load
-from xmcbench.data.extent import MUCH_CUT
+from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.data.prepared import read_statistics
 from xmcbench.errors import XMCBenchError, text_of
 from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
@@ -98,6 +98,7 @@ class Attempt:
             spent, self.log.curve[:] = {}, []
         noted: dict[str, Any] = {"ended": self.log.ended} if self.log.ended else {}
         noted |= {"cut_queries": self.log.cut_queries} if self.log.cut_queries > MUCH_CUT else {}
+        noted |= {"alike_texts": self.log.alike_texts} if self.log.alike_texts > MUCH_ALIKE else {}
         split = f"train: {selection.queries} queries held out" if selection else self.log.chosen_by or "none"
         return self.job.record(
             status,

@@ -79,6 +79,7 @@ class SpentFields(TypedDict, total=False):
     shortlist_recall: Fraction | None
     refused_pass: Count
     cut_queries: Fraction  # share of the training queries that are as long as a text may be
+    alike_texts: Fraction  # share of the queries or labels, the larger, that have the tokens of another text
     ended: str  # why training ended before its budget was spent
     device_seconds: Amount
     flops: Count

@@ -123,6 +123,7 @@ class TrainingLog:
     curve: list[dict[str, float]] = field(default_factory=list)  # held-out metrics along the budget
     chosen_by: str = ""  # how the method chose its checkpoint, where it did not use the held-out queries
     cut_queries: float = 0.0  # share of the training queries that are as long as a text may be
+    alike_texts: float = 0.0  # share of the queries or labels that have the tokens of another text
     ended: str = ""  # why training ended before its budget was spent
 
     def add_point(self, fraction: float, metrics: Mapping[str, float]) -> None:

@@ -125,6 +125,8 @@ def test_a_label_that_dominates_is_a_positive_of_ngame_wherever_it_is_in_the_poo
     few, many = (following("ngame", replace(SMALL, head=head), {"epochs": 9}) for head in (0.29, 0.31))
     assert [few[name] for name in positives] == ["drawn", 1]
     assert [many[name] for name in positives] == ["all", 5]
+    more = following("ngame", replace(SMALL, head=0.31, labels_per_query=13.6), {"epochs": 9})
+    assert more["positives_per_query"] == 28
     stated = following("ngame", replace(SMALL, head=0.31), {"epochs": 9}, positives="drawn", positives_per_query=2)
     assert [stated[name] for name in positives] == ["drawn", 2]
 
