@@ -18,6 +18,7 @@ from processes import MAIN, command_line
 
 from xmcbench.runs.plan import PlannedTrial
 from xmcbench.runs.ray import RayExecutor
+from xmcbench.runs.ray_tune import on_tune
 from xmcbench.runs.tuning import run_samples, tuned_trials
 from xmcbench.suite.resources import Share
 from xmcbench.trial.record import Record, Status
@@ -103,7 +104,7 @@ KEYS: dict[str, Any] = {"selection": {"queries": 5, "metric": "P@1"}, "tune": TU
 
 def tuned_on_ray(bench: Bench, suite: Path, heard: Heard | None = None, **share: Any) -> list[Trial]:
     runner = bench.runner(suite, executor=RayExecutor(), share=Share(**share))
-    return tuned_trials(runner, run_samples(runner, heard or bench.heard))
+    return tuned_trials(runner, on_tune(runner, heard or bench.heard))
 
 
 def tuned_here(bench: Bench, suite: Path) -> list[Trial]:

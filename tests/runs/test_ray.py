@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: over two workers, with two drivers, and as samples of a tuning."""
+"""Trials on a Ray cluster: over two workers, with two drivers, and as samples of a tuning on Ray Tune."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_two_drivers_run_each_trial_once(ray_bench: Bench, cluster: Any) -> None
     assert fits == ["fit\n", "fit\n"]
 
 
-def test_samples_on_ray_lead_to_the_choice_that_is_made_without_and_are_not_run_again(ray_bench: Bench) -> None:
+def test_samples_on_ray_tune_lead_to_the_choice_that_is_made_without_and_are_not_run_again(ray_bench: Bench) -> None:
     suite = ray_bench.suite(["fake-ok"], **KEYS)
     (chosen,) = tuned_on_ray(ray_bench, suite)
     assert [chosen] == tuned_here(ray_bench, suite)
@@ -68,6 +68,7 @@ def test_samples_on_ray_lead_to_the_choice_that_is_made_without_and_are_not_run_
     assert sorted(begun) == [f"ok/sample-{number}" for number in range(4)]
     assert sorted(begun.values()) == [1, 1, 3, 3], "the two best once more with each of two other seeds"
     assert Counter(record.trial.label for record in ended(ray_bench)) == begun
+    assert not (ray_bench.store.root / "tunings" / "ray").exists(), "files of Tune"
 
     before = ended(ray_bench)
     again = Heard()

@@ -129,11 +129,13 @@ def run(
 def run_all(runner: Runner, plan: Sequence[PlannedTrial], trackers: Sequence[Tracker]) -> list[Record]:
     """Tune if the suite asks for it, and run the plan; its records."""
     from xmcbench.runs.progress import display, tracked
-    from xmcbench.runs.tuning import run_plan
+    from xmcbench.runs.ray_tune import on_tune
+    from xmcbench.runs.tuning import run_plan, run_samples
 
+    samples = on_tune if runner.settings.executor else run_samples
     try:
         with display() as shown, tracked(shown, trackers) as events:
-            return run_plan(runner, plan, events)
+            return run_plan(runner, plan, events, samples)
     except KeyboardInterrupt:
         echo("interrupted: the next run resumes unfinished trials", err=True)
         raise typer.Exit(INTERRUPTED) from None

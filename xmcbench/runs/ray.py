@@ -1,6 +1,7 @@
 """Runs trials on a Ray cluster, as many side by side as fit. `docs/executors.md` explains the design.
 
-In the cluster, `train` is one task per trial, which starts its workers (`work`) through Ray Train.
+In the cluster, `train` is one task per trial, which starts its workers (`work`) through Ray Train. Samples of a tuning
+run on Ray Tune: `ray_tune`.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class RayExecutor:
 
     def __init__(self, address: str = LOCAL, storage: str | None = None) -> None:
         self._address = address
-        self._storage = storage  # a URL that workers and driver reach, if they share no store
+        self.storage = storage  # a URL that workers and driver reach, if they share no store
         self._running: dict[str, _RayTrial] = {}  # by key
         self._blocks = 0  # that are open
 
@@ -88,7 +89,7 @@ class RayExecutor:
         # On the node of this process: losing a node that only trains must not end the task of a trial.
         strategies = import_extra("ray.util.scheduling_strategies", "ray", PURPOSE)
         here = strategies.NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
-        self._mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
+        self.mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
         return self
 
@@ -102,7 +103,7 @@ class RayExecutor:
         self._running.clear()
         self._blocks -= 1
         if not self._blocks:
-            self._ray.kill(self._mailbox)
+            self._ray.kill(self.mailbox)
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
@@ -118,13 +119,12 @@ class RayExecutor:
 
     def start(self, task: Task) -> None:
         job, needs = task.job.model_dump_json(), asdict(task.needs)
-        environment = {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-        reference = self._train.remote(job, needs, self._storage, environment, self._mailbox)
+        reference = self._train.remote(job, needs, self.storage, self.environment(), self.mailbox)
         self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
         done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
-        for key, event in self._ray.get(self._mailbox.take.remote()):
+        for key, event in self.events():
             if key in self._running:
                 self._running[key].receive(event)
         records = []
@@ -138,6 +138,15 @@ class RayExecutor:
             del self._running[key]
             shutil.rmtree(trial.directory / FOLDER, ignore_errors=True)
         return records
+
+    def events(self) -> list[tuple[str, dict[str, Any]]]:
+        """The events that workers have sent since the last call, each with the name under which it was sent."""
+        events: list[tuple[str, dict[str, Any]]] = self._ray.get(self.mailbox.take.remote())
+        return events
+
+    def environment(self) -> dict[str, str]:
+        """The environment variables that are passed to workers."""
+        return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
 
     def _references(self) -> list[Any]:
         return [trial.reference for trial in self._running.values()]
@@ -183,7 +192,7 @@ class RayExecutor:
 
     def _download(self, trial: _RayTrial) -> None:
         """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
-        if self._storage is None:
+        if self.storage is None:
             return
         try:
             checkpoint = self._ray.get(trial.reference)
@@ -252,16 +261,16 @@ class TrialFailedError(XMCBenchError):
 
 
 class Mailbox:
-    """An actor that holds the events of all workers until the driver takes them."""
+    """An actor that holds the events of all workers until the driver takes them, under names: of trials, their keys."""
 
     def __init__(self) -> None:
         self._events: list[tuple[str, dict[str, Any]]] = []
 
-    def put(self, key: str, event: dict[str, Any]) -> None:
-        self._events.append((key, event))
+    def put(self, name: str, event: dict[str, Any]) -> None:
+        self._events.append((name, event))
 
     def take(self) -> list[tuple[str, dict[str, Any]]]:
-        """The events since the last call, with the keys of their trials."""
+        """The events since the last call, with their names."""
         events, self._events = self._events, []
         return events
 
@@ -327,22 +336,27 @@ class RayStorage:
 
 
 def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record | None:
-    """Run a worker's part of a trial. Progress, disk faults and the record of a failure are sent to the driver."""
-    ray, context, store, key = _ray("ray"), _ray("ray.train").get_context(), Store(job.store), job.trial.key
-    if store.record(key):  # the trial failed, and this group was started in place of the failed one
+    """Run a worker's part of a trial. The record of a failure is sent to the driver."""
+    context, key = _ray("ray.train").get_context(), job.trial.key
+    if Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
         return None
-    _redirect_output(store.directory(key) / "log.txt")
-    redact_output()
     worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
-    try:
-        record = run_and_record(Attempt(job, lambda progress: mailbox.put.remote(key, as_event(progress)), worker))
-    except (OSError, StoreError, MachineFault) as problem:
-        ray.get(mailbox.put.remote(key, {"disk": str(problem)}))
-        raise
+    record = run_attempt(job, worker, key, mailbox)
     if record is not None and record.failure:
-        ray.get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
+        _ray("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
         raise TrialFailedError(record.failure.message)
     return record
+
+
+def run_attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record | None:
+    """Run a worker's part of a trial. Progress and disk faults are sent to the driver under `name`."""
+    _redirect_output(Store(job.store).directory(job.trial.key) / "log.txt")
+    redact_output()
+    try:
+        return run_and_record(Attempt(job, lambda progress: mailbox.put.remote(name, as_event(progress)), worker))
+    except (OSError, StoreError, MachineFault) as problem:
+        _ray("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
+        raise
 
 
 def _report(folder: Path | None) -> None:

@@ -1,5 +1,5 @@
 """Chooses the settings of methods by short trials, in a suite with the key `tune`. Optuna proposes samples, and its
-pruner decides which of them continue.
+pruner or Ray Tune's scheduler decides which of them continue.
 
 A sample is a trial like any other: the same runner runs it and the same store keeps it, so that a rerun finds it. Its
 quality is that of its best evaluation on held-out training queries; it never sees the test split. The first sample is
@@ -184,9 +184,9 @@ class Search:
         self._proposed.append(sample)
         return sample
 
-    def trial(self, sample: Sample) -> Trial:
-        """A sample's next trial, with the budget of its rung; the last rung has the whole budget."""
-        share = float(self.tune.reduction) ** (len(sample.records) - self.rungs + 1)
+    def trial(self, sample: Sample, rung: int) -> Trial:
+        """A sample's trial with the budget of a rung; the last rung has the whole budget."""
+        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
         limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
         return self.base.changed(
             held_out_only=True,
@@ -196,22 +196,31 @@ class Search:
         )
 
     def goes_on(self, sample: Sample, record: Record) -> bool:
-        """Tell Optuna how a sample's trial ended; whether the sample goes on, or the journal has it as ended."""
-        rung, value = len(sample.records), quality(record, self.metric)
-        sample.records.append(record)
-        sample.asked.report(value, self.tune.reduction**rung)
-        if math.isfinite(value) and rung + 1 < self.rungs and not sample.asked.should_prune():
+        """Tell Optuna how a sample's trial ended; whether its pruner lets the sample go on, which otherwise ends."""
+        value = self.report(sample, record)
+        if math.isfinite(value) and len(sample.records) < self.rungs and not sample.asked.should_prune():
             return True
-        state = self._optuna.trial.TrialState
+        self.end(sample)
+        return False
+
+    def report(self, sample: Sample, record: Record) -> float:
+        """Tell Optuna how a sample's trial ended; the sample's quality with the budget of that trial."""
+        value = quality(record, self.metric)
+        sample.asked.report(value, self.tune.reduction ** len(sample.records))
+        sample.records.append(record)
+        return value
+
+    def end(self, sample: Sample) -> None:
+        """Tell Optuna and the journal that a sample has ended."""
+        state, value = self._optuna.trial.TrialState, quality(sample.records[-1], self.metric)
         if not math.isfinite(value):
             self._study.tell(sample.asked, state=state.FAIL)
-        elif rung + 1 < self.rungs:
+        elif len(sample.records) < self.rungs:
             self._study.tell(sample.asked, state=state.PRUNED)
         else:
             self._study.tell(sample.asked, value)
         sample.trials = [own.key for own in sample.records]
         self.journal.write(self._path)
-        return False
 
     def ranked(self) -> list[Sample]:
         """The samples that have a quality, the best first: compared among the samples with the largest budget."""
@@ -356,11 +365,16 @@ def run_samples(runner: Runner, display: Display) -> RunSearch:
     return run
 
 
-def run_plan(runner: Runner, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
-    """Tune where the suite asks for it, and run the plan; its records."""
+def run_plan(
+    runner: Runner,
+    plan: Sequence[PlannedTrial],
+    display: Display,
+    samples: Callable[[Runner, Display], RunSearch] = run_samples,
+) -> list[Record]:
+    """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
     with runner.executor:
         if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, run_samples(runner, display)))
+            plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
         records = runner.run(plan, display)
     note_chosen(runner, records)
     return records
@@ -380,12 +394,17 @@ def in_order(run_trials: RunTrials, at_once: int = 1) -> RunSearch:
             fresh = min(left, most - len(going))
             left -= fresh
             going += [search.propose() for _ in range(fresh)]
-            records = run_trials([search.trial(sample) for sample in going])
+            records = run_trials([search.trial(sample, len(sample.records)) for sample in going])
             going = [one for one, record in zip(going, records, strict=True) if search.goes_on(one, record)]
-        if finals := search.finals():
-            search.end_finals(finals, run_trials([trial for _, trial in finals]))
+        run_finals(search, run_trials)
 
     return run
+
+
+def run_finals(search: Search, run_trials: RunTrials) -> None:
+    """Train the best samples again with other seeds."""
+    if finals := search.finals():
+        search.end_finals(finals, run_trials([trial for _, trial in finals]))
 
 
 def stored_samples(runner: Runner) -> RunSearch:

@@ -1,4 +1,4 @@
-"""Tuning on Ray in more detail: real methods, killed drivers, samples that end badly. Minutes."""
+"""Tuning on Ray Tune in more detail: real methods, killed workers and drivers, samples that end badly. Minutes."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ import signal
 
 import psutil
 import pytest
-from fakes.bench import Bench
+from fakes.bench import Bench, Heard
 from processes import command_line, gone, until
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.tuning import read_journal, stored_samples, tuned_trials
 from xmcbench.trial.record import Status
+from xmcbench.trial.store import StoreError
 
-from .ray_cluster import KEYS, SMALL, TUNE, ended, start, tuned_here, tuned_on_ray
+from .ray_cluster import KEYS, SMALL, TUNE, Killer, all_is_free, ended, start, tuned_here, tuned_on_ray
 
 pytestmark = [
     pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX"),
@@ -26,6 +27,12 @@ THREE = {
     "prime": {"method": "prime", "free_vectors": 8, **SMALL},
     "table": {"method": "ova", **SMALL},
 }
+
+
+def sample_workers() -> list[int]:
+    """The processes that run samples."""
+    children = psutil.Process().children(recursive=True)
+    return [child.pid for child in children if "ray::ImplicitFunc" in command_line(child.pid)]
 
 
 def test_three_methods_of_16_samples_get_the_settings_that_they_get_without_ray(ray_bench: Bench) -> None:
@@ -45,6 +52,17 @@ def test_halving_gives_few_samples_the_whole_budget(ray_bench: Bench) -> None:
     assert 1 <= steps.count(18) <= steps.count(6) < 9
     best = [record for record in ended(ray_bench) if record.trial.config == chosen.config]
     assert 18 in [record.trial.budget.steps for record in best]
+
+
+def test_a_worker_that_is_killed_goes_on_from_its_checkpoint(ray_bench: Bench) -> None:
+    tune = {"space": {"hard": RATE}, "num_samples": 1}
+    selection = {"queries": 6, "metric": "P@1", "evaluations": 4}  # each writes a checkpoint
+    suite = ray_bench.suite({"hard": THREE["hard"]}, budget={"steps": 120}, selection=selection, tune=tune)
+    killer = Killer(at=50, harm=lambda: os.kill(sample_workers()[-1], signal.SIGKILL))
+    (chosen,) = tuned_on_ray(ray_bench, suite, killer)
+    assert killer.back[0] > 20
+    assert [chosen] == tuned_here(ray_bench, suite)
+    assert until(all_is_free)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "SIGINT"])
@@ -80,3 +98,17 @@ def test_a_sample_that_takes_too_long_or_fails_has_a_record_and_is_not_chosen(ra
         with pytest.raises(XMCBenchError, match=f"no sample of {name} on fake-20 has P@1"):
             tuned_on_ray(ray_bench, suite)
         assert [record.status for record in ended(ray_bench) if record.trial.label.startswith(name)] == [status]
+    assert until(lambda: not sample_workers())
+
+
+def test_a_full_disk_ends_the_tuning(ray_bench: Bench) -> None:
+    tune = {"space": {"full-disk": {"strength": [0.5]}}, "num_samples": 1}
+    with pytest.raises(StoreError, match="No space left"):
+        tuned_on_ray(ray_bench, ray_bench.suite(["fake-full-disk"], **KEYS | {"tune": tune}))
+
+
+def test_samples_of_two_workers_run_as_other_trials_do(ray_bench: Bench) -> None:
+    suite = ray_bench.suite({"table": THREE["table"]}, **KEYS | {"tune": TUNE | {"space": {"table": RATE}}})
+    heard = Heard()
+    tuned_on_ray(ray_bench, suite, heard, workers=2)
+    assert {record.workers for record in ended(ray_bench)} == {2}

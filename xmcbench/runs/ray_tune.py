@@ -1,0 +1,257 @@
+"""Runs the samples of a tuning on Ray Tune: each is a Tune trial of one worker, and ASHA decides which go on.
+
+The store holds the trials of all samples, and the journal which samples there are. Nothing is read back from the files
+that Tune writes: they are deleted when the tuning ends. In the cluster, `run_sample` runs one sample.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from xmcbench.errors import import_extra
+from xmcbench.runs.executor import RunningTrial, Task
+from xmcbench.runs.job import Job, WorkerRank, variables
+from xmcbench.runs.plan import Action, Display, PlannedTrial
+from xmcbench.runs.ray import PURPOSE, RESTARTS, RayExecutor, run_attempt
+from xmcbench.runs.runner import Runner
+from xmcbench.runs.tuning import FOLDER, RunSearch, Sample, Search, quality, run_finals, run_samples
+from xmcbench.suite.resources import Needs
+from xmcbench.trial.record import Failure, Record, Status
+from xmcbench.trial.store import Store
+
+ENVIRONMENT = {
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl+C ends the run at once, as with other trials
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table of the experiment even where nothing is asked for
+}
+WORST = -1.0  # the quality of a sample that has none; metrics are not negative
+
+
+def on_tune(runner: Runner, display: Display) -> RunSearch:
+    """Runs samples on Ray Tune. Samples of several workers, and those that share no store, run as other trials do."""
+    executor = runner.executor
+    assert isinstance(executor, RayExecutor)
+
+    def run(search: Search) -> None:
+        needs = runner.needs(search.base)
+        if needs.workers > 1 or executor.storage is not None:
+            run_samples(runner, display)(search)
+            return
+        with executor, variables(**ENVIRONMENT):
+            executor.check(needs)
+            samples = _Samples(search, runner, display, executor)
+            try:
+                samples.fit(needs)
+            finally:
+                samples.kill()
+            run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
+
+    return run
+
+
+@dataclass
+class _TuneTrial:
+    """A sample as a trial of Ray Tune."""
+
+    sample: Sample
+    planned: list[PlannedTrial]  # its trials, by rung
+    running: RunningTrial | None = None  # the one of them that runs
+    actor: Any = None  # the process of the cluster that runs them
+
+
+class _Samples:
+    """The samples of a search, by Tune's names of them."""
+
+    def __init__(self, search: Search, runner: Runner, display: Display, executor: RayExecutor) -> None:
+        self._search, self._runner, self._display, self._executor = search, runner, display, executor
+        self._trials: dict[str, _TuneTrial] = {}
+
+    def fit(self, needs: Needs) -> None:
+        """Run all samples."""
+        tune = _ray("ray.tune")
+        rungs, growth = self._search.rungs, self._search.tune.reduction
+        halving = _ray("ray.tune.schedulers").ASHAScheduler(
+            time_attr="resource", max_t=growth ** (rungs - 1), reduction_factor=growth
+        )
+        folder = self._runner.store.root / FOLDER / "ray"
+        tuner = tune.Tuner(
+            tune.with_resources(run_sample, {"CPU": needs.cpus, "GPU": needs.gpus}),
+            tune_config=tune.TuneConfig(
+                metric="quality",
+                mode="max",
+                search_alg=_searcher(self),
+                scheduler=halving if rungs > 1 else None,
+                num_samples=self._search.tune.num_samples,
+                max_concurrent_trials=self._executor.samples_at_once(needs),
+            ),
+            run_config=tune.RunConfig(
+                storage_path=str(folder),
+                failure_config=tune.FailureConfig(max_failures=RESTARTS),
+                callbacks=[_callback(self)],
+                verbose=0,
+            ),
+        )
+        try:
+            tuner.fit()
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the workers that are still there."""
+        for trial in self._trials.values():
+            if trial.actor is not None:
+                _ray("ray").kill(trial.actor)
+
+    def propose(self, name: str) -> dict[str, Any]:
+        """The next sample, as `run_sample` takes it."""
+        runner, search, sample = self._runner, self._search, self._search.propose()
+        trials = [search.trial(sample, rung) for rung in range(search.rungs)]
+        # One by one: small budgets of two rungs may be equal, and so are the trials.
+        planned = [one for trial in trials for one in runner.plan_trials([trial])]
+        self._trials[name] = _TuneTrial(sample, planned)
+        for one in planned:
+            if one.action not in (Action.RUN, Action.RESUME):
+                runner.outcome(one)  # its record is in the store from now on
+        again = [one.record.ended if one.record and one.action is Action.RUN else None for one in planned]
+        return {
+            "name": name,
+            "jobs": [runner.job(trial).model_dump_json() for trial in trials],
+            "again": again,
+            "metric": search.metric,
+            "growth": search.tune.reduction,
+            "environment": self._executor.environment(),
+            "mailbox": self._executor.mailbox,
+        }
+
+    def receive(self) -> None:
+        """Handle what the workers have sent, and end samples that take too long. Raises StoreError if a disk fails."""
+        for name, event in self._executor.events():
+            trial = self._trials[name]
+            if "actor" in event:
+                trial.actor = event["actor"]
+            elif "begin" in event:
+                self._begin(trial)
+            elif trial.running:
+                trial.running.receive(event)
+        for trial in self._trials.values():
+            running = trial.running
+            if running and (running.disk_fault or running.overdue):
+                self._finish(trial, running.outcome(running.timed_out))
+                _ray("ray").kill(trial.actor)  # Tune starts it again, and it finds the record
+
+    def advanced(self, name: str, rung: int) -> None:
+        """A sample's trial with the budget of a rung has ended, and its record is in the store."""
+        self.receive()
+        trial = self._trials[name]
+        if rung < len(trial.sample.records):  # reported before the worker died
+            return
+        record = self._runner.store.record(trial.planned[rung].trial.key)
+        assert record is not None, "the worker writes the record before it reports"
+        self._report(trial, record)
+
+    def ended(self, name: str) -> None:
+        """A sample ended: by itself, since the scheduler stopped it, or since its worker died too often."""
+        self.receive()
+        trial = self._trials[name]
+        if not trial.sample.records:
+            self._begin(trial)  # if no worker lived long enough to say so
+        if trial.running:
+            message = f"the worker died and was restarted at most {RESTARTS} times"
+            death = Status.ERROR, Failure(type="WorkerDied", message=message)
+            self._report(trial, trial.running.outcome(lambda: death))
+        self._search.end(trial.sample)
+
+    def _begin(self, trial: _TuneTrial) -> None:
+        """The next trial of a sample begins, unless a new worker continues it."""
+        if trial.running:
+            return
+        planned, total = trial.planned[len(trial.sample.records)], self._search.tune.num_samples
+        needs, timeout = self._runner.needs(planned.trial), self._runner.suite.timeout
+        task = Task(self._runner.job(planned.trial), needs, timeout, partial(self._display.progress, planned))
+        trial.running = RunningTrial(task)
+        self._display.begin(planned, trial.sample.number + 1, total)
+
+    def _report(self, trial: _TuneTrial, record: Record) -> None:
+        own = trial.planned[len(trial.sample.records)].trial  # another sample may have the same settings
+        if trial.running:
+            self._finish(trial, record)
+        self._search.report(trial.sample, record.model_copy(update={"trial": own}))
+
+    def _finish(self, trial: _TuneTrial, record: Record) -> None:
+        self._display.end(trial.planned[len(trial.sample.records)], record)
+        trial.running = None
+
+
+def _searcher(samples: _Samples) -> Any:
+    """The interface through which Tune asks for samples."""
+
+    class Searcher(_ray("ray.tune.search").Searcher):  # type: ignore[misc]
+        def suggest(self, trial_id: str) -> dict[str, Any]:
+            return samples.propose(trial_id)
+
+        def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+            samples.advanced(trial_id, result["rung"])
+
+        def on_trial_complete(
+            self,
+            trial_id: str,
+            result: dict[str, Any] | None = None,
+            error: bool = False,  # noqa: ARG002  (of the interface)
+        ) -> None:
+            if result:
+                samples.advanced(trial_id, result["rung"])
+            samples.ended(trial_id)
+
+        def save(self, checkpoint_path: str) -> None:
+            """Nothing: the journal is written when a sample is proposed."""
+
+    return Searcher(metric="quality", mode="max")
+
+
+def _callback(samples: _Samples) -> Any:
+    """What Tune calls in every turn of its loop."""
+
+    class Callback(_ray("ray.tune").Callback):  # type: ignore[misc]
+        def on_step_end(self, **_: Any) -> None:
+            samples.receive()
+
+    return Callback()
+
+
+def run_sample(config: dict[str, Any]) -> None:
+    """Run a sample as a trial of Ray Tune, in a process of the cluster: its trials by rung, one after another.
+
+    Reports after each of them; Tune ends this process where the sample is not to go on. Trials that the store has are
+    not run again, but for failures that are tried again: `again` has the ends of their records.
+    """
+    os.environ.update(config["environment"])
+    ray, mailbox, name = _ray("ray"), config["mailbox"], config["name"]
+    ray.get(mailbox.put.remote(name, {"actor": ray.get_runtime_context().current_actor}))
+    for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
+        job = Job.model_validate_json(content)
+        store, key = Store(job.store), job.trial.key
+        with store.lock(key):
+            record = store.record(key)
+            if record is None or record.ended == again:
+                ray.get(mailbox.put.remote(name, {"begin": rung}))
+                store.drop_record(key)
+                store.write_job(key, job)
+                with ThreadPoolExecutor(1) as thread:  # Landlock restricts it for good
+                    record = thread.submit(run_attempt, job, WorkerRank(own_thread=True), name, mailbox).result()
+        assert record is not None, "the only worker is worker 0"
+        value = quality(record, config["metric"])
+        known = math.isfinite(value)
+        resource = config["growth"] ** rung
+        _ray("ray.tune").report({"rung": rung, "resource": resource, "quality": value if known else WORST})
+        if not known:
+            return
+
+
+def _ray(module: str) -> Any:
+    return import_extra(module, "ray", PURPOSE)
