@@ -39,15 +39,17 @@ def test_three_methods_of_16_samples_get_the_settings_that_they_get_without_ray(
     tune = {"space": dict.fromkeys(THREE, RATE), "num_samples": 16, "budget": {"steps": 6}}
     suite = ray_bench.suite(THREE, budget={"steps": 6}, selection={"queries": 6, "metric": "P@1"}, tune=tune)
     assert tuned_on_ray(ray_bench, suite) == tuned_here(ray_bench, suite)
-    assert len(ended(ray_bench)) == 48
+    samples = [record for record in ended(ray_bench) if record.trial.seed == 0]  # not the finals
+    assert len(samples) == 48
 
 
 def test_halving_gives_few_samples_the_whole_budget(ray_bench: Bench) -> None:
-    tune = {"scheduler": "halving", "searcher": "optuna", "num_samples": 9, "space": {"hard": RATE}}
+    rate = {"learning_rate": {"low": 1e-4, "high": 10.0, "log": True}}  # half of these rates ruin the encoder
+    tune = {"scheduler": "halving", "searcher": "optuna", "num_samples": 9, "space": {"hard": rate}}
     keys = {"budget": {"steps": 18}, "selection": {"queries": 6, "metric": "P@1"}, "tune": tune}
     suite = ray_bench.suite({"hard": THREE["hard"]}, **keys)
     (chosen,) = tuned_on_ray(ray_bench, suite)
-    steps = [record.trial.budget.steps for record in ended(ray_bench)]
+    steps = [record.trial.budget.steps for record in ended(ray_bench) if record.trial.seed == 0]  # not the finals
     assert steps.count(2) == 9
     assert 1 <= steps.count(18) <= steps.count(6) < 9
     best = [record for record in ended(ray_bench) if record.trial.config == chosen.config]
