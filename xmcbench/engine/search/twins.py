@@ -4,8 +4,8 @@ Twins tie. A search nominates only somewhat more labels than it returns, and by 
 queries that are searched together: of a hundred twins at the last place, it would return other ones in another batch.
 So where there are many, distinct vectors are searched, and the labels of each follow in the order of their ids.
 
-Legend: N queries, L labels, G distinct vectors, D dimensions; F vectors near a query, E pairs of a query and a label
-that may be among its best.
+Legend: N queries, L labels, G distinct vectors, R labels of a part, D dimensions; F vectors near a query, E pairs of a
+query and a label that may be among its best.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 SPARE = 8  # labels that a search nominates beyond k: float32 products round differently in different chunks
 ROWS = 1024  # queries at a time
+PART = 1 << 16  # vectors that are compared at a time
 
 
 class Index(Protocol):
@@ -48,7 +49,9 @@ def distinct(vectors_LD: Tensor) -> Tensor:
     >>> distinct(torch.tensor([[2.0, 0.0], [1.0, 1.0], [2.0, 0.0]])).tolist()
     [0, 1, 0]
     """
-    sums_L, order_L = vectors_LD.sum(1, dtype=torch.float64).sort(stable=True)
+    weights_D = torch.linspace(1, 2, vectors_LD.shape[1], device=vectors_LD.device)  # few other vectors have equal sums
+    parts = [(part_RD * weights_D).sum(1, dtype=torch.float64) for part_RD in torch.split(vectors_LD, PART)]
+    sums_L, order_L = torch.cat(parts).sort(stable=True)
     # Equal vectors have equal sums; the converse is checked.
     like_L = (sums_L[1:] == sums_L[:-1]).nonzero().flatten()
     equal = (vectors_LD[order_L[like_L]] == vectors_LD[order_L[like_L + 1]]).all(1)
