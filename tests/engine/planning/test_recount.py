@@ -48,3 +48,10 @@ def test_a_budget_without_end_is_not_counted_to_its_end() -> None:
     cut = _cut(endless).budget
     assert (cut.flops, cut.epochs) == (MOST * record.spent["flops"], MOST * record.spent["epochs"])
     assert _cut(record).budget == record.trial.budget, "an honest one is counted as it is"
+
+
+def test_a_second_stage_may_spend_what_the_encoder_below_it_does_not() -> None:
+    """A plan counts the encoder's part of the budget, the record all of it."""
+    shares = {"flops": 12.5}
+    assert Recount(shares).problems
+    assert not Recount(shares, part=0.08).problems

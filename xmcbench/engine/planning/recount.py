@@ -33,6 +33,7 @@ class Recount:
     """The stated costs of a trial as shares of those that a plan counts; or why there is no plan."""
 
     shares: dict[str, float] = field(default_factory=dict)
+    part: float = 1.0  # of the budget, which a plan counts: training the encoder below a second stage
     reason: str = ""
     wrong: str = ""  # why no trial with these settings can have run
 
@@ -50,7 +51,7 @@ class Recount:
         return [self.wrong] * bool(self.wrong) + [
             f"it spent {share:.3g} times the {name} that its settings take"
             for name, share in self.shares.items()
-            if not (1 / MOST if name.startswith("pool") else LEAST) <= share <= MOST
+            if not (1 / MOST if name.startswith("pool") else LEAST) <= share <= MOST / self.part
         ]
 
 
@@ -67,7 +68,7 @@ def recount(record: Record, planner: Planner) -> Recount:
         return Recount(reason="its settings are those of another version")
     except XMCBenchError as problem:
         return Recount(reason=str(problem))
-    method, _ = whole.encoder_training(record.trial.budget)
+    method, budget = whole.encoder_training(record.trial.budget)
     if record.trial.track == "zero-shot" and (
         isinstance(method, EmbeddingMethod) and type(method).training_data is EmbeddingMethod.training_data
     ):
@@ -84,7 +85,8 @@ def recount(record: Record, planner: Planner) -> Recount:
         if not 0 < done <= MOST:
             return Recount(wrong=f"it ended early after {done:.3g} times the steps that its budget allows")
         shares = {f"{name} a step": share / done for name, share in shares.items()}
-    return Recount(shares)
+    part = min((limit / record.trial.budget.spending()[name] for name, limit in budget.spending().items()), default=1.0)
+    return Recount(shares, part)
 
 
 def _unspent(record: Record) -> str:
