@@ -224,7 +224,7 @@ function planCurve(id, rows, x, y, { height = HEIGHT, log = false, dataset = "" 
       at.forEach(([spent, value, half], i) => {
         const [px, py] = places[i];
         if (half && (i === at.length - 1 || found.length <= DIRECT)) root.append(svg("line", { class: `error c${row.family}`, x1: px, x2: px, y1: up.place(value - half), y2: up.place(value + half) }));
-        root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: found.length > DIRECT ? 2 : 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(2)}` : ""} at ${short(spent)}`)));
+        root.append(svg("circle", { class: `dot c${row.family}`, cx: px, cy: py, r: found.length > DIRECT ? 2 : 3 }, title(`${row.name}: ${y} ${value.toFixed(2)}${half ? ` ± ${half.toFixed(1)}` : ""} at ${short(spent)}`)));
       });
       return places;
     });

@@ -189,11 +189,13 @@ class _Group:
         return {name: value for name, value in content.items() if value not in EMPTY}
 
     def _curve(self, row: Row) -> dict[str, list[float]]:
-        """Its mean curve, by what the budget limits and by seconds."""
+        """Its mean curve, by what the budget limits and by seconds, rounded to what a chart shows."""
         found = mean_curve([self._records[key] for key in row.keys if key in self._records])
         spent = [name for name in (*self._group.budget, "device_seconds") if name in found] or ["fraction"]
         metrics = [name for name in dict.fromkeys([self._group.sort, *CURVES]) if name in found]
-        return {name: found[name] for one in (*spent, *metrics) for name in (one, f"{one} ±") if name in found}
+        halves = {name: [round(half, 1) for half in found[name]] for one in metrics if (name := f"{one} ±") in found}
+        places = {name: [float(f"{cost:.3g}") for cost in found[name]] for name in spent if name in found}
+        return places | {name: found[name] for name in metrics} | halves
 
 
 def _samples(group: Group, records: Mapping[str, Record], resampled: Resampled) -> Samples:
