@@ -265,13 +265,14 @@ def _processor() -> str:
 
 def _nominate(chunks: Iterator[tuple[int, Tensor]], width: int) -> tuple[Tensor, Tensor]:
     """[B, W] scores and labels of each query's `width` best in `chunks`; short rows are padded with -inf and -1."""
-    best_BW = bar_B = torch.empty(0)
+    best_BW = bar_B = above_CB = torch.empty(0)
     waiting: list[tuple[Tensor, Tensor]] = []
     for start, scores_CB in chunks:
         if start == 0:
             best_BW = torch.full((scores_CB.shape[1], width), PAD, device=scores_CB.device)
             bar_B = _first_bar(scores_CB, width)
-        places_F = _true(scores_CB > bar_B)
+            above_CB = torch.empty_like(scores_CB, dtype=torch.bool)  # once: new memory costs as much as comparing
+        places_F = _true(torch.gt(scores_CB, bar_B, out=above_CB[: len(scores_CB)]))
         labels_F, rows_F = start + places_F // len(best_BW), places_F % len(best_BW)
         waiting.append((keys(scores_CB.view(-1)[places_F].float(), labels_F), rows_F))
         if sum(len(rows_F) for _, rows_F in waiting) >= best_BW.numel():
