@@ -141,10 +141,8 @@ def their_transformer(encoder: Encoder, work: Workload) -> tuple[Step, nn.Module
         with tempfile.TemporaryDirectory() as directory:
             encoder.save(Path(directory))
             transformer = Transformer(directory, model_kwargs={"attn_implementation": kind, "add_pooling_layer": False})
-        modules, loss = (
-            [transformer, Pooling(encoder.dimension, "mean"), Normalize()],
-            "CachedMultipleNegativesRankingLoss",
-        )
+        modules = [transformer, Pooling(encoder.dimension, "mean"), Normalize()]
+        loss = "CachedMultipleNegativesRankingLoss"
         return their_step(modules, loss, features, work, RATES["tiny"], mini_batch_size=size), transformer
 
     seconds = {}
