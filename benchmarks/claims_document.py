@@ -30,7 +30,7 @@ encoder and length of training.
 `benchmarks/claims.yaml` fixed claims, settings, five seeds and metrics before the trials ran. Intervals are over
 queries and seeds ([the rule](analysis.md#when-two-configurations-differ)). Bold: significant after Holm's correction
 for all claims and regimes of a metric. Tuned on held-out queries were the rates of the one-vs-all classifier's rows and
-of the static encoder, and batches and rates of DEXML and the classifier where these are compared, six samples each.
+of the static encoder, and on made data batches and rates of DEXML and the classifier where these are compared.
 
 ```sh
 python benchmarks/claims.py --data DIRECTORY && python benchmarks/claims_document.py
