@@ -201,9 +201,26 @@ def test_what_was_saved_starts_another(folder: Path, data: TrainingData, tmp_pat
     assert np.array_equal(vectors(again), vectors(method.encoder))
     assert "have a linear layer: expected linear: 5, found None" in told(tmp_path, words=str(tmp_path / "saved"))
     modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps([modules[0], modules[2], modules[1]]))
+    assert "found StaticEmbedding, Normalize, Dense" in told(tmp_path, words=str(tmp_path / "saved"), linear=5)
     modules[1]["type"] = "sentence_transformers.models.LSTM"
     (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
     assert "module 'LSTM' is not known over words" in told(tmp_path, words=str(tmp_path / "saved"))
+
+
+def test_a_linear_layer_without_a_bias_is_saved_and_loaded(folder: Path, data: TrainingData, tmp_path: Path) -> None:
+    library = pytest.importorskip("sentence_transformers")
+    kinds = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+    linear = kinds.Dense(12, 5, bias=False, activation_function=torch.nn.Identity())
+    words = library.SentenceTransformer(str(folder), device="cpu")
+    library.SentenceTransformer(modules=[*words, linear], device="cpu").save(str(tmp_path / "words+linear"))
+    encoder = {"name": "static", "words": str(tmp_path / "words+linear"), "linear": 5}
+    method = Plain(Plain.Config.model_validate({"encoder": encoder, "batch_size": 20, "learning_rate": 0.05}))
+    method.fit(data, make_run(tmp_path, {"steps": 3}))
+    assert_saved_predicts_the_same(method, Plain(method.config), data.texts, tmp_path)
+    opened = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    wanted = opened.encode(list(data.texts), show_progress_bar=False)
+    np.testing.assert_allclose(vectors(method.encoder, data.texts), wanted, rtol=0, atol=1e-5)
 
 
 def told(cache: Path, **settings: Any) -> str:
@@ -215,6 +232,10 @@ def told(cache: Path, **settings: Any) -> str:
 
 def test_bad_words_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "words 'nowhere': no such folder" in told(tmp_path, words="nowhere")
+    prompts = folder / "config_sentence_transformers.json"
+    prompts.write_text(json.dumps({"prompts": {"query": "query: "}}))
+    assert "prompts are not known over words" in told(tmp_path, words=str(folder))
+    prompts.unlink()
     weights = folder / "model.safetensors"
     save_file({"embedding.weight": torch.zeros(3, 4)}, weights)
     assert "another vocabulary: it has" in told(tmp_path, words=str(folder))

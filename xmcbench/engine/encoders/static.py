@@ -34,7 +34,7 @@ from torch.nn.functional import embedding, embedding_bag, pad
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
-from xmcbench.engine.encoders.own_modules import MODULES, SentenceModule, dense, saved_modules
+from xmcbench.engine.encoders.own_modules import MODULES, PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
 from xmcbench.engine.encoders.settings import WORDS, EncoderConfig
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.engine.tables.touched_rows import TouchedRows
@@ -48,6 +48,7 @@ RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
 KEYS = ("embedding.weight", "embeddings", "embeddings.word_embeddings.weight")
 
 MAPPING, OF_IDS = "mapping", "weights"  # of model2vec
+OVER_WORDS = ("StaticEmbedding", "Dense", "Normalize")  # modules of sentence-transformers, in their order
 
 
 @dataclass(frozen=True)
@@ -163,21 +164,27 @@ def first_vectors(config: EncoderConfig, tokenizer: TextTokenizer, seed: int) ->
 def first_linear(config: EncoderConfig) -> nn.Linear | None:
     """The linear layer over the words in a folder of sentence-transformers, if there is one.
 
-    Raises XMCBenchError where the folder has a module that is not known here, or a layer of other dimensions than
-    the settings.
+    Raises XMCBenchError where the folder has a module or prompts that are not known here, or a layer of other
+    dimensions than the settings.
     """
     folder = Path(config.words or "")
     if config.words in (None, MINILM, WORDLLAMA, RANDOM) or not (folder / MODULES).exists():
         return None
-    layers = []
-    for module in saved_modules(folder):
-        if module.kind == "Dense":
-            layers.append(dense(folder / module.folder))
-        elif module.kind not in ("StaticEmbedding", "Normalize"):
+    modules = saved_modules(folder)
+    for module in modules:
+        if module.kind not in OVER_WORDS:
             where = f"{folder / MODULES}: module {module.kind!r}"
-            raise XMCBenchError(f"{where} is not known over words: expected StaticEmbedding, Dense or Normalize")
-    if len(layers) > 1 or any(not isinstance(layer.activation, nn.Identity) for layer in layers):
-        raise XMCBenchError(f"{folder / MODULES}: expected at most one Dense module, without an activation")
+            raise XMCBenchError(f"{where} is not known over words: expected {', '.join(OVER_WORDS)}")
+    layers = [dense(folder / module.folder) for module in modules if module.kind == "Dense"]
+    kinds = [module.kind for module in modules]
+    in_order = kinds == [kind for kind in OVER_WORDS if kind in kinds]
+    if not in_order or any(not isinstance(layer.activation, nn.Identity) for layer in layers):
+        raise XMCBenchError(
+            f"{folder / MODULES}: expected StaticEmbedding, at most one Dense without an activation, and Normalize, "
+            f"found {', '.join(kinds)}"
+        )
+    if any(saved_prompts(folder).values()):
+        raise XMCBenchError(f"{folder / PROMPTS}: prompts are not known over words: expected none")
     if layers and layers[0].linear.out_features != config.linear:
         size = layers[0].linear.out_features
         raise XMCBenchError(
@@ -331,7 +338,10 @@ class StaticEncoder(Encoder):
         encoder = cls(config, words.tokenizer(), words.vectors())
         if encoder.linear is not None:
             tensors = load_file(directory / LINEAR / WEIGHTS)
-            encoder.linear.load_state_dict({name.removeprefix("linear."): tensors[name] for name in tensors})
+            tensors = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
+            if "bias" not in tensors:
+                encoder.linear.bias = None
+            encoder.linear.load_state_dict(tensors)
         return encoder
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
