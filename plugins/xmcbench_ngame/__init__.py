@@ -92,8 +92,10 @@ class NGAME(EmbeddingMethod):
     def hardest(self) -> int:
         """Negatives per query in the loss of this step: from `first_hardest` to `hardest`, geometrically."""
         settings, run = self.config, self.run
-        if settings.first_hardest is None or run is None:
+        if settings.first_hardest is None:
             return settings.hardest
+        if run is None:  # a plan: the most that a step has
+            return max(settings.first_hardest, settings.hardest)
         # The fastest clock of all workers counts, so that all take the same number of negatives.
         fraction = self.shard.workers.largest(run.ledger.fraction(run.budget))
         place = min(1.0, fraction / settings.hardest_share)

@@ -112,11 +112,14 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         config = {name: value for name, value in trial.config.items() if name not in settings}
         identity = json.dumps([trial.method, trial.dataset, config, trial.budget.limits()], sort_keys=True)
         same[identity][trial.label] = settings
-    return [f"{', '.join(names)} on {text}" for text, names in labels.items()] + [
-        f"{', '.join(group)} differ only in settings without effect here: {', '.join(sorted(min(group.values())))}"
-        for group in same.values()
-        if len(group) > 1
-    ]
+    alike = [_of_alike(group) for group in same.values() if len(group) > 1]
+    return [f"{', '.join(names)} on {text}" for text, names in labels.items()] + list(dict.fromkeys(alike))
+
+
+def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
+    """That trials are the same, or differ only in settings of parts that never run; these by label."""
+    names, settings = ", ".join(group), ", ".join(sorted(min(group.values())))
+    return f"{names} differ only in settings without effect here: {settings}" if settings else f"{names} are the same"
 
 
 def _of_first_passes(method: Method, budget: Budget, spent: Mapping[str, Any]) -> Iterator[str]:

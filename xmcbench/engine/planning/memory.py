@@ -232,8 +232,8 @@ def memory(
         search=_search(work, encoder, probe, device),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
-    modules = probe.module_bytes * (queries + labels)
-    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept) + modules)
+    loss = probe.loss_bytes * (queries + labels)
+    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept) + loss)
 
 
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.

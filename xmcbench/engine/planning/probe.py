@@ -166,7 +166,7 @@ class Probe:
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
     module_parameters: int  # of the method's own modules, label tables aside
-    module_bytes: float  # that the backward pass through these modules takes, per text of a step
+    loss_bytes: float  # that the backward pass of the loss and of these modules takes, per text of a step
     tables: dict[str, Table]
 
 
@@ -206,7 +206,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         mining_dimension=mining.shape[1],
         scored_dimension=scored.shape[1],
         module_parameters=parameters,
-        module_bytes=bytes_per_text if parameters else 0.0,
+        loss_bytes=bytes_per_text,
         tables={
             name: Table(
                 rows=work.train.num_labels if groups is None or table.num_rows == part.num_labels else groups,
