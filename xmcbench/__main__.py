@@ -7,7 +7,7 @@ import os
 import sys
 
 INTERRUPTED = 130
-ALLOCATIONS = 10_000  # between collections: modules are no garbage, and looking for some took a tenth of a listing
+ALLOCATIONS = 100_000  # between collections: modules are no garbage, and looking for some took a tenth of a listing
 
 
 def main() -> None:

@@ -86,8 +86,6 @@ def run(
     Exit code: 0 all trials ok, skipped or too large for their budget; 1 a trial failed; 2 invalid input; 130
     interrupted.
     """
-    from xmcbench.api import board_of
-    from xmcbench.cli.leaderboard import of_suite
     from xmcbench.plugins.registry import registry
     from xmcbench.runs.plan import exit_code
     from xmcbench.runs.runner import Runner, Settings
@@ -116,6 +114,9 @@ def run(
         print_plan(runner, plan)
     if dry_run:
         return
+    from xmcbench.api import board_of
+    from xmcbench.cli.leaderboard import of_suite
+
     _note_uncommitted(plan)
     records = run_all(runner, plan, trackers)
     with patience("comparing the trials"):

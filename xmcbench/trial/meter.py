@@ -20,8 +20,6 @@ from pathlib import Path
 from time import perf_counter, process_time  # as they are before a method may change the module
 from typing import Any
 
-import psutil
-
 from xmcbench.trial.budget import BUDGETED_STAGES, UNCHARGED, Budget, Ledger, current_stage
 
 ROUNDING = 0.01  # of a ledger's tokens: what may be missing
@@ -119,6 +117,8 @@ def running_program() -> Iterator[None]:
 
 def children_cpu_seconds() -> float:
     """Processor time of the children of this process: of those that ended and of those that run."""
+    import psutil
+
     times = os.times()
     seconds = times.children_user + times.children_system
     for child in psutil.Process().children(recursive=True):

@@ -17,8 +17,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from xmcbench.files.secrets import redacted
 from xmcbench.plugins.registry import OWN, registry
 from xmcbench.trial.trial import Trial
@@ -42,6 +40,8 @@ def provenance(command: list[str] | None = None) -> dict[str, Any]:
 
 @cache
 def _fixed() -> dict[str, Any]:
+    import psutil
+
     return {
         "git": _git(CHECKOUT),
         "versions": _versions(),

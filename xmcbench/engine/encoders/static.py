@@ -340,7 +340,7 @@ class StaticEncoder(Encoder):
             tensors = load_file(directory / LINEAR / WEIGHTS)
             tensors = {name.removeprefix("linear."): tensor for name, tensor in tensors.items()}
             if "bias" not in tensors:
-                encoder.linear.bias = None
+                encoder.linear.register_parameter("bias", None)
             encoder.linear.load_state_dict(tensors)
         return encoder
 
