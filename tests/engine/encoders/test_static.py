@@ -203,6 +203,11 @@ def test_what_was_saved_starts_another(folder: Path, data: TrainingData, tmp_pat
     modules = json.loads((tmp_path / "saved" / "modules.json").read_text())
     (tmp_path / "saved" / "modules.json").write_text(json.dumps([modules[0], modules[2], modules[1]]))
     assert "found StaticEmbedding, Normalize, Dense" in told(tmp_path, words=str(tmp_path / "saved"), linear=5)
+    settings = tmp_path / "saved" / modules[1]["path"] / "config.json"
+    dense = json.loads(settings.read_text())
+    settings.write_text(json.dumps({name: dense[name] for name in dense if name != "in_features"}))
+    (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
+    assert "in_features: expected a number of dimensions" in told(tmp_path, words=str(tmp_path / "saved"), linear=5)
     modules[1]["type"] = "sentence_transformers.models.LSTM"
     (tmp_path / "saved" / "modules.json").write_text(json.dumps(modules))
     assert "module 'LSTM' is not known over words" in told(tmp_path, words=str(tmp_path / "saved"))
@@ -241,8 +246,27 @@ def test_bad_words_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "another vocabulary: it has" in told(tmp_path, words=str(folder))
     save_file({"head": torch.zeros(3, 4)}, weights)
     assert "no word vectors: expected one of embedding.weight" in told(tmp_path, words=str(folder))
+    many = 10_000  # more rows than the tokenizer has ids
+    for tensors, reason in (
+        ({"embedding.weight": torch.zeros(many)}, "found [10000], expected a vector for each word"),
+        ({"embedding.weight": torch.zeros(many, 0)}, "expected a vector for each word"),
+        ({"embedding.weight": torch.full((many, 4), torch.nan)}, "has a number that is not finite"),
+        ({"embedding.weight": torch.zeros(3, 4), "mapping": torch.full((many,), 3)}, "expected rows of 3 vectors"),
+        (
+            {"embedding.weight": torch.zeros(many, 4), "weights": torch.zeros(3)},
+            "found [3], expected a number for each",
+        ),
+    ):
+        save_file(tensors, weights)
+        assert reason in told(tmp_path, words=str(folder))
     weights.write_bytes(b"no tensors")
     assert "not a safetensors file" in told(tmp_path, words=str(folder))
+    modules = folder / "modules.json"
+    of_words = json.loads(modules.read_text())
+    for content in ({}, [{"path": ""}]):
+        modules.write_text(json.dumps(content))
+        assert "expected a list of modules, each with type and path" in told(tmp_path, words=str(folder))
+    modules.write_text(json.dumps(of_words))
     weights.unlink()
     assert "found no model.safetensors" in told(tmp_path, words=str(folder))
     (folder / "tokenizer.json").write_text("{}")

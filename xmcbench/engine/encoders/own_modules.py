@@ -42,7 +42,12 @@ class SentenceModule:
 def saved_modules(directory: Path) -> list[SentenceModule]:
     """The modules in the order in which sentence-transformers applies them. Raises XMCBenchError."""
     modules = []
-    for entry in _read_json(directory / MODULES):
+    entries = _read_json(directory / MODULES)
+    if not isinstance(entries, list) or not all(
+        isinstance(own, dict) and {"type", "path"} <= own.keys() for own in entries
+    ):
+        raise XMCBenchError(f"{directory / MODULES}: expected a list of modules, each with type and path")
+    for entry in entries:
         kind = str(entry["type"])
         if not kind.startswith(LIBRARY):
             raise XMCBenchError(f"{directory / MODULES}: module {shown(kind)} is not of sentence-transformers")
@@ -199,6 +204,8 @@ def dense(folder: Path) -> Dense:
     inner = {"sentence_embedding", None}
     if settings.get("use_residual") or {settings.get(f"module_{end}_name") for end in ("input", "output")} - inner:
         raise XMCBenchError(f"{place}: a Dense module with a residual or other names is not known")
+    if missing := [name for name in ("in_features", "out_features") if not isinstance(settings.get(name), int)]:
+        raise XMCBenchError(f"{place}: {missing[0]}: expected a number of dimensions")
     made = Dense(activation, settings)
     try:
         made.load_state_dict(load_file(folder / WEIGHTS))

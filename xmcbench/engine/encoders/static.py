@@ -98,15 +98,27 @@ class WordFiles:
         with self._opened() as (tensors, names):
             vectors_VH: Tensor = tensors.get_tensor(names[0]).float()
             if MAPPING in names:
-                vectors_VH = vectors_VH[tensors.get_tensor(MAPPING).long()]
+                rows_V = tensors.get_tensor(MAPPING).long()
+                if len(rows_V) and not 0 <= int(rows_V.min()) <= int(rows_V.max()) < len(vectors_VH):
+                    raise XMCBenchError(f"{self.weights_file}: {MAPPING}: expected rows of {len(vectors_VH):,} vectors")
+                vectors_VH = vectors_VH[rows_V]
             if OF_IDS in names:
-                vectors_VH = vectors_VH * tensors.get_tensor(OF_IDS).float()[:, None]
+                weights_V = tensors.get_tensor(OF_IDS).float()
+                if weights_V.shape != vectors_VH.shape[:1]:
+                    found = f"found {list(weights_V.shape)}, expected a number for each of {len(vectors_VH):,} ids"
+                    raise XMCBenchError(f"{self.weights_file}: {OF_IDS}: {found}")
+                vectors_VH = vectors_VH * weights_V[:, None]
+        if not vectors_VH.isfinite().all():
+            raise XMCBenchError(f"{self.weights_file}: a word vector has a number that is not finite")
         return vectors_VH
 
     def shape(self) -> tuple[int, int]:
         """V and H, without reading the vectors. Raises XMCBenchError if there are none."""
         with self._opened() as (tensors, names):
-            rows, columns = tensors.get_slice(names[0]).get_shape()
+            shape = tensors.get_slice(names[0]).get_shape()
+            if len(shape) != 2 or not shape[1]:
+                raise XMCBenchError(f"{self.weights_file}: {names[0]}: found {shape}, expected a vector for each word")
+            rows, columns = shape
             if MAPPING in names:
                 (rows,) = tensors.get_slice(MAPPING).get_shape()
         return rows, columns
@@ -190,6 +202,10 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
         raise XMCBenchError(
             f"words {config.words!r} have a linear layer: expected linear: {size}, found {config.linear}"
         )
+    columns = WordFiles.of(str(config.words)).shape()[1]
+    if layers and layers[0].linear.in_features != columns:
+        size = layers[0].linear.in_features
+        raise XMCBenchError(f"{folder / MODULES}: the Dense module reads {size} dimensions, words have {columns}")
     return layers[0].linear if layers else None
 
 
