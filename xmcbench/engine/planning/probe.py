@@ -242,7 +242,7 @@ def _scoring(
     width = dimension if few.encodes_labels else 0
     labels_SD = normalize(torch.randn(num_labels, width), dim=1).requires_grad_()
     few.modules.train()
-    saved = SavedBytes(few.modules.parameters())
+    saved = SavedBytes((*few.modules.parameters(), queries_BD, labels_SD))  # embeddings are counted by themselves
     with flops.counting() as scored:
         with saved:
             loss = few.loss(queries_BD, labels_SD, batch)

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from xmcbench.data.tokens import Tokens
@@ -36,13 +36,13 @@ from xmcbench.trial.meter import uncounted
 class SavedBytes(saved_tensors_hooks):
     """Counts the bytes that graphs made within this context keep alive: `total`, and of the `largest` tensor.
 
-    It may be entered again to count on. Parameters are there anyway and do not count; what several operations keep
-    counts once. The graphs have to outlive the count, because storages are told apart by their addresses.
+    It may be entered again to count on. Parameters and what else is `there` anyway do not count; what several
+    operations keep counts once. The graphs have to outlive the count: storages are told apart by their addresses.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, compiled: bool = False) -> None:
+    def __init__(self, there: Iterable[Tensor], *, compiled: bool = False) -> None:
         self.total = self.largest = 0
-        self._seen = {parameter.untyped_storage()._cdata for parameter in parameters}
+        self._seen = {tensor.untyped_storage()._cdata for tensor in there}
         note: Any = self._note
         if compiled:  # the compiler would trace the count, and recompile whenever it changes
             note = torch.compiler.disable(note)  # type: ignore[no-untyped-call]
