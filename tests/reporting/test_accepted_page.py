@@ -21,7 +21,7 @@ pytestmark = pytest.mark.long  # the page of all accepted records is made
 
 SCREEN = 844  # pixels
 WIDTHS = (390, 800, 1400)
-LARGEST = 650_000  # bytes: 135,000 as a server sends them; a configuration takes about 1,500
+LARGEST = 600_000  # bytes
 
 
 @pytest.fixture(scope="module")

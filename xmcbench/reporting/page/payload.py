@@ -50,8 +50,8 @@ def payload(
     findings: Findings | None = None,
 ) -> dict[str, Any]:
     """The data that the page's script reads, ready for JSON."""
-    urls = {"": 0}
-    groups = [_Group(group, records, analyses, resampled, urls).content() for group in table.groups]
+    urls, texts = {"": 0}, {"": 0}
+    groups = [_Group(group, records, analyses, resampled, urls, texts).content() for group in table.groups]
     metrics = list(dict.fromkeys(name for group in groups for name in group["columns"] if name not in COLUMNS))
     metrics = [name for name in metrics if name != AGAINST]
     used = dict.fromkeys(name for group in groups for name in group["columns"])
@@ -75,6 +75,7 @@ def payload(
         "costs": CHART_COSTS,
         "spent": {**CURVE_COSTS, "fraction": "share of the budget"},
         "urls": list(urls),
+        "texts": list(texts),
         "claims": {claim.id: str(claim) for row in rows for claim in row.claims},
         "groups": groups,
         "found": _found(table, findings, records) if findings else None,
@@ -117,8 +118,10 @@ class _Group:
         analyses: Mapping[str, Analysis],
         resampled: Resampled,
         urls: dict[str, int],
+        texts: dict[str, int],
     ) -> None:
-        self._group, self._records, self._analyses, self._urls = group, records, analyses, urls
+        self._group, self._records, self._analyses = group, records, analyses
+        self._urls, self._texts = urls, texts
         self._samples = _samples(group, records, resampled)
         every = [*group.rows, *(folded for row in group.rows for folded in row.folded)]
         known = dict.fromkeys(name for row in every for name in row.facts)
@@ -158,6 +161,9 @@ class _Group:
         cells = [_cell(row, self._group.sort, name) for name in self._columns]
         while cells and cells[-1] == "":
             cells.pop()
+        for at, name in enumerate(self._columns[: len(cells)]):
+            if name in COLUMNS and not _is_number(name):  # many rows have the same text, which the page has once
+                cells[at] = self._texts.setdefault(str(cells[at]), len(self._texts))
         content = {
             "method": row.method,
             "variant": row.variant,

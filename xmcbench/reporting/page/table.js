@@ -16,8 +16,12 @@ function element(name, attributes = {}, ...children) {
 }
 
 // The texts and the values of a row's cells, which the data hold as texts, and as pairs where a text has fewer digits.
+// Those of columns without numbers are places in a list of texts.
 function decode(group, row) {
-  const cells = group.columns.map((_, at) => row.cells?.[at] ?? "");
+  const cells = group.columns.map((name, at) => {
+    const cell = row.cells?.[at] ?? "";
+    return PAGE.columns[name].number || cell === "" ? cell : PAGE.texts[cell];
+  });
   row.texts = cells.map((cell) => (typeof cell === "number" ? (100 * cell).toFixed(2) : Array.isArray(cell) ? cell[0] : cell) || null);
   row.values = cells.map((cell, at) => {
     const info = PAGE.columns[group.columns[at]];
