@@ -197,16 +197,18 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
         )
     if any(saved_prompts(folder).values()):
         raise XMCBenchError(f"{folder / PROMPTS}: prompts are not known over words: expected none")
-    if layers and layers[0].linear.out_features != config.linear:
-        size = layers[0].linear.out_features
+    if not layers:
+        return None
+    linear, columns = layers[0].linear, WordFiles.of(str(config.words)).shape()[1]
+    if linear.out_features != config.linear:
         raise XMCBenchError(
-            f"words {config.words!r} have a linear layer: expected linear: {size}, found {config.linear}"
+            f"words {config.words!r} have a linear layer: expected linear: {linear.out_features}, found {config.linear}"
         )
-    columns = WordFiles.of(str(config.words)).shape()[1]
-    if layers and layers[0].linear.in_features != columns:
-        size = layers[0].linear.in_features
-        raise XMCBenchError(f"{folder / MODULES}: the Dense module reads {size} dimensions, words have {columns}")
-    return layers[0].linear if layers else None
+    if linear.in_features != columns:
+        raise XMCBenchError(
+            f"{folder / MODULES}: the Dense module reads {linear.in_features} dimensions, words have {columns}"
+        )
+    return linear
 
 
 def minilm_path() -> str:
