@@ -2,7 +2,7 @@
 
     python benchmarks/plan.py --markdown docs/plan.md
 
-The peak of memory is reached in a few steps of a small budget.
+Memory is that of the whole trial, answers to test queries included. Most of its peak is reached in a few steps.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
-def compared(record: Record, encoder: str) -> dict[str, Any]:
+def compared(record: Record, encoder: str, data: Path) -> dict[str, Any]:
     """The row of a trial: measured, and planned over measured."""
-    spent, planned = record.spent, plan_here(record.trial, Path("data"), default_cache_dir(), workers=1)
+    spent, planned = record.spent, plan_here(record.trial, data, default_cache_dir(), workers=1)
     assert planned is not None
-    flops, peak = float(spent["flops"]), float(spent["worker_bytes"][0])
+    flops, peak = float(spent["flops"]), float(spent["peak_bytes"])
+    evaluated = f", {record.trial.selection.queries:,} held out" if record.trial.selection else ""
     return {
-        "dataset": record.trial.dataset, "encoder": encoder, "trial": record.trial.label, "steps": spent["steps"],
+        "dataset": record.trial.dataset, "encoder": encoder, "trial": record.trial.label + evaluated,
+        "steps": spent["steps"],
         "s/step": spent["stage_seconds"]["train"] / spent["steps"], "pool": spent["pool_labels"] / spent["steps"],
         "memory": peak, "memory ratio": planned.memory.total / peak, "flops": flops,
         "steps ratio": planned.ledger.steps / spent["steps"], "flops ratio": planned.ledger.flops / flops,
@@ -55,6 +57,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[64, 256])
     parser.add_argument("--precision", nargs="+", default=["float32"])
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--held-out", type=int, default=0, help="queries that four evaluations of a trial answer")
     parser.add_argument("--tokens", type=int, default=120_000, help="of each trial: PRIME encodes all texts first")
     asked = parser.parse_args()
     suite = {
@@ -62,9 +66,11 @@ def main() -> None:
         "budget": {"encoder_tokens": asked.tokens}, "methods": {name: METHODS[name] for name in asked.methods},
         "sweep": {"batch_size": asked.batch, "precision": asked.precision},
     }  # fmt: skip
+    if asked.held_out:
+        suite["selection"] = {"queries": asked.held_out, "metric": "nDCG@5", "evaluations": 4}
     with tempfile.TemporaryDirectory() as folder:
-        records = run(suite, Path(folder) / "plan")
-    rows = [compared(record, asked.encoder) for record in records]
+        records = run(suite, Path(folder) / "plan", asked.data)
+    rows = [compared(record, asked.encoder, asked.data) for record in records]
     for name, bound in (("flops ratio", 0.05), ("memory ratio", 0.15)):
         print(f"{name}: at most {max(abs(row[name] - 1) for row in rows):.1%} off (aim: {bound:.0%})")
     report("plan", rows, asked.markdown, shown, by=("dataset", "encoder", "trial"))

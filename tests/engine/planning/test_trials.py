@@ -26,7 +26,7 @@ from xmcbench.engine.planning.trials import (
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
-from xmcbench.trial.trial import Trial
+from xmcbench.trial.trial import Selection, Trial
 
 DEVICE = Machine("toy", bf16=1e12, float32=1e11, memory=1e9, source="made up", kind="cpu")
 PROCESS = 5e8
@@ -44,6 +44,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         machine: Machine = DEVICE,
         workers: int = 1,
         lengths: Sequence[int | None] = (12, 6),
+        selection: Selection | None = None,
         **settings: Any,
     ) -> TrialPlan:
         found = registry().method(method)
@@ -54,6 +55,7 @@ def planned(small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         trial = Trial(
             label="a", method=method, distribution="xmcbench", version="0", config=config.model_dump(mode="json"),
             dataset=dataset, dataset_hash="", seed=0, budget=Budget.model_validate(budget or {"steps": 10}),
+            selection=selection,
         )  # fmt: skip
         return Planner(tmp_path / "data", tmp_path / "cache", machine, *lengths).plan(trial, workers)
 
@@ -94,9 +96,20 @@ def test_memory_is_the_sum_of_its_parts(planned: Callable[..., TrialPlan]) -> No
     assert held.optimizer == 3 * held.weights
     parts = held.parts()
     always = sum(parts[name] for name in ("process", "weights", "optimizer", "tables", "data"))
-    a_while = (held.embeddings + held.activations + held.scores, held.refresh, held.search)
-    assert held.total == always + max(a_while)
-    assert planned("ova", machine=replace(DEVICE, kind="cuda")).memory.process == 0
+    step = held.embeddings + held.activations + held.scores
+    # So few bytes of a step stay with the process when they are freed.
+    assert held.total == pytest.approx(always + step + max(held.evaluation, held.refresh, held.search))
+    on_gpu = planned("ova", machine=replace(DEVICE, kind="cuda")).memory
+    assert on_gpu.process == 0
+    assert on_gpu.total == pytest.approx(sum(on_gpu.parts().values()) - on_gpu.search)
+
+
+def test_evaluations_take_an_index_and_scores(planned: Callable[..., TrialPlan]) -> None:
+    selection = Selection(queries=50, metric="P@1", evaluations=2)
+    without, evaluated = planned("ova").memory, planned("ova", selection=selection).memory
+    assert without.evaluation == 0
+    labels, width = 200, 32
+    assert evaluated.evaluation >= 2 * labels * width * 4  # the index before is there too
 
 
 def test_a_larger_batch_keeps_more_until_nothing_is_kept(planned: Callable[..., TrialPlan]) -> None:

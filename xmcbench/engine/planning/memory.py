@@ -160,6 +160,7 @@ def _kept(encoder: Encoder, precision: Precision, texts: int, width: int) -> int
 
 FLOAT = 4  # bytes
 OFFSETS = 4 * 8  # of a text: offsets of its bytes, tokens and targets, and its length in tokens
+NOT_GIVEN_BACK = 2**26  # of freed memory on a CPU: the C library's largest threshold for returning it to the system
 BLOCK_COPIES = 2  # of a block of label vectors, while modules compute it
 
 
@@ -175,6 +176,7 @@ class Memory:
     embeddings: float  # of a step, and their gradients; also the gradients of tables
     activations: float
     scores: float
+    evaluation: float  # of held-out queries, beside what steps leave to the allocator
     refresh: float  # embeddings of everything that the sampler, or the method before the first step, looks at
     search: float  # of predictions, and what scoring opens, after training
 
@@ -185,10 +187,11 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """The peak: what is always held, plus the largest of what is held for a while."""
+        """The peak: what is always held, plus the largest of what is held for a while, and what is not given back."""
         always = self.before_training + self.optimizer
         step = self.embeddings + self.activations + self.scores
-        return always + max(step, self.refresh, self.search)
+        kept = min(step + self.evaluation, NOT_GIVEN_BACK) if self.process else 0.0
+        return always + max(step + self.evaluation, kept + self.refresh, kept + self.search)
 
     def parts(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -228,8 +231,9 @@ def memory(
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
         scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk,
-        refresh=_refresh(method, work, encoder, probe, run),
-        search=_search(work, encoder, probe, device),
+        evaluation=_evaluation(work, encoder, probe, device),
+        refresh=_refresh(method, work, encoder, probe, run, device),
+        search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else _opened(work)),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
     loss = probe.loss_bytes * (queries + labels)
@@ -296,8 +300,11 @@ def _activations(
     return sum(each[:fitting]) + encoder.bytes_per_pass + again
 
 
-def _refresh(method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun) -> float:
-    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at.
+def _refresh(
+    method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun, device: str
+) -> float:
+    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at, and
+    a block of scores of a search.
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
     """
@@ -309,7 +316,13 @@ def _refresh(method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, pro
     held = [first[texts] for texts in method.first_passes]
     if run.looks:
         held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
-    return max(held, default=0.0)
+    return max(held) + _scores(queries, labels, device) if held else 0.0
+
+
+def _scores(queries: int, labels: int, device: str) -> float:
+    """A block of scores of a search, and copies of it."""
+    sizes = SIZES[device]
+    return 2.0 * FLOAT * min(sizes.rows, queries) * min(sizes.columns, labels)
 
 
 def _sampler_state(sampler: Sampler, work: Workload, dimension: int, on_gpu: bool) -> float:
@@ -333,15 +346,26 @@ def _data(work: Workload) -> float:
     return float((of_queries + OFFSETS * queries) / work.share + of_labels + OFFSETS * labels)
 
 
-def _search(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
-    """The index, the embeddings of the test queries, and one block of scores; the dataset, opened again for scoring.
+def _search(work: Workload, queries: int, encoder: EncoderCosts, probe: Probe, device: str) -> float:
+    """The index, the embeddings of so many queries, and one block of scores.
 
     Modules compute the index from embeddings: these and the parts of a block of it are there beside it.
     """
-    labels, sizes = work.train.num_labels, SIZES[device]
-    vectors = labels * probe.scored_dimension + work.num_test * (encoder.dimension + probe.scored_dimension)
+    labels = work.train.num_labels
+    vectors = labels * probe.scored_dimension + queries * (encoder.dimension + probe.scored_dimension)
     if probe.module_parameters:
         vectors += labels * encoder.dimension + BLOCK_COPIES * min(labels, BLOCK) * probe.scored_dimension
-    scores = min(sizes.rows, work.num_test) * min(sizes.columns, labels)
-    opened = 0 if device == "cuda" else (8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share
-    return float((vectors + 2 * scores) * FLOAT + opened)
+    return float(vectors * FLOAT + _scores(queries, labels, device))
+
+
+def _evaluation(work: Workload, encoder: EncoderCosts, probe: Probe, device: str) -> float:
+    """A search for held-out queries, if there are any; the index before is there until the next one is."""
+    if not work.num_held_out:
+        return 0.0
+    before = FLOAT * work.train.num_labels * probe.scored_dimension
+    return before + _search(work, work.num_held_out, encoder, probe, device)
+
+
+def _opened(work: Workload) -> float:
+    """The dataset, opened again for scoring."""
+    return float((8 * work.train.targets.nnz + OFFSETS * len(work.query_lengths_N)) / work.share)

@@ -55,6 +55,7 @@ class Workload:
     measured: bool
     num_queries: int  # of the dataset; those here may be a sample of them
     token_counts_V: np.ndarray = field(repr=False)  # in all texts here
+    num_held_out: int = 0  # queries that training evaluates on
 
     @property
     def share(self) -> float:

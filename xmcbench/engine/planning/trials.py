@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -228,6 +228,8 @@ class Planner:
             work = self._measured(train, tokenizer, settings, len(dataset.test.texts))
             notes += [warning] if warning else []
             vocabulary = len(tokenizer.tokenizer)
+        if trial.selection:
+            work = replace(work, num_held_out=min(trial.selection.queries, work.num_queries))
         width = int(np.median(np.concatenate([work.query_lengths_N, work.label_lengths_L])))
         encoder = costs(settings.encoder, settings.precision, width, vocabulary)
         if settings.encoder.lora is not None:

@@ -33,9 +33,9 @@ AT_ONCE = 2**28  # values: clusters of more are not split at once
 
 
 def clustering_bytes(num_vectors: int, dimension: int) -> float:
-    """Memory beside the given vectors: those of length 1, by cluster, and half of them again while clusters settle."""
+    """Memory beside the given vectors: those of length 1, by cluster, with what makes them or their halves."""
     values = num_vectors * dimension
-    return 4.0 * max(values, 1.5 * min(values, AT_ONCE))  # the first split, a later one
+    return 4.0 * max(1.5 * values, 2 * min(values, AT_ONCE))  # the first split, a later one
 
 
 def balanced_clusters(
