@@ -176,9 +176,6 @@ class MACLR(EmbeddingMethod):
         self.labels = self.encoder.label_tokenizer.tokens(train.label_texts, self.label_length, run.cache)
         self.charging = self.charging_to(run.ledger, run.budget)
 
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
-
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """Softmax over the pool of the label that was drawn for each document."""
         drawn = batch.positives.weights("drawn")

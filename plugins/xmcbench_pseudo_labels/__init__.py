@@ -85,9 +85,6 @@ class PseudoLabels(EmbeddingMethod):
     def _real_shard(self) -> Any:
         return type(self.shard)(self._real.num_labels, self.shard.workers)
 
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
-
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         positives = batch.positives
         return losses.softmax(queries_BD, labels_SD, positives, positives.every(), temperature=self.config.temperature)
