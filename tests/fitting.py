@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pytest
+import torch
 from toy import LABELS, make_run, save_small_encoder
 
+from xmcbench import losses
 from xmcbench.data import load
 from xmcbench.data.dataset import Texts, TrainingData
 from xmcbench.engine.training import training
@@ -64,6 +66,27 @@ def share_memorised(make: Callable[[str], Method], root: Path, budget: dict[str,
     method.fit(train, make_run(root, budget))
     top = method.predict(dataset.test.texts, 1).indices[:, 0]
     return float(np.mean(top == np.arange(pairs)))
+
+
+def assert_triplet_settings_count(make: Callable[..., Any], data: TrainingData) -> dict[str, Any]:
+    """The loss of the method that `make` makes of settings is the triplet loss with them, and each changes it.
+
+    Returns the settings from which one at a time is changed.
+    """
+    batch = make().sampler(data, 0).batch(0, 0)
+    generator, sizes = torch.Generator().manual_seed(0), (len(batch.query_ids), len(batch.label_ids))
+    both = [torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in sizes]
+    common = *both, batch.positives, batch.positives.weights("drawn")
+    defaults = {"margin": 0.3, "hardest": 10, "weight_temperature": 0.1, "bystanders": "zero logit"}
+    changes: list[dict[str, Any]] = [{}, {"bystanders": "excluded"}, {"margin": 0.2}, {"hardest": 3}]
+    changes += [{"weight_temperature": 0.5}, {"weight_temperature": None}]
+    found = set()
+    for settings in (defaults | changed for changed in changes):
+        value = make(**settings).loss(*both, batch).item()
+        assert value == pytest.approx(losses.triplet(*common, over_negatives="mean", **settings).item())
+        found.add(value)
+    assert len(found) == len(changes)
+    return defaults
 
 
 def assert_saved_predicts_the_same(method: Method, again: Method, texts: Texts, root: Path) -> None:

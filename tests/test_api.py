@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from commands import told
 from fakes.bench import Bench
 
 import xmcbench as xb
-from xmcbench.cli import main
 from xmcbench.reporting.leaderboard_text import render
 
 
@@ -20,19 +20,11 @@ def board(bench: Bench) -> xb.api.Board:
     return xb.run(suite, data=bench.root / "data", store=bench.store.root)
 
 
-def printed(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """What a command prints."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit):
-        main([str(argument) for argument in arguments])
-    return capsys.readouterr().out
-
-
 def test_a_run_is_the_leaderboard_of_its_store(
     bench: Bench, board: xb.api.Board, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    told = ("leaderboard", "--store", bench.store.root, "--dataset", "fake-20")
-    assert printed(capsys, *told).strip() == str(board).strip()
+    command = ("leaderboard", "--store", bench.store.root, "--dataset", "fake-20")
+    assert told(capsys, *command)[1].strip() == str(board).strip()
     again = xb.leaderboard("fake-20", store=bench.store.root)
     assert (str(again), [row.label for row in again.groups[0].rows]) == (str(board), ["constant", "ok"])
     assert board._repr_html_().startswith("<pre>fake-20")

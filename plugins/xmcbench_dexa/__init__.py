@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from xmcbench import EmbeddingMethod, MethodInfo, data, hookimpl, losses, sampling, tables
+from xmcbench import MethodInfo, data, hookimpl, sampling, tables
+from xmcbench_ngame import ClusteredTriplets
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
-class DEXA(EmbeddingMethod):
+class DEXA(ClusteredTriplets):
     """A label's vector is its text's embedding plus an auxiliary vector, which labels with similar texts share."""
 
     name = "dexa"
@@ -29,11 +30,7 @@ class DEXA(EmbeddingMethod):
 
     counted: ClassVar = {"auxiliary_vectors": ("labels",), "head_labels": ("labels",)}
 
-    class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
-        batch_size: int = Field(1600, gt=0, description="queries per step")
-        learning_rate: float = Field(2e-4, gt=0, description="peak of the schedule")
-        adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
-        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
+    class Config(ClusteredTriplets.Config):
         auxiliary_vectors: int = Field(
             65_536,
             gt=0,
@@ -49,10 +46,6 @@ class DEXA(EmbeddingMethod):
             return self
 
     config: DEXA.Config
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of AdamW, with this method's epsilon."""
-        return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
 
     @property
     def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
@@ -101,11 +94,6 @@ class DEXA(EmbeddingMethod):
     def mining_label_vectors(self, embeddings_SD: Tensor, label_ids: np.ndarray) -> Tensor:  # noqa: ARG002
         """[S, D] text embeddings: the sampler clusters queries only."""
         return embeddings_SD
-
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        settings = self.config
-        order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
-        return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """NGAME's weighted triplet loss between queries and the sums."""

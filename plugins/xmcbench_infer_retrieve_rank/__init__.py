@@ -140,9 +140,6 @@ class InferRetrieveRank(EmbeddingMethod):
 
     # Hooks of the training loop ---------------------------------------------------------------------------------------
 
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
-
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """Softmax over the pool of the label that was drawn for each document."""
         drawn = batch.positives.weights("drawn")

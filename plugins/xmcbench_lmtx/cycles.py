@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy
 
-from xmcbench import Run, files
+from xmcbench import Run, data, files
 
 _log = logging.getLogger(__name__)
 
@@ -84,9 +84,7 @@ class Cycles:
             np.concatenate([getattr(answers, name)[getattr(answers, kind)] for answers in chosen])
             for name in ("documents", "labels")
         )
-        pairs = scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-        pairs.data[:] = 1.0  # a pair may have been asked about in several cycles
-        return pairs
+        return data.pairs_csr(rows, columns, shape)  # a pair may have been asked about in several cycles
 
     def _state(self, number: int) -> Path:
         """The folder of the state after `number` rounds of questions and finished cycles; names sort by time."""

@@ -74,13 +74,10 @@ class Pretraining(ICT):
         queries, titles = zip(*self.pairs(train), strict=True)
         self._documents = len(queries)
         shape = self._documents, 2 * self._documents + train.num_labels
-        own = np.arange(2 * self._documents).reshape(2, -1).T.ravel()
-        ends = np.arange(0, len(own) + 1, 2)
-        pairs_csr = scipy.sparse.csr_array((np.ones(len(own), np.float32), own, ends), shape)
+        own = np.arange(2 * self._documents)
+        pairs = data.pairs_csr(own % self._documents, own, shape)
         labels = [*titles, *queries, *train.label_texts]
-        return data.TrainingData(
-            train.card, queries, pairs_csr, labels, scipy.sparse.csr_array(shape, dtype=np.float32)
-        )
+        return data.TrainingData(train.card, queries, pairs, labels, scipy.sparse.csr_array(shape, dtype=np.float32))
 
     def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
         from xmcbench_maclr.parts import FinerClusters, RandomLabels
@@ -169,10 +166,7 @@ class MACLR(EmbeddingMethod):
         matched = np.flatnonzero(by_words.scores[:, 0] > 0)
         rows = np.concatenate([matched, surest])
         columns = np.concatenate([by_words.indices[matched, 0], own.indices[surest, 0]])
-        shape = len(train.texts), train.num_labels
-        pairs_NL = scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape)
-        pairs_NL.data[:] = 1.0  # both may propose the same label
-        return pairs_NL
+        return data.pairs_csr(rows, columns, (len(train.texts), train.num_labels))  # both may propose the same label
 
     def prepare(self, train: data.TrainingData, run: Run) -> None:
         """Go on with the pretrained encoder and its tokenizer, which `tiny` and `nano` trained on other texts."""
@@ -181,9 +175,6 @@ class MACLR(EmbeddingMethod):
         self.queries = self.encoder.tokenizer.tokens(train.texts, self.query_length, run.cache)
         self.labels = self.encoder.label_tokenizer.tokens(train.label_texts, self.label_length, run.cache)
         self.charging = self.charging_to(run.ledger, run.budget)
-
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """Softmax over the pool of the label that was drawn for each document."""

@@ -24,7 +24,28 @@ DOMINATED = {"margin": 0.05, "positives": "all"}
 FEWEST_POSITIVES = 5  # drawn of a query where one label dominates
 
 
-class NGAME(EmbeddingMethod):
+class ClusteredTriplets(EmbeddingMethod):
+    """What NGAME and DEXA share: batches of clustered queries, positives drawn uniformly, settings of AdamW."""
+
+    class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
+        batch_size: int = Field(1600, gt=0, description="queries per step")
+        learning_rate: float = Field(2e-4, gt=0, description="peak of the schedule")
+        adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
+        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
+
+    config: ClusteredTriplets.Config
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """The parameter groups of AdamW, with this method's epsilon."""
+        return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
+
+    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
+        settings = self.config
+        order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
+        return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
+
+
+class NGAME(ClusteredTriplets):
     """Similar queries form a batch, so that the positives of each are hard negatives of the others."""
 
     name = "ngame"
@@ -35,11 +56,7 @@ class NGAME(EmbeddingMethod):
         version=3,  # 2: AdamW's epsilon is 1e-6; 3: a query's positive is the label that was drawn for it
     )
 
-    class Config(sampling.ClusteredBatches, losses.TripletLoss, EmbeddingMethod.Config):
-        batch_size: int = Field(1600, gt=0, description="queries per step")
-        learning_rate: float = Field(2e-4, gt=0, description="peak of the schedule")
-        adam_epsilon: float = Field(1e-6, gt=0, description="epsilon of AdamW")
-        positives_per_query: int = Field(1, gt=0, description="positives of a query drawn into the pool, uniformly")
+    class Config(ClusteredTriplets.Config):
         first_hardest: int | None = Field(
             100,
             gt=0,
@@ -71,15 +88,6 @@ class NGAME(EmbeddingMethod):
         return super().search_space(config) | {"margin": {"low": margin / 5, "high": 2 * margin, "log": True}}
 
     run: Run | None = None  # set while a trial trains; a plan has none
-
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """The parameter groups of AdamW, with this method's epsilon."""
-        return [{**group, "eps": self.config.adam_epsilon} for group in super().parameter_groups()]
-
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        settings = self.config
-        order, drawn = settings.order(), sampling.Draw(settings.positives_per_query)
-        return sampling.Sampler(train, batch_size=settings.batch_size, seed=seed, order=order, positives=drawn)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         """The weighted triplet loss over the `hardest` negatives of this step."""

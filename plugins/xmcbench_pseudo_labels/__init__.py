@@ -70,11 +70,9 @@ class PseudoLabels(EmbeddingMethod):
         numbers = {text: number for number, text in enumerate(dict.fromkeys(labels))}
         columns = np.fromiter((numbers[text] for text in labels), np.int64, len(labels))
         shape = len(queries), len(numbers)
-        pairs_csr = scipy.sparse.csr_array(
-            (np.ones(len(columns), np.float32), columns, np.arange(len(columns) + 1)), shape
-        )
+        pairs = data.pairs_csr(np.arange(len(columns)), columns, shape)
         return data.TrainingData(
-            train.card, queries, pairs_csr, list(numbers), scipy.sparse.csr_array(shape, dtype=np.float32)
+            train.card, queries, pairs, list(numbers), scipy.sparse.csr_array(shape, dtype=np.float32)
         )
 
     def index(self, labels: Any) -> None:  # noqa: ARG002
@@ -86,9 +84,6 @@ class PseudoLabels(EmbeddingMethod):
 
     def _real_shard(self) -> Any:
         return type(self.shard)(self._real.num_labels, self.shard.workers)
-
-    def sampler(self, train: data.TrainingData, seed: int) -> sampling.Sampler:
-        return sampling.Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: sampling.Batch) -> Tensor:
         positives = batch.positives

@@ -126,7 +126,4 @@ class SparseRanker(Reranker):
 def _pairs(listed_NK: np.ndarray, targets: scipy.sparse.csr_array) -> scipy.sparse.csc_array:
     """[N, L] the shortlisted and the true pairs."""
     rows, places = np.nonzero(listed_NK >= 0)
-    listed = scipy.sparse.csr_array(
-        (np.ones(len(rows), np.float32), (rows, listed_NK[rows, places])), shape=targets.shape
-    )
-    return scipy.sparse.csc_array(listed + targets)
+    return scipy.sparse.csc_array(data.pairs_csr(rows, listed_NK[rows, places], targets.shape) + targets)

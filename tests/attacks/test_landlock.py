@@ -9,10 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from fakes import install
+from fakes import install_own
 from fakes.bench import Bench
 
-from xmcbench.plugins.registry import registry
 from xmcbench.runs.landlock import folders_above, forbid_reading
 from xmcbench.trial.record import Status
 
@@ -82,12 +81,9 @@ def kernel() -> None:
 @pytest.fixture
 def guarded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench with the plugin above, and a folder for temporary files which is not above the datasets."""
-    (bench.root / "site" / "opener_plugin.py").write_text(PLUGIN)
-    install(bench.root / "site", "opener-plugin", {"opener": "opener_plugin"})
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,opener-plugin")
+    install_own(bench.root / "site", monkeypatch, "opener", PLUGIN)
     (bench.root / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(bench.root / "temporary"))
-    registry.cache_clear()
     return bench
 
 

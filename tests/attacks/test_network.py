@@ -5,11 +5,10 @@ from __future__ import annotations
 import socket
 
 import pytest
-from fakes import install
+from fakes import install_own
 from fakes.bench import Bench
 
 from xmcbench.files.network import allow_network, forbid_network
-from xmcbench.plugins.registry import registry
 from xmcbench.trial.record import Status
 
 ELSEWHERE = ("192.0.2.1", 9)  # reserved for documentation: nobody answers
@@ -69,10 +68,7 @@ def test_what_is_allowed_may_call() -> None:
 
 
 def test_a_method_that_calls_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    (bench.root / "site" / "caller_plugin.py").write_text(CALLER)
-    install(bench.root / "site", "caller-plugin", {"caller": "caller_plugin"})
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,caller-plugin")
-    registry.cache_clear()
+    install_own(bench.root / "site", monkeypatch, "caller", CALLER)
     records = bench.run(bench.suite({"f": {"method": "fit-caller"}, "p": {"method": "predict-caller"}}))
     for label, stage in (("f", "fit"), ("p", "predict")):
         failure = records[label].failure

@@ -12,11 +12,10 @@ from contextlib import suppress
 
 import psutil
 import pytest
-from fakes import install
+from fakes import install_own
 from fakes.bench import Bench
 from processes import MAIN, command_line, gone, until
 
-from xmcbench.plugins.registry import registry
 from xmcbench.trial.programs import MARK
 from xmcbench.trial.record import Status
 
@@ -54,11 +53,8 @@ def register_methods(register):
 @pytest.fixture
 def daemons(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A bench with a method that starts processes in sessions of their own."""
-    (bench.root / "site" / "daemon_plugin.py").write_text(DAEMON)
-    install(bench.root / "site", "daemon-plugin", {"daemon": "daemon_plugin"})
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,daemon-plugin")
+    install_own(bench.root / "site", monkeypatch, "daemon", DAEMON)
     monkeypatch.setenv(MARK, str(bench.root))  # inherited: how the test finds the processes
-    registry.cache_clear()
     return bench
 
 

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import install
+from fakes import install_own
 from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import is_secret, redact, redact_file, redacted
-from xmcbench.plugins.registry import registry
 from xmcbench.runs.progress import tracked
 from xmcbench.suite.suite import load_suite
 from xmcbench.teachers.endpoint import Endpoint
@@ -90,11 +89,7 @@ def secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_no_secret_reaches_store_screen_or_tracker(
     bench: Bench, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    site = bench.root / "site"
-    (site / "leaky_plugin.py").write_text(LEAKY)
-    install(site, "leaky-plugin", {"leaky": "leaky_plugin"})
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,leaky-plugin")
-    registry.cache_clear()
+    install_own(bench.root / "site", monkeypatch, "leaky", LEAKY)
     runner = bench.runner(bench.suite(["leaky"]), command=["xmcbench", "run", *TEXTS])
     diary = Diary(bench.store.root)
     with tracked(Heard(), [diary]) as display:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
+from commands import call
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.archive import Archive
 from xmcbench.reporting.ranked_groups import leaderboard
@@ -19,17 +18,9 @@ def ran(bench: Bench) -> Bench:
     return bench
 
 
-def call(bench: Bench, *arguments: str | Path) -> int:
-    """The exit code of `xmcbench analyse`."""
-    places = ("--store", bench.root / "results", "--data", bench.root / "data")
-    with pytest.raises(SystemExit) as left:
-        main(["analyse", *map(str, (*arguments, *places))])
-    return int(left.value.code or 0)
-
-
 def test_tables_are_printed_and_files_written(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     out = ran.root / "out"
-    assert call(ran, "ok", "fake-20/rare", "-k", "3", "--out", out, "--figures", "svg") == 0
+    assert call("analyse", *ran.places, "ok", "fake-20/rare", "-k", "3", "--out", out, "--figures", "svg") == 0
     shown = capsys.readouterr()
     assert "head, torso, tail: contribution of the labels of a bin to P@3 (per cent)" in shown.out
     assert "Δ rare" in shown.out
@@ -50,19 +41,19 @@ def test_problems_are_a_line(ran: Bench, capsys: pytest.CaptureFixture[str]) -> 
         (["ok", "--figures", "svg"], "expected --out DIR"),
         (["ok", "--similarity", "ok"], "method 'fake-ok' has no label vectors"),
     ):
-        assert call(ran, *arguments) == 2
+        assert call("analyse", *ran.places, *arguments) == 2
         assert problem in capsys.readouterr().err
 
 
 def test_methods_are_compared_over_several_datasets(ran: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     ran.run(ran.suite(["fake-ok", "fake-rare"], datasets=["random-pairs-200"]))
-    assert call(ran, "ok", "random-pairs-200/rare") == 2
+    assert call("analyse", *ran.places, "ok", "random-pairs-200/rare") == 2
     assert "rare has no trial on fake-20: expected each method on every dataset" in capsys.readouterr().err
-    assert call(ran, "ok", "rare") == 0
+    assert call("analyse", *ran.places, "ok", "rare") == 0
     shown = capsys.readouterr().out
     assert "methods over 2 datasets: P@1" in shown
     assert "mean rank" in shown
-    assert call(ran, "ok", "rare", "--metric", "P@77") == 2
+    assert call("analyse", *ran.places, "ok", "rare", "--metric", "P@77") == 2
     assert "has no P@77" in capsys.readouterr().err
 
 

@@ -6,10 +6,10 @@ import csv
 import io
 
 import pytest
+from commands import told
 from fakes.bench import Bench
 
 import xmcbench.data
-from xmcbench.cli import main
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.record import Record
 
@@ -21,14 +21,7 @@ def trials(bench: Bench) -> dict[str, Record]:
 
 def run(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
     """Exit code, what is printed, and what is said of errors."""
-    places = ["--store", str(bench.root / "results"), "--data", str(bench.root / "data")]
-    code = 0
-    try:
-        main([*arguments, *places])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return told(capsys, *arguments, *bench.places)
 
 
 def figures(text: str) -> dict[str, dict[str, str]]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.evaluation.fusion import ReciprocalRanks, fit_fusion
 from xmcbench.evaluation.metrics import inverse_propensity
@@ -27,14 +27,7 @@ def trials(bench: Bench) -> dict[str, Record]:
 
 def run(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit code, output and errors."""
-    code = 0
-    with_data = () if "show" in arguments else ("--data", str(bench.root / "data"))
-    try:
-        main([*map(str, arguments), *with_data])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return told(capsys, *arguments, *(() if "show" in arguments else bench.places[2:]))
 
 
 def fused(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[Record, str]:

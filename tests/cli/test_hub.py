@@ -18,9 +18,9 @@ from typing import Any
 
 import pytest
 import yaml
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.trial.record import Record, decode
 
 REPOSITORY = "me/some-model"
@@ -88,8 +88,7 @@ def push(bench: Bench) -> Push:
     """Runs the command in a process of its own, which reads the hub's variables; exit code, stdout and stderr."""
 
     def push(*arguments: str, endpoint: str, token: str | None = "hf_own", **variables: str) -> tuple[int, str, str]:
-        places = ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
-        command = [sys.executable, "-m", "xmcbench", "hub", "push", *arguments, *places]
+        command = [sys.executable, "-m", "xmcbench", "hub", "push", *arguments, *bench.places]
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
         own = {"HF_ENDPOINT": endpoint, "HF_HOME": str(bench.root / "hub"), **({"HF_TOKEN": token} if token else {})}
         done = subprocess.run(command, env=kept | own | variables, capture_output=True, text=True)
@@ -104,10 +103,7 @@ def here(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Push:
 
     def here(*arguments: str) -> tuple[int, str, str]:
         command = ["hub", *arguments] if arguments[0] == "push" else arguments
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as left:
-            main([*command, "--store", str(bench.store.root), "--data", str(bench.root / "data")])
-        return int(left.value.code or 0), *capsys.readouterr()
+        return told(capsys, *command, *bench.places)
 
     return here
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from commands import told
 from environments import environment
 
 from xmcbench.cli import main
@@ -72,9 +73,7 @@ def test_wrong_names_and_folders_are_errors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit):
-        main(["new", *arguments])
-    assert message in capsys.readouterr().err
+    assert message in told(capsys, "new", *arguments)[2]
 
 
 @pytest.mark.long

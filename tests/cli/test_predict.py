@@ -11,9 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.data.source import Source
 from xmcbench.files.manifest import write_manifest
 from xmcbench.plugins.registry import ONLY, registry
@@ -26,13 +26,7 @@ def ask(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Runs the command: its exit code, and what it said on stdout and stderr."""
 
     def ask(*arguments: str | Path) -> tuple[int, str, str]:
-        code = 0
-        try:
-            places = ("--store", bench.root / "results", "--data", bench.root / "data")
-            main(["predict", *map(str, (*arguments, *places))])
-        except SystemExit as left:
-            code = int(left.code or 0)
-        return code, *capsys.readouterr()
+        return told(capsys, "predict", *arguments, *bench.places)
 
     return ask
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from commands import call
 from fakes.bench import Bench
 
 from xmcbench.cli import main
@@ -14,96 +14,76 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.plugins.registry import registry
 
 
-def call(*arguments: str | Path) -> int:
-    """The exit code of the command."""
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    return int(left.value.code or 0)
-
-
-@pytest.fixture
-def places(bench: Bench) -> tuple[str, ...]:
-    return ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
-
-
-def test_plan_progress_leaderboard_and_then_hits(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_plan_progress_leaderboard_and_then_hits(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     suite = bench.suite(["fake-ok", "fake-rare", "fake-picky"])
-    assert call("run", suite, *places, "--dry-run") == 0
+    assert call("run", suite, *bench.places, "--dry-run") == 0
     plan = capsys.readouterr().out
     assert [line.split()[4] for line in plan.splitlines()[2:5]] == ["run", "run", "skip"]
     assert "needs a million labels" in plan
     assert not (bench.root / "results").exists()
 
-    assert call("run", suite, *places) == 0
+    assert call("run", suite, *bench.places) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(plan)
     assert "[1/2] fake-20/ok seed 0: run" in shown
     assert "  ok\n" in shown
     assert "P@1" in shown.split("[2/2]")[1]
 
-    assert call("run", suite, *places) == 0
+    assert call("run", suite, *bench.places) == 0
     again = capsys.readouterr().out
     assert [line.split()[4] for line in again.splitlines()[2:5]] == ["hit", "hit", "skip"]
     assert "[1/" not in again
 
 
 def test_changes_that_no_commit_holds_are_named_before_trials_run(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bench: Bench, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkout = bench.root / "checkout"
     for arguments in (("init", "-q", checkout), ("-C", checkout, "commit", "-q", "--allow-empty", "-m", "first")):
         subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *arguments], check=True)
     monkeypatch.setattr("xmcbench.trial.provenance.CHECKOUT", checkout)
     suite = bench.suite(["fake-ok"])
-    assert call("run", suite, *places, "--set", "methods.ok.width=5") == 0
+    assert call("run", suite, *bench.places, "--set", "methods.ok.width=5") == 0
     assert "uncommitted" not in capsys.readouterr().err
     (checkout / "new.py").touch()
     (checkout / "suite.yaml").touch()
-    assert call("run", suite, *places) == 0
+    assert call("run", suite, *bench.places) == 0
     assert "uncommitted changes (new.py and 1 more): these trials cannot be submitted" in capsys.readouterr().err
-    assert call("run", suite, *places) == 0  # nothing runs
+    assert call("run", suite, *bench.places) == 0  # nothing runs
     assert "uncommitted" not in capsys.readouterr().err
 
 
-def test_a_failed_trial_is_told_and_makes_the_exit_code(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_trial_is_told_and_makes_the_exit_code(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     suite = bench.suite(["fake-ok", "fake-crash"])
-    assert call("run", suite, *places, "--only", "crash") == 1
+    assert call("run", suite, *bench.places, "--only", "crash") == 1
     shown = capsys.readouterr().out
     assert "error: no way on (log: trials/" in shown
     assert "fake-20/ok" not in shown
-    assert call("run", suite, *places, "--only", "crash") == 1  # a failure that is in the store is still one
+    assert call("run", suite, *bench.places, "--only", "crash") == 1  # a failure that is in the store is still one
     assert "--retry runs it again" in capsys.readouterr().out
 
 
-def test_problems_are_a_line_each_on_stderr_and_code_2(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_problems_are_a_line_each_on_stderr_and_code_2(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     suite = bench.suite({"ok": {"method": "fake-ok", "widht": 1}}, metrics=["Q@1"])
-    assert call("run", suite, *places) == 2
+    assert call("run", suite, *bench.places) == 2
     told = capsys.readouterr()
     assert told.out == ""
     assert all(line.startswith(f"error: {suite}:") for line in told.err.splitlines())
     assert len(told.err.splitlines()) == 2
 
-    assert call("run", bench.suite(["fake-ok"]), *places, "--only", "o*", "--only", "no*") == 2
+    assert call("run", bench.suite(["fake-ok"]), *bench.places, "--only", "o*", "--only", "no*") == 2
     assert capsys.readouterr().err == "error: --only no*: no trial matches (labels: ok)\n"
 
-    assert call("run", bench.suite(["fake-ok"]), *places, "--set", "budget.step=1") == 2
+    assert call("run", bench.suite(["fake-ok"]), *bench.places, "--set", "budget.step=1") == 2
     assert capsys.readouterr().err.startswith("error: --set budget.step=1: budget.step: unknown key")
 
 
-def test_a_damaged_record_stops_the_run_before_it_begins(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_record_stops_the_run_before_it_begins(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     suite = bench.suite(["fake-ok"])
     record = bench.run(suite, debug=True)["ok"]
     path = bench.store.directory(record.key) / "record.json"
     path.write_bytes(path.read_bytes()[:100])
-    assert call("run", suite, *places) == 2
+    assert call("run", suite, *bench.places) == 2
     assert capsys.readouterr().err.startswith(f"error: {path}: not a record: ")
     assert path.stat().st_size == 100
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import Record
 
@@ -32,13 +32,7 @@ def predictions(bench: Bench, trial: Record) -> Path:
 
 def run(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit code, output and errors."""
-    code = 0
-    try:
-        main([*map(str, arguments), *(() if "show" in arguments else ("--data", str(bench.root / "data")))])
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    said = capsys.readouterr()
-    return code, said.out, said.err
+    return told(capsys, *arguments, *(() if "show" in arguments else bench.places[2:]))
 
 
 def test_metrics_and_intervals_are_those_of_the_trial(

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 import yaml
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.published import ACCEPTED
 from xmcbench.trial.packed import Packed
@@ -22,10 +22,8 @@ Show = Callable[..., str]
 @pytest.fixture
 def show(bench: Bench, capsys: pytest.CaptureFixture[str]) -> Show:
     def said(*arguments: str) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main(["show", *arguments, "--store", str(bench.root / "results")])
-        out = capsys.readouterr()
-        return out.err if ended.value.code else out.out
+        code, out, err = told(capsys, "show", *arguments, *bench.places[:2])
+        return err if code else out
 
     return said
 

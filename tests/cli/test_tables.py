@@ -6,11 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import call
 from fakes.bench import Bench
-
-from xmcbench.cli import main
-
-from .test_run import call
 
 KEYS: dict[str, Any] = {
     "equal": "steps",
@@ -21,28 +18,19 @@ KEYS: dict[str, Any] = {
 TUNE = {"space": {"ok": {"strength": [1.0, 2.0]}, "rare": {}}, "num_samples": 2}
 
 
-@pytest.fixture
-def places(bench: Bench) -> tuple[str, ...]:
-    return ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
-
-
 def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    assert left.value.code == 0
+    assert call(*arguments) == 0
     return capsys.readouterr().out
 
 
-def test_a_run_prints_its_tables_and_that_its_cells_are_equal(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_prints_its_tables_and_that_its_cells_are_equal(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
     suite = bench.suite(["fake-ok", "fake-rare"], **KEYS)
-    before = told(capsys, "tables", suite, *places)
+    before = told(capsys, "tables", suite, *bench.places)
     assert before.count("not run") >= 2
     assert "equal steps: no trial has spent any" in before or "equal steps" not in before
 
-    shown = told(capsys, "run", suite, *places)
-    tables = told(capsys, "tables", suite, *places)
+    shown = told(capsys, "run", suite, *bench.places)
+    tables = told(capsys, "tables", suite, *bench.places)
     assert tables.strip() in shown
     rows = [line.split() for line in tables.splitlines() if line.startswith("ok[")]
     assert rows[0][:3] == ["ok[width=1]", "1", "1.0"]
@@ -50,22 +38,22 @@ def test_a_run_prints_its_tables_and_that_its_cells_are_equal(
     assert "quality against cost: P@1" in tables
     assert "equal steps: 4 trials with 5 spent 5 to 5, none more than one step past it" in tables
 
-    csv = told(capsys, "tables", suite, *places, "--format", "csv")
+    csv = told(capsys, "tables", suite, *bench.places, "--format", "csv")
     assert csv.startswith("table,method,width,strength,P@1,steps\nwidths,ok[width=1],1,1.0,")
 
 
 def test_a_tuned_suite_is_tuned_first_and_its_tables_wait_for_that(
-    bench: Bench, places: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+    bench: Bench, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = bench.suite(["fake-ok", "fake-rare"], **KEYS | {"tune": TUNE})
-    assert call("tables", suite, *places) == 2
+    assert call("tables", suite, *bench.places) == 2
     assert "on fake-20 was not tuned to the end: `xmcbench run` does it" in capsys.readouterr().err
-    shown = told(capsys, "run", suite, *places)
+    shown = told(capsys, "run", suite, *bench.places)
     assert shown.startswith("tuned first: 2 samples per method, random search, scheduler none")
     assert "fake-20/ok[width=1]/sample-1 seed 0: run" in shown
     # Samples had the whole budget, so that the best of them is the trial: it says so, under the trial's label.
     chosen = [record for record in bench.store.records() if record.chosen]
     assert sorted(record.trial.label for record in chosen) == ["ok[width=1]", "ok[width=2]"]
-    tables = told(capsys, "tables", suite, *places)
+    tables = told(capsys, "tables", suite, *bench.places)
     assert tables.strip() in shown
-    assert "[1/" not in told(capsys, "run", suite, *places)
+    assert "[1/" not in told(capsys, "run", suite, *bench.places)

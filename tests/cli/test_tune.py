@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import yaml
+from commands import call
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.local import WorkerServer
-
-
-def call(*arguments: str | Path) -> int:
-    """The exit code of the command."""
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    return int(left.value.code or 0)
 
 
 def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
@@ -26,10 +17,9 @@ def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
     thing = registry().method("fake-ok").thing
     monkeypatch.setattr(thing, "search_space", classmethod(lambda *_: {"strength": {"low": 0.5, "high": 2.0}}))
     monkeypatch.setattr(registry().method("fake-rare").thing, "search_space", classmethod(lambda *_: {}))
-    places = ("--store", str(bench.root / "results"), "--data", str(bench.root / "data"))
     asked = ("--methods", "fake-ok,fake-rare", "--budget", "steps=9", "--samples", "3")
     out = bench.root / "found.yaml"
-    assert call("tune", "fake-20", *asked, *places, "--out", out, "--dry-run") == 0
+    assert call("tune", "fake-20", *asked, *bench.places, "--out", out, "--dry-run") == 0
     shown = capsys.readouterr().out
     # Three samples, one of which goes on, two finalists with two seeds each; fake-rare has nothing to search.
     assert "about 8 trainings before the 2 below" in shown
@@ -37,13 +27,13 @@ def test_what_was_found_is_written_as_a_suite_whose_trials_are_there(
     servers: list[int] = []
     start = WorkerServer.__init__
     monkeypatch.setattr(WorkerServer, "__init__", lambda self, log: servers.append(log) or start(self, log))
-    assert call("tune", "fake-20", *asked, *places, "--out", out) == 0
+    assert call("tune", "fake-20", *asked, *bench.places, "--out", out) == 0
     assert len(servers) == 1, "the frameworks are loaded once for all samples"
     found = yaml.safe_load(out.read_text())
     assert 0.5 <= found["methods"]["fake-ok"]["strength"] <= 2.0
     assert found["budget"] == {"steps": 9}
     capsys.readouterr()
-    assert call("run", out, *places, "--dry-run") == 0
+    assert call("run", out, *bench.places, "--dry-run") == 0
     plan = capsys.readouterr().out
     assert [line.split()[4] for line in plan.splitlines()[2:4]] == ["hit", "hit"]
 

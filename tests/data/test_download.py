@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from commands import told
 
-from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.data.download import download
 from xmcbench.data.formats import export
@@ -120,10 +120,8 @@ def test_fetch_downloads_checks_and_unpacks(
     monkeypatch.setattr("xmcbench.data.prepared.find_source", lambda *_: source)
 
     def fetch(*options: str) -> str:
-        with pytest.raises(SystemExit):
-            main(["datasets", "fetch", "mine", "--data", str(tmp_path), *options])
-        shown = capsys.readouterr()
-        return shown.out + shown.err
+        _, shown, errors = told(capsys, "datasets", "fetch", "mine", "--data", tmp_path, *options)
+        return shown + errors
 
     digest = hashlib.sha256(server.content).hexdigest()
     assert f"found the SHA-256 {digest}, expected 00" in fetch("--sha256", "00")

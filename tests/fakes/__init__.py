@@ -39,6 +39,14 @@ def install_fakes(site: Path, monkeypatch: pytest.MonkeyPatch, version: str = "1
     registry.cache_clear()
 
 
+def install_own(site: Path, monkeypatch: pytest.MonkeyPatch, name: str, source: str) -> None:
+    """Install a plugin with this source into `site`, beside the fakes, and no others."""
+    (site / f"{name}_plugin.py").write_text(source)
+    install(site, f"{name}-plugin", {name: f"{name}_plugin"})
+    monkeypatch.setenv("XMCBENCH_PLUGINS", f"xmcbench-fakes,{name}-plugin")
+    registry.cache_clear()
+
+
 def sabotage(site: Path) -> AbstractContextManager[None]:
     """The plugin that breaks its contracts, installed into `site` as xmcbench-mine."""
     return _installed(site, "mine", "xmcbench_sabotage")

@@ -51,6 +51,11 @@ class Bench:
     def store(self) -> Store:
         return Store(self.root / "results")
 
+    @property
+    def places(self) -> tuple[str, ...]:
+        """The options of a command that name store and data."""
+        return "--store", str(self.root / "results"), "--data", str(self.root / "data")
+
     def suite(self, methods: dict[str, dict[str, Any]] | list[str], **keys: Any) -> Path:
         """Write a suite of these methods: by label, or by name alone."""
         if isinstance(methods, list):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from textwrap import dedent
 
 import pytest
+from commands import told
 from fakes import install
 from fakes.bench import Bench
 
@@ -66,10 +67,9 @@ def test_a_failing_plugin_is_named_on_one_line(
     mine: Bench, method: str, dataset: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     suite = mine.suite({"it": {"method": method}}, datasets=[dataset])
-    with pytest.raises(SystemExit) as left:
-        main(["run", str(suite), "--dry-run", "--data", str(mine.root / "data"), "--store", str(mine.root / "results")])
-    assert left.value.code == 2
-    assert capsys.readouterr().err.startswith(f"error: {message}")
+    code, _, errors = told(capsys, "run", suite, "--dry-run", *mine.places)
+    assert code == 2
+    assert errors.startswith(f"error: {message}")
 
 
 def test_the_author_of_a_plugin_gets_the_traceback(mine: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

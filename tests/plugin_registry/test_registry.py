@@ -9,10 +9,10 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
+from commands import told
 from fakes import install
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins import registry as module
 from xmcbench.plugins.hookspecs import GROUP
@@ -115,10 +115,8 @@ def test_a_broken_plugin_is_listed_with_its_reason_and_the_tool_goes_on(
     (broken,) = [broken for broken in found.broken if broken.distribution == "zz-broken"]
     assert reason in broken.reason
     assert found.method("fake-ok").origin.distribution == "xmcbench-fakes"
-    with pytest.raises(SystemExit) as left:
-        main(["methods"])
-    assert left.value.code == 0
-    shown = capsys.readouterr().out
+    code, shown, _ = told(capsys, "methods")
+    assert code == 0
     assert "zz-broken" in shown
     assert reason[:30] in shown
     with pytest.raises(BaseException):  # noqa: B017, PT011  (whatever the plugin raises)
@@ -148,9 +146,7 @@ def test_the_listing_names_method_distribution_version_and_needs(
     site: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plugin(site, "xmcbench_mine", method(), version="2.5")
-    with pytest.raises(SystemExit):
-        main(["methods"])
-    lines = capsys.readouterr().out.splitlines()
+    lines = told(capsys, "methods")[1].splitlines()
     (mine,) = [line.split() for line in lines if line.startswith("mine ")]
     assert mine == ["mine", "none", "xmcbench-mine", "2.5"]
     (ok,) = [line for line in lines if line.startswith("fake-ok ")]

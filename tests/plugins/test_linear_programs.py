@@ -8,12 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fakes import install
+from fakes import install_own
 from fakes.bench import Bench
 from toy import make_run, toy_data
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.plugins.registry import Registry, registry
+from xmcbench.plugins.registry import Registry
 from xmcbench.trial.programs import Environment
 from xmcbench.trial.record import Status
 from xmcbench_external import PythonProgram
@@ -88,11 +88,8 @@ def register_methods(register):
 
 def test_a_saved_model_finds_the_environment_of_its_program(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is asked in a process with another home and cache."""
-    (bench.root / "site" / "program_plugin.py").write_text(ENVIRONMENT_USER)
-    install(bench.root / "site", "program-plugin", {"program": "program_plugin"})
-    monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench-fakes,program-plugin")
+    install_own(bench.root / "site", monkeypatch, "program", ENVIRONMENT_USER)
     monkeypatch.setenv("XMCBENCH_CACHE", str(bench.root / "cache"))
-    registry.cache_clear()
     Environment("mine", ()).use(Path(sys.executable))
     record = bench.run(bench.suite({"p": {"method": "program"}}))["p"]
     assert record.status is Status.OK, record.failure

@@ -9,10 +9,10 @@ import pytest
 import scipy.sparse as sp
 import torch
 from fakes.bench import Bench
-from fitting import assert_saved_predicts_the_same
+from fitting import assert_saved_predicts_the_same, assert_triplet_settings_count
 from toy import LABELS, QUERIES, UNLABELLED
 
-from xmcbench import losses, sampling, search
+from xmcbench import sampling, search
 from xmcbench.data.dataset import TrainingData
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.record import Status
@@ -58,23 +58,7 @@ def test_only_accepted_pairs_are_positives_and_each_document_has_one_of_a_batch(
 
 
 def test_settings_of_the_loss_change_the_loss(trials: Trials) -> None:
-    batch = trials.method().sampler(trials.data, 0).batch(0, 0)
-    generator = torch.Generator().manual_seed(0)
-    sizes = (len(batch.query_ids), len(batch.label_ids))
-    queries, labels = (torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in sizes)
-    defaults = {"margin": 0.3, "hardest": 10, "weight_temperature": 0.1, "bystanders": "zero logit"}
-    found = set()
-    changes: list[dict[str, Any]] = [{}, {"bystanders": "excluded"}, {"margin": 0.2}, {"hardest": 3}]
-    changes += [{"weight_temperature": 0.5}, {"weight_temperature": None}]
-    for changed in changes:
-        value = trials.method(**(defaults | changed)).loss(queries, labels, batch).item()
-        settings: dict[str, Any] = defaults | changed
-        wanted = losses.triplet(
-            queries, labels, batch.positives, batch.positives.weights("drawn"), over_negatives="mean", **settings
-        )
-        assert value == pytest.approx(wanted.item())
-        found.add(value)
-    assert len(found) == len(changes)
+    assert_triplet_settings_count(trials.method, trials.data)
 
 
 # Its switches ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 from engine.losses import reference
+from fitting import assert_triplet_settings_count
 from toy import LABELS, make_run
 
-from xmcbench import losses, sampling
+from xmcbench import sampling
 from xmcbench.data.dataset import TrainingData
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
 from xmcbench.engine.sampling.sharding import Shard
@@ -69,29 +70,7 @@ def test_positives_per_query_widen_the_pool(data: TrainingData) -> None:
 
 
 def test_settings_of_the_loss_change_the_loss(data: TrainingData) -> None:
-    batch = ngame().sampler(data, 0).batch(0, 0)
-    generator = torch.Generator().manual_seed(0)
-    sizes = (len(batch.query_ids), len(batch.label_ids))
-    queries, labels = (torch.nn.functional.normalize(torch.randn(n, 8, generator=generator), dim=1) for n in sizes)
-    defaults = {"margin": 0.3, "hardest": 10, "weight_temperature": 0.1, "bystanders": "zero logit"}
-    changes: list[dict[str, Any]] = [
-        {},
-        {"bystanders": "excluded"},
-        {"margin": 0.2},
-        {"hardest": 15},
-        {"weight_temperature": 0.5},
-        {"weight_temperature": None},
-    ]
-    found = set()
-    for changed in changes:
-        settings = defaults | changed
-        value = at_step(ngame(**settings), 1).loss(queries, labels, batch).item()
-        wanted = losses.triplet(
-            queries, labels, batch.positives, batch.positives.weights("drawn"), over_negatives="mean", **settings
-        )
-        assert value == pytest.approx(wanted.item())
-        found.add(value)
-    assert len(found) == len(changes)  # no two settings give one value
+    defaults = assert_triplet_settings_count(lambda **settings: at_step(ngame(**settings), 1), data)
     assert {name: getattr(ngame().config, name) for name in defaults} == defaults
 
 

@@ -7,8 +7,8 @@ import io
 from pathlib import Path
 
 import pytest
+from commands import told
 
-from xmcbench.cli import main
 from xmcbench.evaluation.comparison import compare_stored
 from xmcbench.evaluation.significance import holm
 from xmcbench.reporting.published import ACCEPTED
@@ -57,11 +57,10 @@ def test_the_command_prints_what_the_table_is_made_from(capsys: pytest.CaptureFi
     group = next(group for group in tables() if len(ranked(group)) > 1 and len(ranked(group)[0].keys) == 1)
     first, second = ranked(group)[:2]
     keys = first.keys[0], second.keys[0]
-    places = "--store", str(ACCEPTED), "--data", str(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", *keys, "--format", "csv", "--metrics", group.sort, *places])
-    assert ended.value.code == 0
-    row = next(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    places = "--store", ACCEPTED, "--data", tmp_path
+    code, out, _ = told(capsys, "compare", *keys, "--format", "csv", "--metrics", group.sort, *places)
+    assert code == 0
+    row = next(csv.DictReader(io.StringIO(out)))
     (own,) = compare_stored(STORE, [RECORDS[keys[0]]], [RECORDS[keys[1]]], [group.sort])
     low, high = own.difference.interval
     assert row["95 %"] == f"{100 * low:+.2f} to {100 * high:+.2f}"

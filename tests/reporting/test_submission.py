@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import call, told
 from fakes.bench import Bench
 from safetensors.numpy import load as load_arrays
 from safetensors.numpy import save
 from scipy import stats
 from scipy.sparse import csr_matrix, save_npz
 
-from xmcbench.cli import main
 from xmcbench.data import load
 from xmcbench.plugins.registry import registry
 from xmcbench.reporting.acceptance import outdated, problems
@@ -54,11 +54,8 @@ def submit(bench: Bench, capsys: pytest.CaptureFixture[str], *arguments: str) ->
     places = {"--to": "accepted", "--store": "results", "--data": "data"}
     given = {name: folder for name, folder in places.items() if name not in arguments}
     options = [word for name, folder in given.items() for word in (name, str(bench.root / folder))]
-    with pytest.raises(SystemExit) as ended:
-        main(["submit", *arguments, *options])
-    said = capsys.readouterr()
-    wrong = re.sub(r"submit: \d+ s so far\n", "", said.err)  # a busy machine has time for progress
-    return int(ended.value.code or 0), said.out, wrong
+    code, said, errors = told(capsys, "submit", *arguments, *options)
+    return code, said, re.sub(r"submit: \d+ s so far\n", "", errors)  # a busy machine has time for progress
 
 
 def test_a_good_trial_is_written_and_passes_the_check(
@@ -102,10 +99,7 @@ def test_with_more_metrics_a_trial_takes_the_place_of_the_accepted_one(
     bench: Bench, record: Record, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert submit(bench, capsys, "ok")[0] == 0
-    places = ["--store", str(bench.root / "results"), "--data", str(bench.root / "data")]
-    with pytest.raises(SystemExit):
-        main(["rescore", "ok", "--metrics", "P@1,F1@2", *places])
-    capsys.readouterr()
+    assert call("rescore", "ok", "--metrics", "P@1,F1@2", *bench.places) == 0
     code, said, wrong = submit(bench, capsys, "ok")
     assert (code, "metrics recomputed" in said, wrong) == (0, True, "")
     (found,) = Store(bench.root / "accepted").records()
@@ -399,10 +393,7 @@ def test_predictions_of_another_program_can_be_handed_in(bench: Bench, capsys: p
 
 def score_into_store(bench: Bench, predictions: Path) -> int:
     """The exit code of `xmcbench score`, which keeps the predictions in the store."""
-    places = ["--data", str(bench.root / "data"), "--store", str(bench.root / "results")]
-    with pytest.raises(SystemExit) as ended:
-        main(["score", str(predictions), "--dataset", "fake-20", *places])
-    return int(ended.value.code or 0)
+    return call("score", predictions, "--dataset", "fake-20", *bench.places)
 
 
 def test_either_a_run_or_a_check(bench: Bench, capsys: pytest.CaptureFixture[str]) -> None:
@@ -422,6 +413,4 @@ def test_a_check_of_nothing_is_an_error(bench: Bench, capsys: pytest.CaptureFixt
 def test_what_the_project_holds_passes_the_check(capsys: pytest.CaptureFixture[str]) -> None:
     """As CI has it, where datasets that are made can be made."""
     folder = Path(__file__).parents[2] / "leaderboard" / "measured"
-    with pytest.raises(SystemExit) as ended:
-        main(["submit", "--check", "--to", str(folder), "--base", str(folder)])
-    assert ended.value.code == 0, capsys.readouterr().err
+    assert call("submit", "--check", "--to", folder, "--base", folder) == 0, capsys.readouterr().err

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from commands import call, told
 from fakes.bench import Bench
 from processes import gone, until
 
-from xmcbench.cli import main
 from xmcbench.runs.executor import RunningTrial
 from xmcbench.runs.predicting import differs
 from xmcbench.trial.predictions import Predictions
@@ -126,13 +126,10 @@ def test_predictions_survive_an_evaluator_that_fails(saboteurs: Bench, capsys: p
     assert record.status == "error"
     assert record.failure is not None
     assert record.failure.message == "the evaluator of Bad@1 failed: KeyError: 'gone'"
-    command = ["rescore", record.key, "--store", str(saboteurs.store.root), "--data", str(saboteurs.root / "data")]
-    with pytest.raises(SystemExit):
-        main([*command, "--metrics", "Bad@1"])
-    assert "the evaluator of Bad@1 failed" in capsys.readouterr().err.splitlines()[-1]
+    command = ["rescore", record.key, *saboteurs.places, "--metrics", "Bad@1"]
+    assert "the evaluator of Bad@1 failed" in told(capsys, *command)[2].splitlines()[-1]
     (saboteurs.root / "cache" / "mended").write_text("")
-    with pytest.raises(SystemExit):
-        main([*command, "--metrics", "Bad@1"])
+    assert call(*command) == 0
     rescored = saboteurs.store.record(record.key)
     assert rescored is not None
     assert rescored.status == "ok"
@@ -141,11 +138,9 @@ def test_predictions_survive_an_evaluator_that_fails(saboteurs: Bench, capsys: p
 
 @pytest.mark.usefixtures("saboteurs")
 def test_plugins_do_not_print_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["methods"])
-    told = capsys.readouterr()
-    assert "hello" not in told.out
-    assert "hello from the plugin" in told.err
+    _, out, errors = told(capsys, "methods")
+    assert "hello" not in out
+    assert "hello from the plugin" in errors
 
 
 def test_a_record_says_how_the_contract_was_checked(saboteurs: Bench) -> None:

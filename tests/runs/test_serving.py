@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.cli.predict import ranking
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.saved_model import load_saved_model
@@ -114,7 +114,4 @@ def test_uris_that_do_not_fit_are_one_line(bench: Bench, capsys: pytest.CaptureF
         ("a b\n" * 20, "uris.txt:1:"),
     ):
         file.write_text(content)
-        places = ["--store", str(bench.root / "results"), "--data", str(bench.root / "data")]
-        with pytest.raises(SystemExit):
-            main(["serve", record.key, "--uris", str(file), *places])
-        assert said in capsys.readouterr().err
+        assert said in told(capsys, "serve", record.key, "--uris", file, *bench.places)[2]

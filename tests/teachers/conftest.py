@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from toy_fixtures import data, one_thread, small_encoder
 
 from .desk import DOCUMENTS, LABELS
+from .server import Server
 
 __all__ = ["data", "one_thread", "small_encoder"]
 
@@ -63,3 +65,10 @@ def chat_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its tokenizer knows no chat, and takes several tokens for yes and for no."""
     return save_model(tmp_path_factory.mktemp("plain"), chat=False, pieces=300)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    running = Server(tmp_path / "answered.jsonl")
+    yield running
+    running.kill()

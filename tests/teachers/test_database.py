@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as parquet
 import pytest
+from commands import told
 from typer.testing import CliRunner
 
-from xmcbench.cli import app, main
+from xmcbench.cli import app
 from xmcbench.teachers import Answers
 from xmcbench.teachers.database import COLUMNS, FILE, JudgementStore
 from xmcbench.trial.store import StoreError
@@ -79,11 +80,9 @@ def test_without_a_file_the_table_goes_to_standard_output(results: Path) -> None
 def test_a_table_that_cannot_be_is_told_in_a_line(
     results: Path, arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["teachers", "export", "--store", str(results), *arguments])
-    told = capsys.readouterr().err
-    assert complaint in told
-    assert told.count("\n") == 1
+    _, _, errors = told(capsys, "teachers", "export", "--store", results, *arguments)
+    assert complaint in errors
+    assert errors.count("\n") == 1
     assert not Path("nowhere").exists()
 
 

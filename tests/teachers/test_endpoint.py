@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from threading import Timer
 from typing import Any
@@ -24,12 +23,9 @@ EACH_ONCE = Counter({(document, label): 1 for document in DOCUMENTS[:8] for labe
 PAIRS = every_pair(8)
 
 
-@pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
-    running = Server(tmp_path / "answered.jsonl")
-    yield running
-    running.kill()
 
 
 def endpoint(server: Server, **settings: Any) -> Endpoint:

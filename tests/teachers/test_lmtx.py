@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +20,6 @@ from .server import PROMPT_SEVERAL, PROMPT_WRITE, Server
 def with_our_plugins(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     monkeypatch.setenv("XMCBENCH_PLUGINS", "xmcbench,xmcbench-fakes")  # after the bench, which names the fakes alone
     registry.cache_clear()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    running = Server(tmp_path / "answered.jsonl")
-    yield running
-    running.kill()
 
 
 LMTX = {"method": "lmtx", "cycles": 2, "shortlist": 6, "development": 20, "documents": 60}

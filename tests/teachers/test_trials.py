@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,13 +17,6 @@ from xmcbench.trial.record import Status
 from .server import PROMPT_SEVERAL, Server
 
 PAIRS = 30 * 20  # of fake-20's training documents and labels
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    running = Server(tmp_path / "answered.jsonl")
-    yield running
-    running.kill()
 
 
 def asker(teacher: Any, **settings: Any) -> dict[str, Any]:

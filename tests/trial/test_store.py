@@ -243,7 +243,7 @@ def test_a_lock_is_held_by_one(store: Store) -> None:
 def test_every_command_names_a_store_whose_folder_is_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, place: str
 ) -> None:
-    from xmcbench.cli import main
+    from commands import told
 
     store, suite = tmp_path / "results", tmp_path / "suite.yaml"
     suite.write_text("name: t\ndatasets: [catalog-200]\nbudget: {steps: 2}\nmethods: {a: {method: popular}}\n")
@@ -251,8 +251,7 @@ def test_every_command_names_a_store_whose_folder_is_a_file(
         store.mkdir()
     (store / place).write_text("no folder")
     words = command.format(store=store, suite=suite).split()
-    with pytest.raises(SystemExit) as ended:
-        main([*words, *([] if "--check" in words else ["--store", str(store)])])
-    assert ended.value.code == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if not line.endswith("so far"))
+    code, _, errors = told(capsys, *words, *([] if "--check" in words else ["--store", store]))
+    assert code == 2
+    (line,) = (line for line in errors.splitlines() if not line.endswith("so far"))
     assert line.startswith(f"error: {store}")

@@ -178,15 +178,8 @@ def print_plan(runner: Runner, plan: Sequence[PlannedTrial]) -> None:
     if suite.tune:
         echo(_tuning(suite.tune, trials, {variant.label: variant.entry for variant in suite.variants}))
     rows = [
-        (
-            planned.trial.label,
-            planned.trial.dataset,
-            planned.trial.seed,
-            planned.trial.key,
-            planned.action,
-            planned.reason,
-        )
-        for planned in plan
+        (trial.label, trial.dataset, trial.seed, trial.key, planned.action, planned.reason)
+        for trial, planned in zip(trials, plan, strict=True)
     ]
     headers = ("trial", "dataset", "seed", "key", "plan", "reason")
     echo(listing(rows, headers, colalign=("left",) * 6) + "\n")

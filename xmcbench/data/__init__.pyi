@@ -2,6 +2,7 @@ from .dataset import Dataset, DatasetCard, Split, Texts, TrainingData
 from .extent import Extent
 from .prepared import content_hash, dataset_name, find_source, load
 from .source import Draft, Family, Source
+from .text_files import pairs_csr
 from .texts import PackedTexts
 
 __all__ = [
@@ -19,4 +20,5 @@ __all__ = [
     "dataset_name",
     "find_source",
     "load",
+    "pairs_csr",
 ]

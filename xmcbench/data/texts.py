@@ -68,27 +68,25 @@ class PackedTexts(Sequence[str]):
 
     def hashes(self) -> np.ndarray:
         """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
-        hashes = np.empty(len(self), np.uint64)
-        for rows in _blocks(self.offsets):
-            offsets = self.offsets[rows.start : rows.stop + 1]
-            block = self.data[offsets[0] : offsets[-1]].tobytes()
-            places = pairwise((offsets - offsets[0]).tolist())
-            hashes[rows] = [xxhash.xxh3_64_intdigest(block[begin:end]) for begin, end in places]
-        return hashes
+        hashes = (xxhash.xxh3_64_intdigest(block[begin:end]) for block, places in self._read() for begin, end in places)
+        return np.fromiter(hashes, np.uint64, len(self))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[str]:
-        for rows in _blocks(self.offsets):
-            offsets = self.offsets[rows.start : rows.stop + 1]
-            block = self.data[offsets[0] : offsets[-1]].tobytes()
-            places = pairwise((offsets - offsets[0]).tolist())
+        for block, places in self._read():
             if block.isascii():
                 text = block.decode()
                 yield from (text[begin:end] for begin, end in places)
             else:
                 yield from (block[begin:end].decode() for begin, end in places)
+
+    def _read(self) -> Iterator[tuple[bytes, Iterator[tuple[int, int]]]]:
+        """The bytes of some texts at a time, and where in them each text begins and ends."""
+        for rows in _blocks(self.offsets):
+            offsets = self.offsets[rows.start : rows.stop + 1]
+            yield self.data[offsets[0] : offsets[-1]].tobytes(), pairwise((offsets - offsets[0]).tolist())
 
     @overload
     def __getitem__(self, index: int) -> str: ...

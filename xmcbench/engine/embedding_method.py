@@ -10,8 +10,9 @@ from xmcbench.trial.run import Progress, Run
 class EmbeddingMethod(TrainedMethod):
     """A dual encoder trained on batches of a sampler by a loss over embeddings.
 
-    A method supplies `sampler` and `loss`. One that has modules over the embeddings (projection heads, a classifier
-    table) makes them in `build_modules`, and computes in `query_vectors` and `label_vectors` what is scored.
+    A method supplies `loss`, and a `sampler` unless the default one suits it. One that has modules over the embeddings
+    (projection heads, a classifier table) makes them in `build_modules`, and computes in `query_vectors` and
+    `label_vectors` what is scored.
     """
 
     def fit(self, train: TrainingData, run: Run) -> None:

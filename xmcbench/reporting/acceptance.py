@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown
 from xmcbench.evaluation import check_metrics, find_evaluators
 from xmcbench.plugins.registry import OWN, registry
-from xmcbench.reporting.curated import NamedMethod, methods, stem
+from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
 from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, UnknownBudget, allowed
@@ -370,14 +370,10 @@ def _owner(first: str, trial: Trial) -> str:
         names = {_read(name) for name in (method.name, method.plugin, *method.labels) if name}
         own = method.plugin or method.of
         named = _read(first) in names and own != trial.method
-        if (named or (names & beginnings and own not in used)) and not _foreign(method, trial):
+        # Somebody's plugin may be for a method that xmcbench knows by its printed figures alone.
+        if (named or (names & beginnings and own not in used)) and (own or trial.distribution == OWN):
             return method.name
     return first if first != trial.method and _registered(first) else ""
-
-
-def _foreign(method: NamedMethod, trial: Trial) -> bool:
-    """Whether the trial may be of somebody's plugin for a method that xmcbench knows by its printed figures alone."""
-    return trial.distribution != OWN and not (method.plugin or method.of)
 
 
 def _read(name: str) -> str:

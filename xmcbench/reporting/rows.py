@@ -122,10 +122,6 @@ class Row:
         claims = dict.fromkeys(claim for row in self.folded for claim in row.claims)
         return tuple(claim for claim in claims if claim not in self.claims)
 
-    def value(self, column: str) -> Value | None:
-        """The value in the column of a metric or fact, to sort by; None if there is none."""
-        return self.metrics.get(column, self.facts.get(column))
-
 
 @dataclass(frozen=True)
 class Group:

@@ -14,7 +14,8 @@ import scipy
 from pydantic import Field
 
 from xmcbench.data.dataset import TrainingData
-from xmcbench.data.pairs import binary, contains
+from xmcbench.data.pairs import contains
+from xmcbench.data.text_files import pairs_csr
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher
 from xmcbench.trial.splitmix64 import mix
 
@@ -53,9 +54,7 @@ class Annotated(Teacher):
         self._label_L, labels = _distinct(train.label_texts)
         targets = scipy.sparse.coo_array(train.targets)
         rows, columns = self._document_D[targets.coords[0]], self._label_L[targets.coords[1]]
-        self.annotations = binary(
-            scipy.sparse.csr_array((np.ones(len(rows), np.float32), (rows, columns)), (documents, labels))
-        )
+        self.annotations = pairs_csr(rows, columns, (documents, labels))
 
     def ask(self, pairs: Pairs) -> Iterator[Answers]:
         rows, columns = self._document_D[pairs.document_ids], self._label_L[pairs.label_ids]

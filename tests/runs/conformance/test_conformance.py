@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import told
 from fakes.bench import Bench
 
-from xmcbench.cli import main
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.plugins.registry import registry
 from xmcbench.runs.conformance.rules import outcome
@@ -135,10 +135,9 @@ def test_an_honest_accident_is_found(
 
 
 def test_the_command_explains_what_is_broken(plugin: Bench, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as left:
-        main(["check", "Two"])
-    assert left.value.code == 1
-    lines = capsys.readouterr().out.splitlines()
+    code, out, _ = told(capsys, "check", "Two")
+    assert code == 1
+    lines = out.splitlines()
     place = lines.index("BROKEN   values-are-fractions")
     assert [line.split(":")[0].strip() for line in lines[place + 1 : place + 5]] == ["found", "rule", "written", "mend"]
     assert lines[-1] == "evaluator Two: 2 broken rules"
@@ -151,11 +150,9 @@ def test_one_rule_is_checked_alone(capsys: pytest.CaptureFixture[str]) -> None:
         ("values-are-fractions", ["BROKEN   values-are-fractions", "evaluator Two: 1 broken rules"]),
         ("value-fractions", []),
     ):
-        with pytest.raises(SystemExit):
-            main(["check", "Two", "--rule", rule])
-        said = capsys.readouterr()
-        assert said.out.splitlines()[:: max(1, len(said.out.splitlines()) - 1)] == printed
-    assert "--rule: unknown rule 'value-fractions' (did you mean 'values-are-fractions'" in said.err
+        _, out, errors = told(capsys, "check", "Two", "--rule", rule)
+        assert out.splitlines()[:: max(1, len(out.splitlines()) - 1)] == printed
+    assert "--rule: unknown rule 'value-fractions' (did you mean 'values-are-fractions'" in errors
 
 
 @pytest.mark.usefixtures("plugin")
@@ -175,9 +172,7 @@ def test_a_method_that_imports_a_framework_at_its_top_gets_a_hint(
     module.write_text(module.read_text() + "\nimport pandas\n")
     monkeypatch.setitem(sys.modules, "pandas", None)  # so that what is there before is there afterwards
     del sys.modules["pandas"]
-    with pytest.raises(SystemExit):
-        main(["methods"])
-    hint = capsys.readouterr().out.splitlines()[-1]
+    hint = told(capsys, "methods")[1].splitlines()[-1]
     assert hint.startswith("hint: importing the plugins of xmcbench-mine imports pandas, ")
     assert hint.endswith("late_imports = ('pandas',)")
     assert registry().import_remark("xmcbench-fakes") == ""

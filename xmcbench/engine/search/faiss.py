@@ -8,8 +8,6 @@ Legend: N queries, L labels, D dimensions; B queries of a chunk, M nominated lab
 from __future__ import annotations
 
 import math
-from importlib import import_module
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,7 +18,7 @@ from xmcbench.data.pairs import binary, contains
 from xmcbench.engine.search import exact
 from xmcbench.engine.search.order import predictions
 from xmcbench.engine.search.twins import SPARE
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import import_extra
 from xmcbench.trial.predictions import Predictions
 
 # Of the graph (HNSW; Malkov and Yashunin, 2018), which with several threads depends on their timing.
@@ -51,7 +49,7 @@ class FaissIndex:
     """Float32 label vectors in a graph on the CPU, or in clusters, on the GPUs if faiss has any."""
 
     def __init__(self, labels_LD: Tensor, *, graph: bool) -> None:
-        faiss = import_faiss()
+        faiss = import_extra("faiss", "cpu", "an approximate search")  # or `gpu`
         self.labels_LD, self.graph = labels_LD.detach(), graph
         self.greatest = exact.greatest(self.labels_LD)
         num_labels, dimension = labels_LD.shape
@@ -99,14 +97,3 @@ class FaissIndex:
 
 def _array(vectors: Tensor) -> np.ndarray:
     return np.ascontiguousarray(vectors.detach().float().cpu().numpy())
-
-
-def import_faiss() -> Any:
-    """The module `faiss`. Raises `XMCBenchError` with the command that installs it if it is missing."""
-    try:
-        return import_module("faiss")
-    except ImportError as error:
-        command = "pip install 'xmcbench[cpu]'"
-        raise XMCBenchError(
-            f"faiss is not installed, expected it for this search: {command} ([gpu] on a GPU)"
-        ) from error

@@ -133,9 +133,14 @@ class TrainedMethod(DualEncoder):
         """The data to train on: `train`, unless the method adds to it or replaces it."""
         return train
 
-    @abstractmethod
     def sampler(self, train: TrainingData, seed: int) -> Sampler:
-        """The plan of batches: which queries meet in a batch, and which labels they are scored against."""
+        """The plan of batches: which queries meet in a batch, and which labels they are scored against.
+
+        Unless a method says otherwise, queries are shuffled, and one true label of each is drawn into the pool.
+        """
+        from xmcbench.engine.sampling.sampler import Sampler
+
+        return Sampler(train, batch_size=self.config.batch_size, seed=seed)
 
     @abstractmethod
     def loss(self, queries_BD: Tensor, labels_SD: Tensor, batch: Batch) -> Tensor:
