@@ -233,9 +233,14 @@ def list_datasets(data: DataDir = Path("data")) -> None:
     families = [thing for thing in things if isinstance(thing, Family)]
     sources = [thing for thing in things if not isinstance(thing, Family)]
     known = {source.name for source in sources}
-    sources += [own_source(data / name) for name in own_names(data) if name not in known]
+    unreadable = []
+    for name in sorted(set(own_names(data)) - known):
+        try:
+            sources.append(own_source(data / name))
+        except XMCBenchError as problem:
+            unreadable.append([name, "no", *"?????", "", str(problem)])
     header = ["dataset", "here", "train", "test", "labels", "A", "B", "licence", "source"]
-    rows = [_row(source, data) for source in sources]
+    rows = [_row(source, data) for source in sources] + unreadable
     echo(listing(rows, header, maxcolwidths=[None] * 7 + [20, 60]))
     echo()
     echo(listing([[family.name, family.summary] for family in families], ["any size", "what it is"]))
