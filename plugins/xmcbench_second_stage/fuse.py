@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from xmcbench import (
     Budget,
@@ -76,6 +76,12 @@ class Fuse(Method):
         def _known(cls, metric: str) -> str:
             evaluation.find_evaluators([metric])
             return metric
+
+        @model_validator(mode="after")
+        def _few_enough(self) -> Self:
+            if self.rule == "weighted" and len(self.parts) > evaluation.MAX_PARTS:
+                raise ValueError(f"rule: weighted takes at most {evaluation.MAX_PARTS} parts, found {len(self.parts)}")
+            return self
 
         def unused(self) -> frozenset[str]:
             idle = {"weighted": set(), "tree": {"metric"}, "reciprocal-ranks": {"metric", "held_out"}}[self.rule]

@@ -11,6 +11,7 @@ from xmcbench.cli.datasets import app
 from xmcbench.data.synthetic import ProductCatalog
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders import tokenizer
+from xmcbench.errors import XMCBenchError
 
 
 @pytest.fixture(autouse=True)
@@ -24,16 +25,22 @@ def output(*arguments: str) -> str:
     return result.output
 
 
-def test_the_list_names_everything_and_what_is_here(tmp_path: Path) -> None:
+def make(folder: Path) -> Path:
+    """A dataset in the layout of raw text."""
+    folder.mkdir()
     for name, lines in {
-        "trn_X": "a\nb\n",
+        "trn_X": "a\nb\nc\n",
         "tst_X": "c\n",
         "Y": "x\n",
-        "trn_X_Y": "2 1\n0:1\n\n",
+        "trn_X_Y": "3 1\n0:1\n\n\n",
         "tst_X_Y": "1 1\n0:1\n",
     }.items():
-        (tmp_path / "mine").mkdir(exist_ok=True)
-        (tmp_path / "mine" / f"{name}.txt").write_text(lines)
+        (folder / f"{name}.txt").write_text(lines)
+    return folder
+
+
+def test_the_list_names_everything_and_what_is_here(tmp_path: Path) -> None:
+    make(tmp_path / "mine")
     rows = {line.split()[0]: line.split() for line in output("--data", str(tmp_path)).splitlines() if line.strip()}
     assert rows["lf-amazontitles-131k"][1:7] == ["no", "294,805", "134,835", "131,073", "0.6", "2.6"]
     assert rows["lf-wikipedia-500k"][5:7] == ["0.5", "0.4"]
@@ -41,6 +48,25 @@ def test_the_list_names_everything_and_what_is_here(tmp_path: Path) -> None:
     assert rows["tstar"][1] == "yes"
     assert {"catalog-<n>", "random-pairs-<n>", "debian-packages", "eurlex-4k"} <= set(rows)
     assert output("list", "--data", str(tmp_path)) == output("--data", str(tmp_path))
+
+
+def test_a_folder_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    make(tmp_path / "mine")
+    (make(tmp_path / "twice") / "Y.txt.gz").write_bytes(b"")
+    (make(tmp_path / "misspelt") / "card.yaml").write_text("max_lenght: 9\n")
+    (make(tmp_path / "part") / "Y.txt").unlink()
+    lines = output("--data", str(tmp_path)).splitlines()
+    rows = {line.split()[0]: line for line in lines if line.strip()}
+    assert [rows[name].split()[1] for name in ("mine", "twice", "misspelt")] == ["yes", "no", "no"]
+    assert "mine" in output("show", "mine", "--data", str(tmp_path))
+    for name, message in {
+        "twice": "twice: found both Y.txt and Y.txt.gz",
+        "misspelt": r"card.yaml:1: max_lenght: unknown key \(did you mean 'max_length'",
+        "part": "part: found part of the raw text layout, expected also Y.txt",
+        "min": r"unknown dataset 'min' \(did you mean 'mine'",
+    }.items():
+        with pytest.raises(XMCBenchError, match=message):
+            output("show", name, "--data", str(tmp_path))
 
 
 def test_show_counts_what_the_generator_made(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,6 +56,20 @@ def test_every_layout_gives_the_same_dataset(
         assert found.dtype == np.float32
         assert (found.toarray() == expected.toarray()).all()
         assert (found.data == 1).all()
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, small: Dataset, write: Callable[[Path, Dataset], None]) -> None:
+    write(tmp_path, small)
+    for path in tmp_path.rglob("*"):
+        if path.is_file() and path.suffix != ".npz":
+            opened = gzip.open if path.suffix == ".gz" else open
+            with opened(path, "rb") as file:
+                content = BOM_UTF8 + file.read()
+            with opened(path, "wb") as file:
+                file.write(content)
+    parts = read_directory(tmp_path, DRAFT.text, DRAFT.card)
+    assert [*parts.train.texts, *parts.label_texts] == [*small.train.texts, *small.label_texts]
+    assert (parts.ignore_test.toarray() == small.ignore_test.toarray()).all()
 
 
 def test_title_alone_or_with_content(json_folder: Path) -> None:
@@ -191,9 +206,15 @@ def test_an_npz_that_is_none(xr: Path, content: bytes) -> None:
     fails(xr, "Y.trn.npz", "damaged: ")
 
 
-def test_an_npz_in_another_format(xr: Path, small: Dataset) -> None:
-    sp.save_npz(xr / "Y.trn.npz", small.train.targets.tocsc())
-    fails(xr, "Y.trn.npz", "found a matrix in 'csc' format, expected 'csr'")
+@pytest.mark.parametrize("form", ["csc", "coo"])
+def test_an_npz_in_another_format(xr: Path, small: Dataset, form: str) -> None:
+    sp.save_npz(xr / "Y.trn.npz", small.train.targets.asformat(form))
+    fails(xr, "Y.trn.npz", f"found a matrix in '{form}' format, expected 'csr'")
+
+
+def test_an_npz_whose_values_are_no_numbers(xr: Path, small: Dataset) -> None:
+    sp.save_npz(xr / "Y.trn.npz", small.train.targets * np.nan)
+    fails(xr, "Y.trn.npz", "found a value that is not finite")
 
 
 @pytest.mark.parametrize(

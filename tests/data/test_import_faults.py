@@ -198,6 +198,43 @@ def test_an_empty_separator_is_one_line(tmp_path: Path) -> None:
         run("import", table(tmp_path / "a.tsv", ["red"] * 9), "--name", "own", "--separator", "")
 
 
+@pytest.mark.parametrize("arguments", [[], ["--format", "annif"], ["--format", "pecos", "--label-texts", "rows.csv"]])
+def test_what_is_no_file_is_named_with_the_nearest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.csv").write_text("text,labels\n")
+    for missing in [["import", "row.csv", *arguments], ["import", "rows.csv", "--label-texts", "row.csv"]]:
+        with pytest.raises(XMCBenchError, match=r"^row.csv: found no such file \(did you mean 'rows.csv'\?\)$"):
+            run(*missing)
+    Path("row.csv").mkdir()
+    with pytest.raises(XMCBenchError, match=r"^row.csv: found a folder, expected a file$"):
+        run("import", "row.csv", *arguments)
+
+
+def test_half_a_character_and_a_label_that_is_no_number_have_their_row(tmp_path: Path) -> None:
+    rows = ['{"text": "a", "labels": ["b"]}'] * 4
+    for bad in ('{"text": "\\ud800", "labels": ["b"]}', '{"text": "a", "labels": ["\\udfff"]}'):
+        (tmp_path / "a.jsonl").write_text("\n".join([*rows, bad]))
+        with pytest.raises(XMCBenchError, match=r"a.jsonl: row 5: found half a surrogate pair"):
+            run("import", tmp_path / "a.jsonl", "--test", tmp_path / "a.jsonl")
+    for bad in ("text\t3", "-1\ttext", "1, 2\ttext"):
+        (tmp_path / "a.txt").write_text(f"0,1\ttext\n{bad}\n")
+        with pytest.raises(XMCBenchError, match=r"a.txt: row 2: found the label '(text|-1| 2)', expected numbers"):
+            run("import", tmp_path / "a.txt", "--format", "pecos")
+
+
+def test_a_dataset_that_could_not_be_loaded_is_not_written(tmp_path: Path) -> None:
+    path = table(tmp_path / "a.tsv", ["one", "two"])
+    with pytest.raises(XMCBenchError, match="found 2 training queries, expected at least 3"):
+        run("import", path, "--test", path)
+    path = table(tmp_path / "a.tsv", ["one", "two", "three"])
+    with pytest.raises(XMCBenchError, match="found num_train = 3, expected 15449 by the card of eurlex-4k"):
+        run("import", path, "--test", path, "--name", "eurlex-4k")
+    assert not (tmp_path / "data").exists()
+    run("import", path, "--test", path)
+
+
 def test_columns_of_parquet_that_nobody_asked_for_are_not_read(tmp_path: Path) -> None:
     beyond = pa.array([2**62, 2**62], pa.timestamp("us"))
     path = tmp_path / "a.parquet"

@@ -113,7 +113,11 @@ def test_another_encoding_is_detected_and_said(tmp_path: Path, caplog: pytest.Lo
         ("a.csv", "text,labels\n" + "x" * 2_000_000 + ",b\n", r"row 1: field larger than field limit"),
         ("a.jsonl", '{"text": "a", "labels": [1]}\n{"text": 7, "labels": []}\n', "row 2, column 'text': found 7"),
         ("a.jsonl", '{"text": "a", "labels": {"b": 1}}\n', "row 1, column 'labels': found {'b': 1}"),
-        ("a.jsonl", '{"text": "a", "labels": []}\n{"text"\n', "row 2: "),
+        (
+            "a.jsonl",
+            '{"text": "a", "labels": []}\n{"text"\n',
+            "row 2: .* at character 8, expected a JSON object a line",
+        ),
         ("a.jsonl", "[1]\n", "row 1: found \\[1\\], expected a JSON object"),
         ("a.parquet", "no parquet", "a.parquet: "),
         ("a.xls", "x", "found the ending '.xls'"),
@@ -130,10 +134,22 @@ def test_what_is_wrong_is_one_line_with_its_place(tmp_path: Path, name: str, con
 def test_rows_without_a_label_are_reported(tmp_path: Path) -> None:
     train, test = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
     train.write_text('{"text": "a", "labels": ["v"]}\n{"text": "b", "labels": []}\n{"text": "c", "labels": []}\n')
-    test.write_text('{"text": "z", "labels": ["v"]}\n')
+    test.write_text("".join(f'{{"text": "{text}", "labels": ["v"]}}\n' for text in "xyz"))
     said = run("import", train, "--test", test, "--name", "some", "--data", tmp_path)
     assert "2 training rows and 0 test rows have no label" in said
     assert "no label" not in run("import", test, "--test", test, "--name", "all", "--data", tmp_path)
+
+
+def test_empty_texts_are_reported(tmp_path: Path) -> None:
+    rows, labels = tmp_path / "rows.txt", tmp_path / "labels.txt"
+    rows.write_text("0\ta\n1\t\n0,1\tc\n0\td\n")
+    labels.write_text("red\n\n")
+    options = ["--test", rows, "--format", "pecos", "--data", tmp_path]
+    assert "2 rows and 1 labels have an empty text" in run(
+        "import", rows, "--name", "some", "--label-texts", labels, *options
+    )
+    rows.write_text("0\ta\n1\tb\n0,1\tc\n0\td\n")
+    assert "empty text" not in run("import", rows, "--name", "none", *options)
 
 
 def test_repeated_texts_are_reported_and_left_out_on_request(tmp_path: Path) -> None:

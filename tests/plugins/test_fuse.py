@@ -111,8 +111,12 @@ def test_versions_and_parameters_are_those_of_all_parts(small_encoder: str) -> N
     [
         ({"parts": [{"method": "popular"}]}, "at least 2 items"),
         ({"parts": [{"method": "popular"}, {}]}, "missing key 'method'"),
-        ({"parts": [{"method": "popular"}, {"method": "tfidf-nn", "speed": 1}]}, "speed: Extra inputs"),
+        (
+            {"parts": [{"method": "popular"}, {"method": "tfidf-nn", "power_": 1}]},
+            r"power_: unknown key \(did you mean 'power'",
+        ),
         ({"parts": [{"method": "popular"}] * 2, "rule": "best"}, "weighted"),
+        ({"parts": [{"method": "popular"}] * 5}, "rule: weighted takes at most 4 parts, found 5"),
     ],
 )
 def test_wrong_parts_are_refused(wrong: dict[str, Any], complaint: str) -> None:

@@ -98,11 +98,13 @@ def import_dataset(
 def _import_clone(clone: Path, format: Format, folder: Path, replace: bool) -> Imported:
     from xmcbench.data.importing.llms4subjects import import_llms4subjects
     from xmcbench.data.importing.spack import import_spack
-    from xmcbench.data.importing.write import new_folder
+    from xmcbench.data.importing.write import check_sizes, new_folder
 
     read = import_spack if format == "spack" else import_llms4subjects
     with new_folder(folder, replace) as made:  # refused before thousands of files are read
-        return changed(read(clone, made), folder=folder)
+        imported = changed(read(clone, made), folder=folder)
+        check_sizes(imported, folder.name, str(clone))
+    return imported
 
 
 def _rows(path: Path, format: Format, columns: Columns, encoding: str | None) -> Iterator[Row]:
@@ -125,6 +127,8 @@ def _report(imported: Imported) -> None:
     if imported.unlabelled_train or imported.unlabelled_test:
         rows = f"{imported.unlabelled_train:,} training rows and {imported.unlabelled_test:,} test rows"
         echo(f"{rows} have no label: the former train nothing, the latter count as misses")
+    if imported.empty_rows or imported.empty_labels:
+        echo(f"{imported.empty_rows:,} rows and {imported.empty_labels:,} labels have an empty text: kept")
 
 
 @app.command("remove")
@@ -233,9 +237,14 @@ def list_datasets(data: DataDir = Path("data")) -> None:
     families = [thing for thing in things if isinstance(thing, Family)]
     sources = [thing for thing in things if not isinstance(thing, Family)]
     known = {source.name for source in sources}
-    sources += [own_source(data / name) for name in own_names(data) if name not in known]
+    unreadable = []
+    for name in sorted(set(own_names(data)) - known):
+        try:
+            sources.append(own_source(data / name))
+        except XMCBenchError as problem:
+            unreadable.append([name, "no", *"?????", "", str(problem)])
     header = ["dataset", "here", "train", "test", "labels", "A", "B", "licence", "source"]
-    rows = [_row(source, data) for source in sources]
+    rows = [_row(source, data) for source in sources] + unreadable
     echo(listing(rows, header, maxcolwidths=[None] * 7 + [20, 60]))
     echo()
     echo(listing([[family.name, family.summary] for family in families], ["any size", "what it is"]))

@@ -165,6 +165,8 @@ def read_npz(path: Path, max_entries: int) -> scipy.sparse.csr_array:
             indptr, indices, data, (_, columns) = read_csr(archive, max_entries, str(path))
     except OSError as error:
         raise XMCBenchError(f"{path}: cannot be read ({error.strerror or error})") from error
+    if not np.isfinite(data).all():
+        raise XMCBenchError(f"{path}: found a value that is not finite, expected finite numbers")
     if len(indices) and (indices.min() < 0 or indices.max() >= columns):
         raise XMCBenchError(f"{path}: found labels {indices.min()} to {indices.max()}, expected 0 to {columns - 1}")
     return binary_csr(indptr, indices, data, columns)

@@ -18,7 +18,8 @@ import scipy
 from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
-from xmcbench.data.source import Family, Source, is_dataset, own_names, own_source
+from xmcbench.data.formats import detect
+from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tracks import MARK, derived_source
 from xmcbench.errors import UnknownNameError, XMCBenchError
@@ -56,6 +57,8 @@ def find_source(name: str, data_dir: Path | None = None) -> Source:
     except UnknownNameError:
         if Path(name).name == name and is_dataset(data_dir / name):
             return own_source(data_dir / name)
+        if name in folder_names(data_dir):
+            detect(data_dir / name)  # says which files are missing
         known = {registered.name for registered in registry().all("dataset")} | set(own_names(data_dir))
         raise UnknownNameError("dataset", name, known) from None
     return source.make(name) if isinstance(source, Family) else source

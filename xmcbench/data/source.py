@@ -147,16 +147,21 @@ def own_source(directory: Path) -> FolderSource:
 
 
 def own_names(data_dir: Path) -> list[str]:
-    """The names of the folders in `data_dir` that contain a dataset in one of the layouts; hidden ones are none."""
-    if not data_dir.is_dir():
-        return []
-    paths = [path for path in data_dir.iterdir() if not path.name.startswith(".")]
-    return sorted(path.name for path in paths if path.is_dir() and is_dataset(path))
+    """The names of the folders in `data_dir` that contain a dataset in one of the layouts."""
+    return [name for name in folder_names(data_dir) if is_dataset(data_dir / name)]
+
+
+def folder_names(data_dir: Path) -> list[str]:
+    """The names of the folders in `data_dir`, hidden ones left out."""
+    paths = data_dir.iterdir() if data_dir.is_dir() else []
+    return sorted(path.name for path in paths if not path.name.startswith(".") and path.is_dir())
 
 
 def is_dataset(directory: Path) -> bool:
-    """Whether `directory` contains all files of one of the layouts."""
+    """Whether `directory` contains all files of one of the layouts, or too many to say which are meant."""
     try:
         return any(not formats.missing_files(layout, directory) for layout in formats.LAYOUTS)
+    except XMCBenchError:  # said where this dataset is read, and not where another is
+        return True
     except (OSError, UnicodeEncodeError):  # the name is too long, or no name that a file can have
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import lzma
 import zlib
+from codecs import BOM_UTF8
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,7 +57,8 @@ def open_binary(path: Path) -> BinaryIO:
 
 
 def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | None = None) -> Iterator[Block]:
-    """The lines of `path` in blocks; a last line without a newline is given one. An empty file yields nothing.
+    """The lines of `path` in blocks; a last line without a newline is given one, a byte order mark is left out. An
+    empty file yields nothing.
 
     A file of more than `max_bytes` uncompressed bytes is an error: reading stops there.
     """
@@ -64,6 +66,8 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | 
     try:
         with open_binary(path) as file:
             while chunk := file.read(block_bytes):
+                if not offset and not rest and chunk.startswith(BOM_UTF8):
+                    chunk, offset = chunk.removeprefix(BOM_UTF8), len(BOM_UTF8)
                 if max_bytes is not None and offset + len(rest) + len(chunk) > max_bytes:
                     raise XMCBenchError(f"{path}: found more than {max_bytes:,} bytes of text, expected at most that")
                 end = chunk.find(b"\n")

@@ -10,13 +10,14 @@ from .evaluator import (
     score,
     truth_hash,
 )
-from .fusion import Fusion, fit_fusion, restore_fusion
+from .fusion import MAX_PARTS, Fusion, fit_fusion, restore_fusion
 from .imported import read_predictions
 from .metrics import Hits, MetricTerms, find_hits, inverse_propensity
 from .ranking import InvalidPredictions, check_metrics, check_predictions, drop_ignored, rank, rank_sparse
 
 __all__ = [
     "DEFAULT_METRICS",
+    "MAX_PARTS",
     "ZERO_SHOT_METRICS",
     "Evaluator",
     "Fusion",

@@ -97,14 +97,15 @@ def read_csr(
     archive: zipfile.ZipFile, most: int, where: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
     """`indptr`, `indices`, `data` (at most `most` entries each) and shape of what `scipy.sparse.save_npz` wrote."""
-    kinds = {"format": "SU", "shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
-    parts = {name: read_array(archive, name, kind, most, where) for name, kind in kinds.items()}
-    if [parts[name].ndim for name in kinds] != [0, 1, 1, 1, 1] or len(parts["shape"]) != 2:
-        raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
-    layout = parts["format"].item()
+    stored = read_array(archive, "format", "SU", 1, where)
+    layout = stored.item() if stored.ndim == 0 else None
     layout = layout.decode(errors="replace") if isinstance(layout, bytes) else layout
     if layout != "csr":
         raise XMCBenchError(f"{where}: found a matrix in {layout!r} format, expected 'csr', as .tocsr() makes it")
+    kinds = {"shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
+    parts = {name: read_array(archive, name, kind, most, where) for name, kind in kinds.items()}
+    if any(part.ndim != 1 for part in parts.values()) or len(parts["shape"]) != 2:
+        raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
     indptr, indices, data = parts["indptr"], parts["indices"], parts["data"]
     rows, columns = (int(size) for size in parts["shape"])
     valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)

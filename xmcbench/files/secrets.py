@@ -32,7 +32,8 @@ _PATTERNS = (
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{12,}|\bhf_[A-Za-z0-9]{12,}|\b(?:gh[opsur]|glpat|github_pat|xox[abprs])[_-]"
                 r"[A-Za-z0-9_-]{10,}|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b|\bAIza[A-Za-z0-9_-]{20,}"
                 r"|(?<![\w-])eyJ[A-Za-z0-9_-]{6,}\.[A-Za-z0-9_-]{4,}\.[A-Za-z0-9_-]{4,}"), MASK),
-    (re.compile(rf"((?<![a-z0-9]){_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*)(?!(?:Bearer|Basic|Token)\s)[^\s\"'&,;{{}}]{{4,}}",
+    (re.compile(rf"((?<![a-z0-9]){_NAME}[\"']?\s*[=:]\s*[\"']?)(?!\*\*\*|unknown key)(?!(?:Bearer|Basic|Token)\s)"
+                r"[^\s\"'&,;{}]{4,}",
                 re.IGNORECASE), rf"\1{MASK}"),
 )  # fmt: skip
 _remembered: set[str] = set()
@@ -50,6 +51,8 @@ def redact(text: str) -> str:
     'POST http://***@host/v1?api_key=*** failed, Authorization: Bearer ***'
     >>> redact("encoder_tokens: 4000, found token 'x'")
     "encoder_tokens: 4000, found token 'x'"
+    >>> redact("encoder_token: unknown key")
+    'encoder_token: unknown key'
     """
     for secret in sorted(_values(), key=len, reverse=True):
         text = text.replace(secret, MASK)

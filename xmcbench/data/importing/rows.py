@@ -22,7 +22,7 @@ from typing import Any, TextIO
 from xml.parsers import expat
 
 from xmcbench.data.text_files import open_binary
-from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown
+from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown, suggest
 from xmcbench.files.regular import open_regular, repeated, with_names_once
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected
@@ -73,6 +73,16 @@ def reading(path: Path) -> Iterator[Place]:
         raise XMCBenchError(f"{path}: row {place.row}: {reason}") from error
 
 
+def check_file(path: Path) -> None:
+    """Raise XMCBenchError unless `path` is a file. The message has the nearest names beside it."""
+    if path.is_dir():
+        raise XMCBenchError(f"{path}: found a folder, expected a file")
+    if not path.is_file():
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = suggest(path.name, (other.name for other in beside if other.is_file()))
+        raise XMCBenchError(f"{path}: found no such file{near}")
+
+
 def read_rows(path: Path, columns: Columns, encoding: str | None = None) -> Iterator[Row]:
     """The rows of a table. Fields of labels are lists, or texts with `columns.separator` between labels."""
     for number, record in enumerate(read_records(path, encoding, (columns.text, columns.labels)), start=1):
@@ -111,8 +121,7 @@ def read_records(
 
     Where the format allows it only `columns` are read. A column or key that is there twice is an error.
     """
-    if not path.is_file():
-        raise XMCBenchError(f"{path}: found no such file")
+    check_file(path)
     suffix = Path(path.stem if path.suffix == ".gz" else path.name).suffix
     if suffix in (".csv", ".tsv"):
         return _read_csv(path, "\t" if suffix == ".tsv" else None, encoding)
@@ -158,9 +167,13 @@ def _delimiter(path: Path, file: TextIO) -> str:
 def _read_json_lines(path: Path, encoding: str | None) -> Iterator[dict[str, Any]]:
     with reading(path) as place, open_text(path, encoding) as file:
         while line := file.readline(16 * MAX_FIELD):
-            record = json.loads(line.rstrip(), object_pairs_hook=with_names_once)
+            try:
+                record = json.loads(line.rstrip(), object_pairs_hook=with_names_once)
+            except json.JSONDecodeError as error:
+                problem = f"{error.msg} at character {error.colno}"
+                raise XMCBenchError(f"{path}: row {place.row}: {problem}, expected a JSON object a line") from error
             if not isinstance(record, dict):
-                raise XMCBenchError(f"{path}: row {place.row}: found {shown(record)}, expected a JSON object")
+                raise XMCBenchError(f"{path}: row {place.row}: found {shown(record)}, expected a JSON object a line")
             yield record
             place.row += 1
 
@@ -314,6 +327,8 @@ def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
 
 def read_hugging_face(directory: Path, columns: Columns) -> dict[str, Iterator[Row]]:
     """The train and test splits of a folder that `DatasetDict.save_to_disk` or the hub's Parquet layout wrote."""
+    if not directory.is_dir():
+        raise XMCBenchError(f"{directory}: found no such folder")
     splits: dict[str, Iterator[Row]] = {}
     for split in ("train", "test"):
         files = sorted([*directory.glob(f"{split}/*.arrow"), *directory.glob(f"**/{split}-*.parquet")])
@@ -337,7 +352,12 @@ def read_annif(path: Path) -> Iterator[Row]:
 def read_pecos(path: Path) -> Iterator[Row]:
     """A PECOS text file: label numbers separated by commas, a tab, and the text."""
     for number, (labels, text) in enumerate(_tab_separated(path), start=1):
-        yield Row(text, [label for label in labels.split(",") if label], f"{path}: row {number}")
+        where, keys = f"{path}: row {number}", [label for label in labels.split(",") if label]
+        if wrong := [key for key in keys if not (key.isascii() and key.isdigit())]:
+            raise XMCBenchError(
+                f"{where}: found the label {shown(wrong[0])}, expected numbers with commas, a tab, a text"
+            )
+        yield Row(text, keys, where)
 
 
 def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
@@ -346,6 +366,7 @@ def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
     SKOS vocabularies (.ttl, .rdf) give preferred labels in `language`. A .txt file has a label text per line, and line
     numbers from 0 are the keys. Of other tables the first column is the key, the second the text.
     """
+    check_file(path)
     if path.suffix in (".ttl", ".rdf"):
         return _read_skos(path, language)
     if path.suffix == ".txt":
@@ -401,8 +422,7 @@ def _check_entities(path: Path) -> None:
 
 
 def _tab_separated(path: Path) -> Iterator[tuple[str, str]]:
-    if not path.is_file():
-        raise XMCBenchError(f"{path}: found no such file")
+    check_file(path)
     with reading(path) as place, open_text(path) as file:
         for line in file:
             first, tab, rest = line.rstrip("\r\n").partition("\t")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +15,12 @@ from typing import Any
 
 from xmcbench.data import formats
 from xmcbench.data.importing.rows import Row
-from xmcbench.data.source import CARD_FILE, LONGEST_NAME, FolderSource
+from xmcbench.data.source import CARD_FILE, LONGEST_NAME, Draft, FolderSource
 from xmcbench.errors import UnknownNameError, XMCBenchError, shown, suggest
 from xmcbench.files.atomic import atomic_directory, beside
 from xmcbench.plugins.registry import registry
+
+HALF = re.compile("[\ud800-\udfff]")  # half of a surrogate pair
 
 
 @dataclass
@@ -31,6 +34,8 @@ class Imported:
     shared: int = 0  # test rows whose text a training row has
     unlabelled_train: int = 0  # rows without a label
     unlabelled_test: int = 0
+    empty_rows: int = 0  # rows and labels whose text is empty
+    empty_labels: int = 0
     removed: bool = False  # whether these rows were left out
     folder: Path = field(default_factory=Path)
 
@@ -73,7 +78,10 @@ def write_dataset(
     if not (report.train and report.test and report.labels):
         sizes = f"{report.train} training rows, {report.test} test rows and {report.labels} labels"
         raise XMCBenchError(f"{source}: found {sizes}, expected some of each")
+    check_sizes(report, folder.name, source)
     texts = [label_texts[key] if label_texts else key for key in ids]
+    report.empty_rows = sum(not row.text.strip() for split in splits for row, _ in split)
+    report.empty_labels = sum(not text.strip() for text in texts)
     with new_folder(folder, replace) as made:
         try:
             write_json_layout(
@@ -84,7 +92,9 @@ def write_dataset(
                 {CARD_FILE: f"source: {json.dumps(source)}\n"},
             )
         except UnicodeEncodeError as error:
-            raise XMCBenchError(f"{source}: found half a surrogate pair in a text, expected valid Unicode") from error
+            rows = (row for split in splits for row, _ in split)
+            where = next((row.where for row in rows if HALF.search("".join((row.text, *row.labels)))), source)
+            raise XMCBenchError(f"{where}: found half a surrogate pair, expected valid Unicode") from error
     return report
 
 
@@ -150,6 +160,15 @@ def check_name(name: str) -> None:
         return
     if not isinstance(known, FolderSource):
         raise XMCBenchError(f"dataset name: found {name!r}, which is generated: a folder of that name is never read")
+
+
+def check_sizes(imported: Imported, name: str, source: str) -> None:
+    """Raise XMCBenchError unless a dataset `name` of these sizes can be loaded: the catalogue may say others."""
+    try:
+        known = registry().thing("dataset", name)
+    except UnknownNameError:
+        known = FolderSource(Draft(name=name))
+    known.draft.card(imported.train, imported.test, imported.labels, source)
 
 
 def check_removable(folder: Path) -> None:
