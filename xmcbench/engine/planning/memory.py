@@ -236,7 +236,8 @@ def memory(
         search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else _opened(work)),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
-    loss = probe.loss_bytes * (queries + labels)
+    # A loss takes more labels in chunks.
+    loss = probe.loss_bytes * (queries + min(labels, at_once))
     return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept) + loss)
 
 
