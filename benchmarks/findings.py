@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
+from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
@@ -196,14 +197,14 @@ def along(methods: Sequence[Method]) -> str:
 
 
 def encoders(methods: Sequence[Method], others: Sequence[Method]) -> str:
-    """A pair of rows for each method that two encoders were trained with, in the order of the first."""
+    """A pair of rows for each method that two encoders were trained with, in the order of the first; then the others."""
     by_label = {method.label: method for method in others}
+    both = [(method, by_label.pop(method.label)) for method in methods if method.label in by_label]
     rows = []
-    for pair in ((method, by_label[method.label]) for method in methods if method.label in by_label):
-        for own in pair:
-            found = [f"{100 * estimate(own.samples[metric]).value:.1f}" for metric in METRICS]
-            flops = format_value(own.spent("flops"), "count")
-            rows.append([own.label, own.records[0].suite, str(len(own.records)), *found, flops, own.converged])
+    for own in (*chain.from_iterable(both), *by_label.values()):
+        found = [f"{100 * estimate(own.samples[metric]).value:.1f}" for metric in METRICS]
+        flops = format_value(own.spent("flops"), "count")
+        rows.append([own.label, own.records[0].suite, str(len(own.records)), *found, flops, own.converged])
     return written(("method", "suite", "seeds", *METRICS, "operations", "converged"), rows)
 
 
