@@ -197,7 +197,7 @@ def along(methods: Sequence[Method]) -> str:
 
 
 def encoders(methods: Sequence[Method], others: Sequence[Method]) -> str:
-    """A pair of rows for each method that two encoders were trained with, in the order of the first; then the others."""
+    """A pair of rows for each method that two encoders were trained with, by the first; then the others."""
     by_label = {method.label: method for method in others}
     both = [(method, by_label.pop(method.label)) for method in methods if method.label in by_label]
     rows = []

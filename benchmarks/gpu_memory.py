@@ -182,7 +182,7 @@ def pretend(name: str, work: Workload) -> Settings:
         shapes = Shapes(allow_non_fake_inputs=True)
         assembled(method, work, shapes, Path(root))
         counted = pretended_step(method, dry, work, shapes)
-    expected = plan.weights + plan.optimizer + plan.tables + plan.embeddings + plan.activations + plan.scores
+    expected = plan.weights + plan.optimizer + plan.tables + plan.step
     parts = ", ".join(f"{part} {size / 1e9:.2f}" for part, size in plan.parts().items())
     print(f"{name}: {counted.largest / 1e9:.2f} GB, planned {expected / 1e9:.2f}: {parts}", flush=True)
     return {

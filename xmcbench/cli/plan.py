@@ -128,7 +128,10 @@ def _tables(plans: Sequence[TrialPlan], seeds: Counter[tuple[str, str]], machine
         (name, *(format_value(value, "bytes") for value in own.values()))
         for name, own in zip(names, parts, strict=True)
     ]
-    note = "peak: the first five, plus the largest of embeddings + activations + scores, refresh, search"
+    note = (
+        "peak: the first five, plus the largest of a step, refresh and search; "
+        "of a step a GPU holds embeddings and scores, or backward"
+    )
     return [
         TextTable("plan", headings, tuple(costs), tuple(notes)),
         TextTable("memory per worker", ("trial", *parts[0]), tuple(memory), (note,)),

@@ -173,9 +173,10 @@ class Memory:
     optimizer: float  # gradients and moments
     tables: float  # rows of label tables with their optimiser state
     data: float  # tokens, targets, the state of samplers
-    embeddings: float  # of a step, and their gradients; also the gradients of tables
-    activations: float
-    scores: float
+    embeddings: float  # of a step while its loss is computed, and their gradients; also the gradients of tables
+    activations: float  # that are kept for the backward pass
+    scores: float  # and what else the loss keeps
+    backward: float  # after the loss: activations of the largest micro-batch of a pass, and embeddings with gradients
     evaluation: float  # of held-out queries, beside what steps leave to the allocator
     refresh: float  # embeddings of everything that the sampler, or the method before the first step, looks at
     search: float  # of predictions, and what scoring opens, after training
@@ -189,9 +190,15 @@ class Memory:
     def total(self) -> float:
         """The peak: what is always held, plus the largest of what is held for a while, and what is not given back."""
         always = self.before_training + self.optimizer
-        step = self.embeddings + self.activations + self.scores
-        kept = min(step + self.evaluation, NOT_GIVEN_BACK) if self.process else 0.0
-        return always + max(step + self.evaluation, kept + self.refresh, kept + self.search)
+        kept = min(self.step + self.evaluation, NOT_GIVEN_BACK) if self.process else 0.0
+        return always + max(self.step + self.evaluation, kept + self.refresh, kept + self.search)
+
+    @property
+    def step(self) -> float:
+        """What a step takes beside what is always held."""
+        loss = self.embeddings + self.scores
+        # On a CPU what the loss frees is in pieces that stay with the process.
+        return self.activations + (loss + self.backward if self.process else max(loss, self.backward))
 
     def parts(self) -> dict[str, float]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -230,15 +237,18 @@ def memory(
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
-        scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores + 2 * chunk,
+        # A loss takes more labels in chunks.
+        scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores
+        + 2 * chunk
+        + probe.loss_bytes * (queries + min(labels, at_once)),
+        backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
         evaluation=_evaluation(work, encoder, probe, device),
         refresh=_refresh(method, work, encoder, probe, run, device),
         search=_search(work, work.num_test, encoder, probe, device) + (0 if on_gpu else _opened(work)),
     )
     kept = kept_bytes(method.config.activation_gib, limit - held.before_training)
-    # A loss takes more labels in chunks.
-    loss = probe.loss_bytes * (queries + min(labels, at_once))
-    return replace(held, activations=_activations(method, encoder, run.lengths_N[::workers], device, kept) + loss)
+    activations, again = _activations(method, encoder, run.lengths_N[::workers], device, kept)
+    return replace(held, activations=activations, backward=held.backward + again)
 
 
 # Loads what a worker has loaded at its first step; the bytes of the model itself are subtracted.
@@ -289,7 +299,7 @@ def _word_gradients(method: EmbeddingMethod, work: Workload, lengths_N: np.ndarr
 
 def _activations(
     method: EmbeddingMethod, encoder: EncoderCosts, lengths_N: np.ndarray, device: str, kept: int
-) -> float:
+) -> tuple[float, float]:
     """Activations of the micro-batches that fit into `kept` bytes, and of the largest that passes the encoder again.
 
     Where all fit on a CPU, as much as the largest is taken by its backward pass; a GPU's memory is reused in it.
@@ -298,7 +308,7 @@ def _activations(
     each = [encoder.kept_bytes(len(group) * int(lengths_N[group].max()), len(group)) for group in micros]
     fitting = int(np.searchsorted(np.cumsum(each), kept, side="right"))  # longest texts first, as in training
     again = max(each[fitting:] or (each if device == "cpu" else [0.0]))
-    return sum(each[:fitting]) + encoder.bytes_per_pass + again
+    return sum(each[:fitting]) + encoder.bytes_per_pass, again
 
 
 def _refresh(
