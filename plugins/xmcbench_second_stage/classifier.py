@@ -117,7 +117,7 @@ class Classifier(SecondStage):
 
     def _train(self, sampler: sampling.Sampler, table: tables.LabelTable, queries_ND: Tensor, run: Run) -> None:
         """Take steps until `epochs` or the budget end, whichever is first; the learning rate falls to 0 by then."""
-        ledger, start = run.ledger, self.spent(run)
+        ledger, start, epochs = run.ledger, self.spent(run), run.ledger.epochs
         batches = sampler.num_batches(0)
         total = self.config.epochs * batches
         for step in range(total):
@@ -130,7 +130,7 @@ class Classifier(SecondStage):
                 loss = self._step(batch, table, queries_ND, _seed(run, "dropout", step))
                 table.step(self.config.table.learning_rate * _rate(place, self.config.warmup))
                 ledger.steps += 1
-                ledger.epochs += 1 / batches
+                ledger.epochs = epochs + (step + 1) / batches  # a sum of parts could stay just below the budget
                 ledger.queries += len(batch.query_ids)
                 # A forward pass, and a backward pass that multiplies twice as much.
                 ledger.scoring_flops += 6 * len(batch.query_ids) * len(batch.label_ids) * queries_ND.shape[1]

@@ -114,9 +114,17 @@ class Fuse(Method):
         reasons = [f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))]
         return reasons[0] if reasons else None
 
+    def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
+        """What the first part with an encoder will spend."""
+        return self._first.foreseen(data, budget.times(self._share))
+
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
-        trained = [part for part in self.parts if _encoder(part)] or self.parts
-        return trained[0].encoder_training(budget.times(self._share))
+        return self._first.encoder_training(budget.times(self._share))
+
+    @property
+    def _first(self) -> Method:
+        """The first part with an encoder, else the first one."""
+        return next((part for part in self.parts if _encoder(part)), self.parts[0])
 
     @property
     def _share(self) -> float:

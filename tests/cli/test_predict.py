@@ -75,6 +75,14 @@ def test_texts_may_come_from_a_file_or_standard_input(bench: Bench, ask: Ask, mo
     assert asked("--file", "-") == ["from a pipe"]
 
 
+def test_only_a_newline_ends_a_text(bench: Bench, ask: Ask) -> None:
+    bench.run(bench.suite(["fake-ok"]), debug=True)
+    for content, texts in (("a\u2028b\x0cc\r\n\nd", ["a\u2028b\x0cc", "", "d"]), ("a\n", ["a"]), ("\n", [""])):
+        (bench.root / "texts").write_text(content, newline="")
+        _, shown, _ = ask("ok", "--file", bench.root / "texts", "--format", "json")
+        assert [answer["text"] for answer in json.loads(shown)] == texts
+
+
 def test_texts_that_cannot_be_had_are_one_line(bench: Bench, ask: Ask) -> None:
     bench.run(bench.suite(["fake-ok"]), debug=True)
     (bench.root / "latin").write_bytes(b"caf\xe9")

@@ -246,6 +246,14 @@ def test_negatives_come_from_the_index_and_are_not_true(data: TrainingData, smal
         assert len(batch.label_ids) == 3
 
 
+def test_a_budget_of_whole_epochs_is_kept_to_the_step(data: TrainingData, small_encoder: str, tmp_path: Path) -> None:
+    method = stage(Classifier, small_encoder, epochs=20, batch_size=20)
+    run = make_run(tmp_path, {"epochs": 5})
+    run.ledger.epochs = 4.0  # as a first method leaves it
+    method.fit(data, run)
+    assert run.ledger.epochs == 5  # 4 + 1/3 + 1/3 + 1/3 is a little less
+
+
 @pytest.mark.parametrize(
     "other",
     [

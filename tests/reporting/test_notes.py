@@ -62,6 +62,12 @@ def test_texts_that_an_encoder_does_not_tell_apart_are_told_once() -> None:
     assert "texts alike" not in dict(describe(trained("d"))["Outcome"])
 
 
+def test_a_method_without_a_hit_is_named() -> None:
+    board = leaderboard([record("words", 0.0), record("hits", 0.01)])
+    (note,) = [note for note in board.notes if "every metric is 0" in note]
+    assert note.startswith("words: every metric is 0")
+
+
 def along(*values: float) -> dict[str, Any]:
     return {"curve": [{"nDCG@5": value} for value in values], "selection": Selection(queries=9)}
 

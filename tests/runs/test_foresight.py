@@ -99,3 +99,9 @@ def test_a_second_stage_speaks_of_its_first_method() -> None:
         "two on made: about 80 steps, which are few: lower batch_size or raise the budget",
         "two on made: no shortlists (refresh_start 5, 3.2 epochs)",
     ]
+
+
+def test_a_fusion_speaks_of_its_first_part_with_an_encoder() -> None:
+    parts = [{"method": "popular"}, {"method": "dexml", "negatives": "in-batch", "batch_size": 400}]
+    told = remarks([trial("both", "fuse", {"epochs": 4}, parts=parts, share=0.5)], DATA)
+    assert told == ["both on made: about 25 steps, which are few: raise the budget"]

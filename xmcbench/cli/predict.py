@@ -66,12 +66,13 @@ LARGEST = 1_000_000_000  # bytes of a file of texts
 
 
 def lines(file: Path) -> list[str]:
-    """The lines of a UTF-8 file or of standard input."""
+    """The lines of a UTF-8 file or of standard input, which only a newline ends, as in a dataset."""
     from xmcbench.files.regular import read_regular
 
     try:
         content = sys.stdin.buffer.read() if str(file) == "-" else read_regular(file, LARGEST)
-        return content.decode("utf-8-sig").splitlines()
+        found = [line.removesuffix("\r") for line in content.decode("utf-8-sig").split("\n")]
+        return found if found[-1] else found[:-1]
     except UnicodeDecodeError as problem:
         raise XMCBenchError(f"{file}: not UTF-8 (byte {problem.start})") from problem
 

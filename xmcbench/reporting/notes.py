@@ -154,6 +154,11 @@ def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
     notes += [f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular]
     for alike in dict.fromkeys(row.alike for row in rows if row.alike):
         notes.append(f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}.")
+    if nothing := [row.label for row in rows if row.metrics and not any(row.metrics.values())]:
+        notes.append(
+            f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words find "
+            "none in texts without spaces."
+        )
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
     if any(row.accepted for row in rows):
