@@ -30,7 +30,6 @@ from xmcbench import (
 )
 
 if TYPE_CHECKING:
-    from pydantic_core import ErrorDetails
     from torch import Tensor
 
 SHARE = 0.8  # of the budget for the first method
@@ -188,7 +187,7 @@ def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
     return name, distribution, config
 
 
-def _problem(error: ErrorDetails, config: type[Method.Config]) -> str:
+def _problem(error: dict[str, Any], config: type[Method.Config]) -> str:
     """What pydantic found in the settings of a first method or a part; of an unknown key with the nearest one."""
     key, message = ".".join(map(str, error["loc"])), error["msg"]
     if error["type"] == "extra_forbidden":
