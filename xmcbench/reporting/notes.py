@@ -156,8 +156,8 @@ def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
         notes.append(f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}.")
     if nothing := [row.label for row in rows if row.metrics and not any(row.metrics.values())]:
         notes.append(
-            f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words find "
-            "none in texts without spaces."
+            f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words "
+            "need words that texts have in common, with spaces between them."
         )
     if any(row.unlimited for row in rows):
         notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
