@@ -59,3 +59,14 @@ def test_the_share_that_is_cut() -> None:
     words = [10] * 70 + [40] * 31
     assert share_cut(words, 32) == pytest.approx(0.31)
     assert share_cut(words, 58) == 0
+
+
+@pytest.mark.parametrize("content", [None, "{}"])
+def test_statistics_that_are_gone_or_damaged_are_made_again(tmp_path: Path, content: str | None) -> None:
+    write(tmp_path / "own", [5] * 10)
+    whole = extent("own", tmp_path, tmp_path / "cache")
+    (statistics,) = tmp_path.glob("cache/datasets/*/statistics.json")
+    statistics.unlink()
+    if content:
+        statistics.write_text(content)
+    assert extent("own", tmp_path, tmp_path / "cache") == whole

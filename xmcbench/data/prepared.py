@@ -101,10 +101,10 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
 
 
 def load_card(name: str, data_dir: Path | None = None, cache_dir: Path | None = None) -> DatasetCard:
-    """The card of the dataset `name`, with its content hash. Of a prepared copy no other file is opened."""
+    """The card of the dataset `name`, with its content hash. Of a copy only card and statistics are checked."""
     *_, directory = _places(name, data_dir, cache_dir)
     with suppress(DamagedFolder):
-        check_cached_folder(directory, [CARD])
+        check_cached_folder(directory, [CARD, STATISTICS])
         return read_card(directory)
     return load(name, data_dir, cache_dir).card
 
@@ -150,6 +150,7 @@ def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Pat
 
 PREPARED_VERSION = 5  # of the files below; a change makes every copy a new one
 CARD = "card.json"
+STATISTICS = "statistics.json"
 TEXTS = ("train", "test", "labels")
 MATRICES = ("train_targets", "test_targets", "ignore_train", "ignore_test")
 
@@ -197,7 +198,7 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
         np.save(directory / f"{name}.indptr.npy", matrix.indptr)
         np.save(directory / f"{name}.indices.npy", matrix.indices)
     (directory / CARD).write_text(card.model_dump_json(indent=2), encoding="utf-8")
-    (directory / "statistics.json").write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
+    (directory / STATISTICS).write_text(statistics(dataset).model_dump_json(indent=2), encoding="utf-8")
 
 
 def read_copy(directory: Path) -> Dataset:
@@ -221,7 +222,7 @@ def read_card(directory: Path) -> DatasetCard:
 
 def read_statistics(directory: Path) -> Statistics:
     """The statistics of a prepared copy that was opened."""
-    return Statistics.model_validate_json((directory / "statistics.json").read_bytes())
+    return Statistics.model_validate_json((directory / STATISTICS).read_bytes())
 
 
 def _open_matrix(directory: Path, name: str, shape: tuple[int, int]) -> scipy.sparse.csr_array:
