@@ -110,8 +110,8 @@ def fuzz(
     shutil.copytree(world, scratch / "sound")
     expected = results(scratch / "sound", methods, patch)
     assert not [value for value in expected.values() if isinstance(value, XMCBenchError)], expected
-    files = sorted(path.relative_to(world) for path in world.rglob("*") if path.is_file() and path.suffix != ".lock")
-    files = [path for path in files if path.parts[0] in ("results", "cache")]
+    files = sorted(path.relative_to(world) for path in world.rglob("*") if path.is_file())
+    files = [path for path in files if path.parts[0] in ("results", "cache") and path.parent.name != "locks"]
     rng, counts = np.random.default_rng(seed), Counter[str]()
     order = [files[i] for _ in range(cases // len(files) + 1) for i in rng.permutation(len(files))]
     for case in range(cases):
