@@ -84,7 +84,7 @@ METHODS: dict[str, Training] = {
     "ict": Training(PAIRS, halved(PAIRS)),
     "rts": Training(SPANS, Mistake("temperature doubled", {"temperature": 0.1}), {"steps": 80}),
     "maclr-pretraining": Training(TITLES, Mistake("no labels as negatives, no views", {"regularisation": 0.0})),
-    "maclr": Training(TITLES, halved(TITLES), {"steps": 80}),
+    "maclr": Training(TITLES, Mistake("unsure labels count as well", {"confident": 1.0}), {"steps": 80}),
     "lmtx": Training(LMTX, Mistake("no margin", {"margin": 0.0}), budget={"epochs": 100}, unannotated=True),
     "infer-retrieve-rank": Training(PROMPTED, halved(PROMPTED), budget={"steps": 60}, unannotated=True),
     "memory": Training({"first": FIRST, "share": 0.5}, Mistake("no training queries", {"query_weight": 0.0})),
