@@ -95,10 +95,10 @@ def _predicted(root: Path) -> dict[str, Any]:
     return found
 
 
-def _exported(root: Path) -> str:
+def _exported(root: Path) -> dict[str, Any]:
     table = root / "table.json"
     command("teachers", "export", "--store", str(root / "results"), "--format", "json", "--output", str(table))
-    return table.read_text()
+    return {as_json([row["document"], row["label"]]): row for row in json.loads(table.read_text())}
 
 
 def command(*arguments: str) -> str:
