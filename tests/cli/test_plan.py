@@ -70,6 +70,13 @@ def test_a_trial_that_fails_before_its_first_step_makes_the_exit_code(
     assert "fails" not in capsys.readouterr().err
 
 
+def test_a_dry_run_tells_that_no_training_query_is_left(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for queries, told in ((479, False), (480, True)):
+        assert call("run", suite, "--dry-run", "--set", f"selection.queries={queries}") == 0
+        few = "in-batch on catalog-200: fails: selection.queries is 480, expected fewer than the 480 training queries"
+        assert (few in capsys.readouterr().err) is told
+
+
 def test_a_time_limit_that_is_too_short_is_told(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert call("plan", suite, "--set", "timeout=1e-9", "--only", "in-batch", "--accelerator", "h100") == 1
     told = capsys.readouterr().err

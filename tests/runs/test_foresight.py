@@ -32,6 +32,14 @@ def test_few_steps_are_told_once_for_all_trials_that_have_them() -> None:
     assert told[0].startswith("a, b on made: about 100 steps")
 
 
+def test_steps_that_a_plan_counted_are_those_that_are_told() -> None:
+    """A budget of tokens lasts longer than words tell where a word is one token."""
+    tokens = trial("t", "dexml", {"encoder_tokens": 600_000}, negatives="in-batch", batch_size=200)
+    assert "about 120 steps, which are few" in remarks([tokens], DATA)[0]
+    assert "about 190 steps, which are few" in remarks([tokens], DATA, {("made", "t"): 190})[0]
+    assert remarks([tokens], DATA, {("made", "t"): 210}) == []
+
+
 def test_a_budget_that_is_spent_before_the_first_step_is_told() -> None:
     small = trial("small", "prime", {"encoder_tokens": 204_999}, batch_size=16)
     told = "small on made: fails: about 205,000 tokens are encoded before the first step, the budget has 204,999"

@@ -65,7 +65,8 @@ def plan(
     seeds = Counter((trial.dataset, trial.label) for trial in trials)
     plans, left_out, failing = _plans(trials, lambda trial: planner.plan(trial, asked.needs(trial, share).workers))
     echo(render_tables(_tables(plans, seeds, machine) if plans else [], format))
-    lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents)}
+    steps = {(plan.trial.dataset, plan.trial.label): plan.ledger.steps for plan in plans}
+    lines = {"follows from data and budget": asked.followed(trials), "note": remarks(trials, extents, steps)}
     for kind, texts in (*lines.items(), ("not planned", left_out), ("fails", failing)):
         for text in texts:
             echo(f"{kind}: {text}", err=True)

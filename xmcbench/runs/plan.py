@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
@@ -90,8 +91,13 @@ class Display(Protocol):
         """A trial ended, well or badly."""
 
 
-def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
-    """A line for each thing that will make less of trials than their settings say; the same of several is one line."""
+def remarks(
+    trials: Sequence[Trial], extents: Extents, steps: Mapping[tuple[str, str], int] = MappingProxyType({})
+) -> list[str]:
+    """A line for each thing that will make less of trials than their settings say; the same of several is one line.
+
+    `steps` are those of planned trials, by dataset and label; those of others follow from the words of their texts.
+    """
     first = {(trial.dataset, trial.label): trial for trial in reversed(trials)}
     labels: dict[str, dict[str, None]] = {}
     same: dict[str, dict[str, frozenset[str]]] = defaultdict(dict)
@@ -102,7 +108,8 @@ def remarks(trials: Sequence[Trial], extents: Extents) -> list[str]:
         method = build_method(trial)
         spent = method.foreseen(data, trial.budget)
         idle = method.idle_parts(spent)
-        texts = [*_of_first_passes(method, trial.budget, spent), *_of_steps(trial, spent)]
+        counted = steps.get((trial.dataset, trial.label), spent.get("steps", 0))
+        texts = [*_of_first_passes(method, trial.budget, spent), *_of_steps(trial, counted)]
         texts += [*(f"no {part}" for part in idle), *_of_texts(trial, data)]
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
         texts += [text for part in parts for text in _of_counts(part, data)]
@@ -129,8 +136,8 @@ def _of_first_passes(method: Method, budget: Budget, spent: Mapping[str, Any]) -
         yield f"fails: about {needed:,.0f} tokens are encoded before the first step, the budget has {limit:,}"
 
 
-def _of_steps(trial: Trial, spent: Mapping[str, Any]) -> Iterator[str]:
-    if 0 < (steps := spent.get("steps", 0)) < FEW_STEPS:
+def _of_steps(trial: Trial, steps: float) -> Iterator[str]:
+    if 0 < steps < FEW_STEPS:
         lower = "lower batch_size or " if trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
         yield f"about {steps:.0f} steps, which are few: {lower}raise the budget"
 
