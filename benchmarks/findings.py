@@ -59,6 +59,7 @@ _STUDIES = (
     Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
     Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
+    Study("layers-records", "evidence-minilm-tibkat", "lf-tibkat-15k", beside="records"),
 )
 STUDIES = {study.name: study for study in _STUDIES}
 
