@@ -6,6 +6,7 @@ Legend: N held-out training queries, L labels.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -26,10 +27,11 @@ from xmcbench import (
     evaluation,
     registry,
 )
-from xmcbench_second_stage.stage import SecondStage, resolve
+from xmcbench_second_stage.stage import SecondStage, follow, resolve
 
 FUSION, ARRAYS = "fusion.json", "fusion.npz"  # in a model's directory, beside a folder for each part
 SEEDS = 2**63
+SHARE = 0.95  # of the budget for all parts together
 
 
 class Fuse(Method):
@@ -47,6 +49,12 @@ class Fuse(Method):
 
     counted: ClassVar = {"listed": ("labels",)}
 
+    @classmethod
+    def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
+        """The settings of each part follow its share of the budget."""
+        own = budget.times(given.get("share", SHARE) / len(given["parts"]))
+        return {**given, "parts": [follow(part, data, own) for part in given["parts"]]}
+
     class Config(Method.Config):
         parts: list[dict[str, Any]] = Field(
             min_length=2, description="methods with their settings: `[{method: prime}, {method: tfidf-nn}]`"
@@ -59,7 +67,7 @@ class Fuse(Method):
             1000, gt=0, description="training queries that the rule is fitted on and no part is trained on"
         )
         listed: int = Field(100, gt=0, description="labels that each part lists for a query")
-        share: float = Field(0.95, gt=0, lt=1, description="share of every limit of the budget for all parts together")
+        share: float = Field(SHARE, gt=0, lt=1, description="share of every limit of the budget for all parts together")
 
         @field_validator("parts")
         @classmethod
@@ -113,6 +121,10 @@ class Fuse(Method):
     def skip(self, card: data.DatasetCard) -> str | None:
         reasons = [f"{part.name}: {reason}" for part in self.parts if (reason := part.skip(card))]
         return reasons[0] if reasons else None
+
+    def check_machine(self) -> None:
+        for part in self.parts:
+            part.check_machine()
 
     def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
         """What the first part with an encoder will spend."""

@@ -47,10 +47,7 @@ class SecondStage(Method):
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """The first method's settings follow its share of the budget."""
-        named = {key: value for key, value in given["first"].items() if key in ("method", "origin")}
-        settings = {key: value for key, value in given["first"].items() if key not in named}
-        first, share = registry().method(named["method"]).thing, given.get("share", SHARE)
-        return {**given, "first": named | first.following(settings, data, budget.times(share))}
+        return {**given, "first": follow(given["first"], data, budget.times(given.get("share", SHARE)))}
 
     class Config(Method.Config):
         first: dict[str, Any] = Field(description="a method and its settings: `{method: dexml, batch_size: 512}`")
@@ -80,6 +77,9 @@ class SecondStage(Method):
 
     def skip(self, card: data.DatasetCard) -> str | None:
         return self.first.skip(card)
+
+    def check_machine(self) -> None:
+        self.first.check_machine()
 
     def foreseen(self, data: data.Extent, budget: Budget) -> dict[str, float]:
         return self.first.foreseen(data, budget.times(self.config.share))
@@ -157,6 +157,13 @@ class SecondStage(Method):
             charging.require(tokens.lengths, scoring_flops=operations)
             charging.encoding(tokens.lengths)
             return first.all_query_vectors(tokens)
+
+
+def follow(given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
+    """A first method or a part, with the settings that follow from data and from its own budget."""
+    named = {key: value for key, value in given.items() if key in ("method", "origin")}
+    settings = {key: value for key, value in given.items() if key not in named}
+    return named | registry().method(named["method"]).thing.following(settings, data, budget)
 
 
 def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:

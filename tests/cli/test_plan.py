@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -75,6 +76,29 @@ def test_a_dry_run_tells_that_no_training_query_is_left(suite: Path, capsys: pyt
         assert call("run", suite, "--dry-run", "--set", f"selection.queries={queries}") == 0
         few = "in-batch on catalog-200: fails: selection.queries is 480, expected fewer than the 480 training queries"
         assert (few in capsys.readouterr().err) is told
+
+
+@pytest.mark.parametrize(
+    ("encoder", "told"),
+    [
+        ({"name": "minilm", "layers": 9}, "encoder 'minilm' has 6 layers, found layers: 9"),
+        ({"name": "minilm", "layers": 6}, None),
+        ({"name": "static", "words": "no/folder"}, "words 'no/folder': no such folder (known: "),
+        ({"name": "static", "words": "minilm"}, None),
+        ({"name": "FOLDER"}, "cannot be loaded: config.json: "),
+        ({"name": "an-organisation/of-the-hub", "layers": 90}, None),  # nobody asks the hub before a run
+    ],
+)
+def test_a_dry_run_tells_that_an_encoder_is_missing(
+    encoder: dict[str, Any], told: str | None, suite: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    named = {key: str(suite.parent) if value == "FOLDER" else value for key, value in encoder.items()}
+    content = yaml.safe_load(suite.read_text()) | {"encoder": named}
+    suite.write_text(yaml.safe_dump(content))
+    assert call("run", suite, "--dry-run") == 0
+    noted = [line for line in capsys.readouterr().err.splitlines() if "fails:" in line]
+    trained = [line for line in noted if line.startswith("note: in-batch on catalog-200: fails: ")]
+    assert [told in line for line in trained] == [True] if told else noted == []
 
 
 def test_a_time_limit_that_is_too_short_is_told(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:

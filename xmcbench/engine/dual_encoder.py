@@ -145,6 +145,10 @@ class DualEncoder(Method):
         stated = {name: limit for name, limit in limits.items() if limit is not None}
         return stated | super().following(given, data, budget)
 
+    def check_machine(self) -> None:
+        """Raises XMCBenchError if the encoder's package or folder is missing, or its folder is plainly no encoder."""
+        self.config.encoder.check_files()
+
     def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
         """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""
         from xmcbench.engine.charging import Charging

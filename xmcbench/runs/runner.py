@@ -154,32 +154,37 @@ class Runner:
     def predicted_failures(self, plan: Sequence[PlannedTrial]) -> list[str]:
         """A line for each trial to run that is predicted to fail on this machine.
 
-        It holds out all training queries, will not end within the suite's time limit, or its budget of operations is
-        spent before the first step. The last two are predicted for trials of large datasets, those whose memory is
-        limited, and those whose operations are limited and begin with a pass over the data: planning the others would
-        take as long as running many of them. They are not on Ray, since this machine trains nothing.
+        It holds out all training queries, its encoder is missing, it will not end within the suite's time limit, or its
+        budget of operations is spent before the first step. The last two are predicted for trials of large datasets,
+        those whose memory is limited, and those whose operations are limited and begin with a pass over the data:
+        planning the others would take as long as running many of them. On Ray only the first is predicted, since this
+        machine trains nothing.
         """
         todo = [planned.trial for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
         first = {(trial.dataset, trial.label): trial for trial in reversed(todo)}
-        reasons = [self._none_left(trial) or self._predicted_failure(trial) for trial in reversed(first.values())]
+        reasons = [self._predicted_failure(trial) for trial in reversed(first.values())]
         return [reason for reason in reasons if reason]
 
-    def _none_left(self, trial: Trial) -> str | None:
-        total, selection = self.cards[trial.dataset].num_train, trial.selection
-        if selection is None or selection.queries < total:
-            return None
-        few = f"selection.queries is {selection.queries:,}, expected fewer than the {total:,} training queries"
-        return f"{trial.label} on {trial.dataset}: fails: {few}"
-
     def _predicted_failure(self, trial: Trial) -> str | None:
-        if self.settings.executor is not None or not self._worth_planning(trial):
+        where, selection = f"{trial.label} on {trial.dataset}", trial.selection
+        total = self.cards[trial.dataset].num_train
+        if selection is not None and selection.queries >= total:
+            few = f"selection.queries is {selection.queries:,}, expected fewer than the {total:,} training queries"
+            return f"{where}: fails: {few}"
+        if self.settings.executor is not None:
+            return None
+        try:
+            build_method(trial).check_machine()
+        except XMCBenchError as problem:
+            return f"{where}: fails: {problem}"
+        if not self._worth_planning(trial):
             return None
         from xmcbench.engine.planning.trials import too_long  # imports torch
 
         try:
             plan = self._predicted(trial)
         except PassTooLargeError as problem:
-            return f"{trial.label} on {trial.dataset}: fails: before the first step {problem}"
+            return f"{where}: fails: before the first step {problem}"
         return too_long(plan, self.suite.timeout) if plan else None
 
     def _predicted(self, trial: Trial) -> TrialPlan | None:

@@ -90,6 +90,12 @@ class Method(ABC):
         """Why this method cannot run on this dataset, or None."""
         return None
 
+    def check_machine(self) -> None:  # noqa: B027
+        """Raises XMCBenchError if this machine lacks a package or a file that a trial will read.
+
+        It is told before any trial runs.
+        """
+
     def encoder_training(self, budget: Budget) -> tuple[Method, Budget]:
         """The method that trains the encoder, and its part of `budget`: `xmcbench plan` predicts their costs."""
         return self, budget

@@ -20,7 +20,7 @@ from toy import make_run, toy_data
 
 from engine.encoders.test_sentence_layout import Plain
 from xmcbench.data.dataset import TrainingData
-from xmcbench.engine.encoders import static
+from xmcbench.engine.encoders import settings, static
 from xmcbench.engine.encoders.encoder import embed_all
 from xmcbench.engine.encoders.settings import EncoderConfig
 from xmcbench.engine.encoders.static import StaticEncoder
@@ -271,7 +271,7 @@ def test_bad_words_are_one_line(folder: Path, tmp_path: Path, monkeypatch: pytes
     assert "found no model.safetensors" in told(tmp_path, words=str(folder))
     (folder / "tokenizer.json").write_text("{}")
     assert "not a tokenizer" in told(tmp_path, words=str(folder))
-    monkeypatch.setattr(static, "find_spec", lambda _: None)
+    monkeypatch.setattr(settings, "find_spec", lambda _: None)
     assert "need the package wordllama: pip install 'xmcbench[wordllama]'" in told(tmp_path, words="wordllama")
 
 

@@ -139,3 +139,10 @@ def test_a_second_stages_first_method_follows_its_share() -> None:
     )
     assert half == following("dexml", SMALL, {"epochs": 40})["batch_size"] > whole / 2
     assert following("classifier", SMALL, {"epochs": 40}, first=first | {"batch_size": 99})["first"]["batch_size"] == 99
+
+
+def test_the_parts_of_a_fusion_follow_their_shares_of_the_budget() -> None:
+    parts = [{"method": "ova"}, {"method": "popular"}]
+    fused = following("fuse", SMALL, {"epochs": 8}, parts=parts, share=0.5)
+    alone = following("ova", SMALL, {"epochs": 2})
+    assert alone.items() <= fused["parts"][0].items()

