@@ -1,4 +1,4 @@
-"""Which method, at which budget: the figures and tables of docs/findings.md, from the accepted records of five suites.
+"""Which method, at which budget: figures and tables of docs/findings.md and docs/results.md, from accepted records.
 
 Rows are compared over test queries and seeds with Holm's correction (`xmcbench/evaluation/significance.py`). Quality
 along the budget is that on held-out training queries, which also chose settings and checkpoints.
@@ -31,7 +31,9 @@ from xmcbench.trial.record import Record, Status
 from xmcbench.trial.store import Store
 
 HERE = Path(__file__).parent
-DOCUMENT, PICTURES = HERE.parent / "docs" / "findings.md", HERE.parent / "docs" / "pictures"
+DOCS = HERE.parent / "docs"
+FINDINGS, RESULTS, PICTURES = DOCS / "findings.md", DOCS / "results.md", DOCS / "pictures"
+SUMMARISED = ("P@5", "PSP@5")  # in the table of all datasets
 METRICS = ("P@1", "P@5", "PSP@5", "macro-F1@5", "R@100")
 RANKED, ALONG = "P@5", "nDCG@5"
 SHARES = (0.1, 0.3, 1.0)  # of the budget
@@ -56,8 +58,8 @@ class Study:
 _STUDIES = (
     Study("titles", "evidence", "lf-tate-titles-16k", ("quality", "budget", "ranks", "tail")),
     Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
-    Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
+    Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
     Study("layers-records", "evidence-minilm-tibkat", "lf-tibkat-15k", beside="records"),
 )
@@ -209,6 +211,34 @@ def encoders(methods: Sequence[Method], others: Sequence[Method]) -> str:
     return written(("method", "suite", "seeds", *METRICS, "operations", "converged"), rows)
 
 
+def summary(read_study: Callable[[Study], list[Method]]) -> str:
+    """P@5 and PSP@5 of the methods that most datasets have, by their mean share of the best P@5; the best is bold."""
+    studies = [study for study in _STUDIES if not study.beside]
+    columns = [(study, metric) for study in studies for metric in SUMMARISED]
+    values: dict[str, dict[tuple[Study, str], float]] = defaultdict(dict)
+    for study, metric in columns:
+        for method in read_study(study):
+            values[method.label][study, metric] = round(100 * estimate(method.samples[metric]).value, 1)
+    rows = {label: own for label, own in values.items() if len(own) > len(columns) / 2}
+    best = {column: max(own.get(column, 0) for own in rows.values()) for column in columns}
+
+    def share(label: str) -> float:
+        return fmean(own / best[column] for column, own in rows[label].items() if column[1] == RANKED)
+
+    heads = ["method", *(f"{metric} {study.name}" for study, metric in columns)]
+    return written(
+        heads,
+        (
+            [label, *(_best(rows[label].get(own), best[own]) for own in columns)]
+            for label in sorted(rows, key=share, reverse=True)
+        ),
+    )
+
+
+def _best(value: float | None, best: float) -> str:
+    return "" if value is None else f"**{value:.1f}**" if value == best else f"{value:.1f}"
+
+
 def blocks(study: Study, read_study: Callable[[Study], list[Method]]) -> dict[str, str]:
     """The tables of the document, by name."""
     methods = read_study(study)
@@ -330,7 +360,8 @@ def main() -> None:
             DRAWN[figure](read_study(study), study, PICTURES / f"findings-{study.name}-{figure}.svg")
     if options.store == ACCEPTED:
         for name, text in texts.items():
-            put(text, DOCUMENT, f"<!-- {name} -->", "<!-- end -->")
+            put(text, RESULTS, f"<!-- {name} -->", "<!-- end -->")
+        put(summary(read_study), FINDINGS, "<!-- summary -->", "<!-- end -->")
     for name, text in texts.items():
         print(f"\n{name}\n\n{text}")
 

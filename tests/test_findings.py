@@ -14,7 +14,7 @@ from xmcbench.reporting.curated import findings
 from xmcbench.reporting.published import ACCEPTED
 
 ROOT = Path(__file__).parents[1]
-DOCUMENT = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+FINDINGS, RESULTS = ((ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("findings.md", "results.md"))
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 NUMBERS = {1: "one", 2: "two", 3: "three", 4: "four", 5: "five", 6: "six"}
 
@@ -24,7 +24,8 @@ def test_the_tables_are_those_of_the_accepted_records() -> None:
     read_study = cache(partial(tables.read, ACCEPTED))
     for study in tables.STUDIES.values():
         for name, text in tables.blocks(study, read_study).items():
-            assert f"<!-- {name} -->\n{text}\n<!-- end -->" in DOCUMENT
+            assert f"<!-- {name} -->\n{text}\n<!-- end -->" in RESULTS
+    assert f"<!-- summary -->\n{tables.summary(read_study)}\n<!-- end -->" in FINDINGS
 
 
 def test_the_readme_says_what_the_page_says() -> None:
@@ -32,7 +33,7 @@ def test_the_readme_says_what_the_page_says() -> None:
         assert f"- {sentence} " in README
     found = README.partition("## What was found")[2].partition("## What it is for")[0]
     for number in re.findall(r"\d+\.\d", found):
-        assert number in DOCUMENT, number
+        assert number in FINDINGS + RESULTS, number
 
 
 def test_the_readme_counts_the_claims() -> None:
