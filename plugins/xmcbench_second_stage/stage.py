@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from abc import abstractmethod
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,6 +23,7 @@ from xmcbench import (
     Run,
     XMCBenchError,
     data,
+    files,
     registry,
     sampling,
     search,
@@ -184,20 +184,10 @@ def resolve(given: dict[str, Any], kind: type[Method]) -> tuple[str, str, Any]:
     try:
         config = plugin.thing.Config.model_validate_json(json.dumps(settings), strict=True)
     except ValidationError as invalid:
-        problems = [_problem(error, plugin.thing.Config) for error in invalid.errors()]
-        raise ValueError("; ".join(problems)) from None
+        raise ValueError(files.explained(plugin.thing.Config, settings, invalid)) from None
     # Defaults are allowed: a resolved configuration spells all of them out.
     fields = plugin.thing.Config.model_fields
     idle = [key for key in config.unused() & settings.keys() if getattr(config, key) != fields[key].get_default()]
     if idle:
         raise ValueError(f"{', '.join(sorted(idle))}: has no effect with the other settings here")
     return name, distribution, config
-
-
-def _problem(error: dict[str, Any], config: type[Method.Config]) -> str:
-    """What pydantic found in the settings of a first method or a part; of an unknown key with the nearest one."""
-    key, message = ".".join(map(str, error["loc"])), error["msg"]
-    if error["type"] == "extra_forbidden":
-        near = get_close_matches(key, config.model_fields, n=1)
-        message = "unknown key" + (f" (did you mean {near[0]!r}?)" if near else "")
-    return f"{key}: {message}"

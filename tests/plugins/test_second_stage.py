@@ -79,7 +79,7 @@ def test_the_first_method_is_resolved_with_all_that_determines_it() -> None:
         ({}, "missing key 'method'"),
         ({"method": "tfidf-nn"}, "is not a dual encoder"),
         ({"method": "classifier", "first": {"method": "untrained"}}, "is not a dual encoder"),
-        ({"method": "dexml", "batch_size": "many"}, "batch_size: Input should be a valid integer"),
+        ({"method": "dexml", "batch_size": "many"}, "batch_size: found 'many', expected a valid integer"),
         ({"method": "dexml", "speed": 1}, "speed: unknown key"),
         ({"method": "dexml", "negatives": "all", "shortlist": 7}, "shortlist: has no effect"),
     ],

@@ -286,6 +286,11 @@ def validate(
     return None
 
 
+def explained(model: type[BaseModel], values: Any, invalid: ValidationError) -> str:
+    """What is wrong with values that stand within others, on one line: each key, what was found and expected."""
+    return "; ".join(f"{dotted(place)}: {message}" for place, message in _explain(model, values, invalid).items())
+
+
 def _explain(model: type[BaseModel], values: Any, invalid: ValidationError) -> dict[KeyPath, str]:
     """One message for each place. The errors of a union's members are joined: `expected A or B`."""
     messages: dict[KeyPath, str] = {}
