@@ -9,6 +9,7 @@ Legend: N training queries, L labels, B queries of a batch, S labels of its pool
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -38,8 +39,10 @@ class StandIns(Embeddings):
     """Stand-in vectors, and neighbours among them; counts what a search of the real vectors would take."""
 
     num_queries: int = 1  # of the dataset, of which those here may be a sample
+    note_search: Callable[[], object] = lambda: None
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
+        self.note_search()
         self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
         if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
@@ -79,7 +82,7 @@ class DryRun:
         self.label_lengths_L = work.label_lengths_L if method.encodes_labels else None
         self.epoch = self.index = 0  # of the next step
         self.largest: Batch  # of the step that encodes the most tokens
-        self.looks = False  # whether a refresh looked at embeddings
+        self.looks = self.searches = False  # whether a refresh looked at embeddings, and whether it searched them
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
         self._most_tokens = -1
         self._last: Cost = {}  # of an epoch: its last batch may be smaller
@@ -139,7 +142,11 @@ class DryRun:
             charging.on_demand(lambda: work.labels_LD, label_lengths_L),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
             num_queries=work.num_queries,
+            note_search=self._note_search,
         )
+
+    def _note_search(self) -> None:
+        self.searches = True
 
     def _draw(self) -> None:
         """Draw some batches of the epoch, and count what they cost."""

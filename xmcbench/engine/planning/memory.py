@@ -314,8 +314,8 @@ def _activations(
 def _refresh(
     method: EmbeddingMethod, work: Workload, encoder: EncoderCosts, probe: Probe, run: DryRun, device: str
 ) -> float:
-    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at, and
-    a block of scores of a search.
+    """Embeddings of everything, and copies of them: of the first vectors, and of those that the sampler looks at; and
+    a block of scores where it searches them.
 
     A method that asks for the first vectors of queries sums them by label, with two copies of the targets.
     """
@@ -327,7 +327,7 @@ def _refresh(
     held = [first[texts] for texts in method.first_passes]
     if run.looks:
         held += [part.refresh_bytes(queries, labels, probe.mining_dimension) for part in run.sampler.parts]
-    return max(held) + _scores(queries, labels, device) if held else 0.0
+    return max(held, default=0.0) + (_scores(queries, labels, device) if run.searches else 0.0)
 
 
 def _scores(queries: int, labels: int, device: str) -> float:
