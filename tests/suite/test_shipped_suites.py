@@ -17,7 +17,7 @@ SUITES = sorted(
 
 
 def test_there_are_suites() -> None:
-    assert {"quickstart.yaml", "dexml_synthetic.yaml", "debian-packages.yaml"} <= {path.name for path in SUITES}
+    assert {"quickstart.yaml", "dexml_synthetic.yaml", "evidence.yaml"} <= {path.name for path in SUITES}
 
 
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)

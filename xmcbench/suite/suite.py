@@ -110,7 +110,7 @@ def load_suite(
 ) -> Suite:
     """Read a suite file and apply the command line's overrides. One error lists every problem, a line each.
 
-    `path` is a file, or the name of a bundled suite, as `quickstart` or `real/lf-tate-titles-16k`. A dataset whose
+    `path` is a file, or the name of a bundled suite, as `quickstart` or `real/evidence`. A dataset whose
     files are missing is a problem unless `on_disk` is False.
     """
     path = _file_of(path)
@@ -163,7 +163,7 @@ def _file_of(path: Path) -> Path:
 
 
 def bundled_names() -> list[str]:
-    """The names of the bundled suites, sorted, as `quickstart` or `real/lf-tate-titles-16k`."""
+    """The names of the bundled suites, sorted, as `quickstart` or `real/evidence`."""
     return sorted(path.relative_to(BUNDLED).with_suffix("").as_posix() for path in BUNDLED.rglob("*.yaml"))
 
 
