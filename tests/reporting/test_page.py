@@ -118,11 +118,11 @@ def test_filters_choose_rows_and_are_kept_in_the_address(visit: Visit) -> None:
 
 
 def test_columns_are_chosen_without_a_mouse(visit: Visit) -> None:
-    assert "steps" not in visit.rows()[0]
+    assert "workers" not in visit.rows()[0]
     visit.page.locator("#columns summary").focus()
     visit.page.keyboard.press("Enter")
-    visit.page.get_by_role("checkbox", name="steps", exact=True).press("Space")
-    assert visit.rows(1)[2]["steps"] == "10"
+    visit.page.get_by_role("checkbox", name="workers", exact=True).press("Space")
+    assert visit.rows(1)[2]["workers"] == "1"
     visit.page.keyboard.press("Escape")
     assert not visit.page.locator("#columns").evaluate("(details) => details.open")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -32,15 +32,13 @@ USUAL_METRICS = {
     "zero-shot": ("P@1", "P@3", "P@5", "R@1", "R@10", "R@100"),
 }
 USUAL_COLUMNS = {
-    "measured": (
-        *("encoder_tokens", "teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters"),
-        "variants",
-    ),
+    "measured": ("teacher_tokens", "device_seconds", "query_ms", "peak_bytes", "num_parameters", "variants"),
     "imported": (),
     "published": ("kind", "batch_size", "negatives", "encoder", "hardware", "training_hours", "paper", "variants"),
 }
 PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
+EVEN = 1.05  # the largest number is at most so many times the smallest where rows do not differ
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
 
 
@@ -229,10 +227,19 @@ def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
         usual = list(dict.fromkeys([*usual, *counts]))[:6]
     metrics = tuple(usual or USUAL_METRICS[setting["track"]][:1])
     facts = {name for row in rows for name in row.facts} | ({"kind"} if any(row.kind for row in rows) else set())
-    spent = ("flops",) if "flops" in setting.get("budget", {}) else ()  # what the budget limits, before tokens
-    columns = tuple(name for name in (*spent, *USUAL_COLUMNS[setting["source"]]) if name in facts)
+    columns = tuple(name for name in (*_spent(rows, setting), *USUAL_COLUMNS[setting["source"]]) if name in facts)
     sort = "P@1" if "P@1" in counts else metrics[0]
     return Group(rows=tuple(rows), metrics=metrics, columns=columns, sort=sort, **setting)
+
+
+def _spent(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
+    """What training took: what the budget limits; steps and overruns where rows differ in them by `EVEN`."""
+    yield "flops" if "flops" in setting.get("budget", {}) else "encoder_tokens"
+    trained = [float(value) for row in rows if (value := row.facts.get("steps"))]
+    if trained and max(trained) > EVEN * min(trained):
+        yield "steps"
+    if any(1 + float(str(row.facts.get("overrun", "0 %")).split()[0]) / 100 > EVEN for row in rows):
+        yield "overrun"
 
 
 def _check_names(groups: Sequence[Group], view: View) -> None:
