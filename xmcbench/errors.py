@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 SHOWN = 200  # characters of a value in a message
@@ -32,6 +33,12 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         raise XMCBenchError(
             f"{purpose} needs {package}, which cannot be imported ({problem}): pip install 'xmcbench[{extra}]'"
         ) from problem
+
+
+def check_extra(module: str, extra: str, purpose: str) -> None:
+    """Raises `XMCBenchError` where `module` is not installed, as `import_extra` does. Imports nothing that is there."""
+    if find_spec(module) is None:
+        import_extra(module, extra, purpose)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,35 @@ def test_a_dry_run_tells_that_an_encoder_is_missing(
     noted = [line for line in capsys.readouterr().err.splitlines() if "fails:" in line]
     trained = [line for line in noted if line.startswith("note: in-batch on catalog-200: fails: ")]
     assert [told in line for line in trained] == [True] if told else noted == []
+
+
+@pytest.mark.parametrize(
+    ("method", "package", "told"),
+    [
+        (
+            {"method": "dexml", "search": "faiss-hnsw"},
+            "faiss",
+            "search: faiss-hnsw needs faiss, which cannot be imported",
+        ),
+        ({"method": "dexml", "encoder": {"name": "minilm", "lora": {}}}, "peft", "lora needs peft, which cannot be"),
+    ],
+)
+def test_a_dry_run_tells_that_a_package_is_missing(
+    method: dict[str, Any],
+    package: str,
+    told: str,
+    suite: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    content = yaml.safe_load(suite.read_text()) | {"methods": {"m": method}, "settings": {}}
+    del content["encoder"]
+    suite.write_text(yaml.safe_dump(content))
+    for present in (True, False):
+        if not present:
+            monkeypatch.setitem(sys.modules, package, None)  # it cannot be imported, or found
+        assert call("run", suite, "--dry-run") == 0
+        assert (told in capsys.readouterr().err) is not present
 
 
 def test_a_time_limit_that_is_too_short_is_told(suite: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,7 +25,7 @@ from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
 from xmcbench.engine.search.index import APPROXIMATE, Backend, build_index
-from xmcbench.errors import XMCBenchError
+from xmcbench.errors import XMCBenchError, check_extra
 from xmcbench.files.arrays import sort_header
 from xmcbench.files.atomic import atomic_write
 from xmcbench.files.manifest import DamagedFolder, add_to_manifest, check_manifest
@@ -146,8 +146,12 @@ class DualEncoder(Method):
         return stated | super().following(given, data, budget)
 
     def check_machine(self) -> None:
-        """Raises XMCBenchError if the encoder's package or folder is missing, or its folder is plainly no encoder."""
+        """Raises XMCBenchError if the encoder's package or folder is missing, its folder is plainly no encoder, or the
+        library of the search is missing.
+        """
         self.config.encoder.check_files()
+        if self.config.search in APPROXIMATE:
+            check_extra("faiss", "cpu", f"search: {self.config.search}")
 
     def charging_to(self, ledger: Ledger, budget: Budget | None = None) -> Charging:
         """The `Charging` that enters the costs of this model's encoder and scores into `ledger`, within `budget`."""

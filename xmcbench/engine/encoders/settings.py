@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from xmcbench.errors import XMCBenchError, suggest
+from xmcbench.errors import XMCBenchError, check_extra, suggest
 
 Precision = Literal["float32", "bf16"]
 RANDOM_ENCODERS = {"tiny": (256, 3, 4), "nano": (128, 2, 2)}  # width, layers, attention heads
@@ -167,6 +167,8 @@ class EncoderConfig(BaseModel):
 
         Reads no weights, and looks up no name of the hub.
         """
+        if self.lora:
+            check_extra("peft", "lora", "lora")
         if self.name == STATIC:
             if self.words != RANDOM:
                 words_folder(self.words or MINILM)
