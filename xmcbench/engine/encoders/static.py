@@ -34,7 +34,16 @@ from torch.nn.functional import embedding, embedding_bag, pad
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.own_modules import MODULES, PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
-from xmcbench.engine.encoders.settings import MINILM, RANDOM, WORDLLAMA, EncoderConfig, words_folder
+from xmcbench.engine.encoders.settings import (
+    MINILM,
+    RANDOM,
+    TOKENIZER,
+    WEIGHTS,
+    WORDLLAMA,
+    EncoderConfig,
+    check_word_file,
+    words_folder,
+)
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.engine.tables.touched_rows import TouchedRows
 from xmcbench.errors import XMCBenchError
@@ -69,14 +78,14 @@ class WordFiles:
             )
         if (folder / MODULES).exists():
             folder /= next((m.folder for m in saved_modules(folder) if m.kind == "StaticEmbedding"), "")
-        return cls(folder / "tokenizer.json", folder / "model.safetensors")
+        return cls(folder / TOKENIZER, folder / WEIGHTS)
 
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer. Raises XMCBenchError if there is none."""
         from tokenizers import Tokenizer
         from transformers import PreTrainedTokenizerFast
 
-        self._check(self.tokenizer_file)
+        check_word_file(self.tokenizer_file)
         try:
             tokenizer = Tokenizer.from_file(str(self.tokenizer_file))
         except Exception as problem:  # tokenizers raises no class of its own
@@ -119,7 +128,7 @@ class WordFiles:
     @contextmanager
     def _opened(self) -> Iterator[tuple[Any, list[str]]]:
         """The file of the vectors, and the names in it that mean something here, that of the vectors first."""
-        self._check(self.weights_file)
+        check_word_file(self.weights_file)
         try:
             with safe_open(self.weights_file, framework="pt") as tensors:
                 found = set(tensors.keys())
@@ -129,10 +138,6 @@ class WordFiles:
                 yield tensors, names
         except SafetensorError as problem:
             raise XMCBenchError(f"{self.weights_file}: not a safetensors file: {problem}") from problem
-
-    def _check(self, file: Path) -> None:
-        if not file.is_file():
-            raise XMCBenchError(f"{file.parent}: no words of a static encoder: found no {file.name}")
 
 
 def words_tokenizer(config: EncoderConfig, texts: Sequence[str], cache: Path) -> TextTokenizer:
@@ -299,7 +304,7 @@ class _Means(Function):
         return None, None, None, None
 
 
-WEIGHTS, VECTORS = "model.safetensors", "embedding.weight"  # names of sentence-transformers
+VECTORS = "embedding.weight"  # its name in sentence-transformers
 
 
 class StaticEncoder(Encoder):
