@@ -225,29 +225,24 @@ def encoders(methods: Sequence[Method], others: Sequence[Method]) -> str:
 
 def summary(read_study: Callable[[Study], list[Method]]) -> str:
     """P@5 and PSP@5 of the methods that most datasets have, by their mean share of the best P@5; the best is bold."""
-    studies = [study for study in _STUDIES if not study.beside]
+    studies = [study for study in STUDIES.values() if not study.beside]
     columns = [(study, metric) for study in studies for metric in SUMMARISED]
     values: dict[str, dict[tuple[Study, str], float]] = defaultdict(dict)
     for study, metric in columns:
         for method in read_study(study):
-            values[method.label][study, metric] = round(100 * estimate(method.samples[metric]).value, 1)
+            values[method.label][study, metric] = round(100 * method.samples[metric].mean, 1)
     rows = {label: own for label, own in values.items() if len(own) > len(columns) / 2}
     best = {column: max(own.get(column, 0) for own in rows.values()) for column in columns}
 
     def share(label: str) -> float:
         return fmean(own / best[column] for column, own in rows[label].items() if column[1] == RANKED)
 
+    order = sorted(rows, key=share, reverse=True)
     heads = ["method", *(f"{metric} {study.name}" for study, metric in columns)]
-    return written(
-        heads,
-        (
-            [label, *(_best(rows[label].get(own), best[own]) for own in columns)]
-            for label in sorted(rows, key=share, reverse=True)
-        ),
-    )
+    return written(heads, ([label, *(_marked(rows[label].get(own), best[own]) for own in columns)] for label in order))
 
 
-def _best(value: float | None, best: float) -> str:
+def _marked(value: float | None, best: float) -> str:
     return "" if value is None else f"**{value:.1f}**" if value == best else f"{value:.1f}"
 
 
