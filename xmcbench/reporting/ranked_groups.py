@@ -233,7 +233,9 @@ def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
 
 
 def _spent(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
-    """What training took: what the budget limits; steps and overruns where rows differ in them by `EVEN`."""
+    """What trainings here took: what the budget limits; steps and overruns where rows differ in them by `EVEN`."""
+    if setting["source"] != "measured":
+        return
     yield "flops" if "flops" in setting.get("budget", {}) else "encoder_tokens"
     trained = [float(value) for row in rows if (value := row.facts.get("steps"))]
     if trained and max(trained) > EVEN * min(trained):
