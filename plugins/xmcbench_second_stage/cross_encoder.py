@@ -190,7 +190,7 @@ class CrossEncoderRanker(Reranker):
     def _open(self, name: str, device: Any) -> Any:
         """The cross-encoder of that name, with one output. Raises XMCBenchError where there is none on this machine."""
         library = import_extra(LIBRARY, "rerank", "method 'cross-encoder'")
-        folder = str(encoders.minilm_folder()) if name == "minilm" else name
+        folder = encoders.minilm_path() if name == "minilm" else name
         places: dict[str, Any] = {"device": str(device), "local_files_only": True}
         try:
             model = library.CrossEncoder(folder, num_labels=1, max_length=self.config.max_length, **places)

@@ -18,10 +18,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from xmcbench.engine.encoders.settings import MODULES, SETTINGS, WEIGHTS
 from xmcbench.errors import XMCBenchError, shown, suggest
 
-MODULES, PROMPTS = "modules.json", "config_sentence_transformers.json"  # in a folder of sentence-transformers
-SETTINGS, WEIGHTS = "config.json", "model.safetensors"  # in the folder of a module
+PROMPTS = "config_sentence_transformers.json"  # in a folder of sentence-transformers
 OWN = "own_modules.json"  # in a folder that `OwnModules.save` wrote
 LIBRARY = "sentence_transformers."
 LABEL_PROMPTS = ("document", "passage", "corpus")  # the first that there is, as in `encode_document`
@@ -261,8 +261,8 @@ def write_sentence_layout(directory: Path, modules: Sequence[SentenceModule], pr
         for i, module in enumerate(modules)
     ]
     files: dict[str, Any] = {
-        "modules.json": index,
-        "config_sentence_transformers.json": {
+        MODULES: index,
+        PROMPTS: {
             "model_type": "SentenceTransformer",
             "similarity_fn_name": "dot",
             **({"prompts": prompts} if prompts else {}),

