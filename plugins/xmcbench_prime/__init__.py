@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from xmcbench_prime.prototypes import Prototypes
 
 AT_ONCE = 16_384  # prototypes of a step: a bag holds several vectors
-INDEXED = 2_048  # prototypes of an index that are computed at a time
+INDEXED = 512  # prototypes of an index that are computed at a time
 # Length of Xavier's initial vectors at the paper's V = 65,536 and D = 768: sqrt(2 D / (V + D)).
 PAPERS_LENGTH = 0.152
 SEEDS = 2**62

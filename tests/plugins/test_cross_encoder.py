@@ -149,3 +149,21 @@ def test_what_is_no_cross_encoder_is_one_line(data: TrainingData, small_encoder:
         fitted(small_encoder, data, tmp_path, model=str(tmp_path / "padless"))
     with pytest.raises(ValidationError, match="model"):
         made(small_encoder, model="")
+
+
+def test_the_rate_rises_over_a_tenth_of_the_budget_where_epochs_would_last_longer(
+    data: TrainingData, small_encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates: list[float] = []
+    step = torch.optim.AdamW.step
+
+    def noted(self: torch.optim.AdamW, closure: Any = None) -> Any:
+        rates.append(self.param_groups[0]["lr"])
+        return step(self, closure)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", noted)
+    fitted(small_encoder, data, tmp_path, {"steps": 40}, epochs=1000, learning_rate=1e-3)
+    assert len(rates) == 40
+    assert np.argmax(rates) == 4
+    assert max(rates) == pytest.approx(0.9e-3)
+    assert rates[-1] < 0.1e-3

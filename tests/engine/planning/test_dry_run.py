@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 from toy import make_run
 
 from engine.training.method import Toy
@@ -163,6 +165,29 @@ def test_an_approximate_search_costs_what_the_plan_says_and_its_recall_is_in_the
     assert approximate.shortlist_recall == pytest.approx(1.0)  # so few labels are one cluster
     assert approximate.scoring_flops != exact.scoring_flops
     assert planned.scoring_flops == pytest.approx(approximate.scoring_flops, rel=0.05)
+
+
+def test_scores_that_only_true_labels_have_do_not_grow_with_the_pool(
+    small_encoder: str, data: TrainingData, tmp_path: Path
+) -> None:
+    targets = data.targets.tolil()
+    targets[:, -10:] = 0  # labels that are true for no query
+    data = replace(data, targets=csr_array(targets))
+    probes = {}
+    for name in ("dexml in-batch", "unidec both"):
+        method = built(name, small_encoder, **METHODS[name])
+        work, encoder = workload(method, data, tmp_path)
+        probes[name] = observe(method, work, encoder.dimension)
+    assert probes["dexml in-batch"].true_label_flops == 0
+    assert probes["unidec both"].true_label_flops > 0  # its loss over labels has those with a query alone
+
+
+def test_what_finds_groups_of_labels_is_planned(small_encoder: str, data: TrainingData, tmp_path: Path) -> None:
+    few, many = (
+        on_paper(built("prime", small_encoder, free_vectors=vectors), data, tmp_path / str(vectors), {"steps": 1})
+        for vectors in (0, 16)
+    )
+    assert many.scoring_flops > few.scoring_flops
 
 
 @pytest.mark.parametrize("then", ["end", "skip"])

@@ -15,12 +15,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 import torch
+from torch import Tensor
 
 from xmcbench.engine import flops
 from xmcbench.engine.charging import Charging, Cost, batch_lengths
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.losses import Positives
-from xmcbench.engine.planning.probe import Probe, Workload
+from xmcbench.engine.planning.probe import Probe, Workload, true_labels
 from xmcbench.engine.sampling.batch import Batch
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.search.index import search_flops
@@ -28,7 +29,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.run import derive_seed
 
-EXACT_PAIRS = 2e8  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
+EXACT_PAIRS = 5e9  # of queries and labels: up to here neighbours are searched, beyond they are drawn at random
 DRAWN = 16  # random neighbours per query
 BATCHES, OF_LARGE, OF_ADDING = 24, 4, 2  # drawn per epoch: in general, of a large dataset, where the sampler adds
 KNOWN_LIMITS = {"epochs", "steps", "encoder_tokens", "flops", "device_seconds"}
@@ -64,6 +65,7 @@ def dry_run(
         raise XMCBenchError(f"it stops at {', '.join(budget.spending())}, which a plan cannot count")
     for texts in method.first_passes:
         charging.passes(work.all_query_lengths_N if texts == "queries" else work.label_lengths_L)
+    charging.scoring(probe.grouping_flops)
     run = DryRun(method, work, probe, charging, budget, seed)
     while run.continues and charging.refreshed(run.refresh, method.skips_refreshes):
         run.take_epoch()
@@ -135,15 +137,19 @@ class DryRun:
 
     def _stand_ins(self) -> StandIns:
         work, charging = self.work, self.charging
-        queries_ND = work.trained_queries_ND if self.epoch else work.queries_ND
+        queries_ND, labels_LD = self._vectors()
         label_lengths_L = work.label_lengths_L if self.method.encodes_labels else work.label_lengths_L[:0]
         return StandIns(
             charging.on_demand(lambda: queries_ND, work.all_query_lengths_N),
-            charging.on_demand(lambda: work.labels_LD, label_lengths_L),
+            charging.on_demand(lambda: labels_LD, label_lengths_L),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
             num_queries=work.num_queries,
             note_search=self._note_search,
         )
+
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        work = self.work
+        return (work.trained_queries_ND, work.trained_labels_LD) if self.epoch else (work.queries_ND, work.labels_LD)
 
     def _note_search(self) -> None:
         self.searches = True
@@ -162,11 +168,14 @@ class DryRun:
         work, looked = self.work, 0.0
         if self.sampler.extends_pool:
             with flops.counting() as scored, torch.no_grad():
-                vectors = work.queries_ND[batch.query_ids], work.labels_LD[batch.label_ids]
+                queries_ND, labels_LD = self._vectors()
+                vectors = queries_ND[batch.query_ids], labels_LD[batch.label_ids]
                 batch = replace(batch, label_ids=self.sampler.extend_pool(batch, *vectors))
             looked = scored.flops * self._scale
-        pairs = len(batch.query_ids) * len(batch.label_ids)
-        scoring = round(self.probe.flops_per_pair * pairs + looked)
+        per_query = len(batch.label_ids) * self.probe.flops_per_pair
+        if self.probe.true_label_flops:
+            per_query += true_labels(work.train, batch) * self.probe.true_label_flops
+        scoring = round(len(batch.query_ids) * per_query + looked)
         cost = self.charging.step_cost(batch, work.query_lengths_N, self.label_lengths_L, scoring)
         if cost["encoder_tokens"] > self._most_tokens:
             self.largest, self._most_tokens = batch, cost["encoder_tokens"]
@@ -177,4 +186,4 @@ class DryRun:
         work, none = self.work, torch.empty(0, dtype=torch.int64)
         positives = Positives(none, none, 0, 0)
         everything = Batch(np.arange(len(work.queries_ND)), np.arange(len(work.labels_LD)), positives)
-        self.sampler.observe(everything, work.trained_queries_ND, work.labels_LD)
+        self.sampler.observe(everything, work.trained_queries_ND, work.trained_labels_LD)

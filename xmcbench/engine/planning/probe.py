@@ -29,6 +29,7 @@ from xmcbench.engine import flops
 from xmcbench.engine.dual_encoder import add_modules
 from xmcbench.engine.embedding_method import EmbeddingMethod
 from xmcbench.engine.encoders.encoder import evaluating
+from xmcbench.engine.sampling.batch import Batch, gather_rows
 from xmcbench.engine.sampling.embeddings import Embeddings
 from xmcbench.engine.sampling.sharding import Shard
 from xmcbench.engine.training.gradient_cache import SavedBytes
@@ -36,6 +37,7 @@ from xmcbench.engine.workers import ALONE
 from xmcbench.trial.run import derive_seed
 
 STAND_IN = 32  # dimensions of a stand-in vector; of a large dataset 1
+LEANING = 1.5  # weight of true labels in a trained query: pools are then about as large as those of trained encoders
 LARGE = 200_000  # texts: a dataset with more queries is represented by a sample
 SAMPLE = 50_000  # queries of the sample
 LABELS_PER_QUERY = 5  # where the card does not say
@@ -73,10 +75,16 @@ class Workload:
         return np.resize(self.query_lengths_N, self.num_queries)
 
     @cached_property
+    def trained_labels_LD(self) -> Tensor:
+        """Stand-in vectors of the labels once a model was trained: half the text's, half those of its queries."""
+        queries_LD = torch.from_numpy(self.train.targets.T @ self.queries_ND.numpy())
+        return normalize(self.labels_LD + normalize(queries_LD, dim=1), dim=1)
+
+    @cached_property
     def trained_queries_ND(self) -> Tensor:
-        """Stand-in vectors of the queries once a model was trained: half the text's, half those of its true labels."""
-        sums_ND = torch.from_numpy(self.train.targets @ self.labels_LD.numpy())
-        return normalize(self.queries_ND + normalize(sums_ND, dim=1), dim=1)
+        """Stand-in vectors of the queries once a model was trained: the text's, and those of its true labels."""
+        labels_ND = torch.from_numpy(self.train.targets @ self.trained_labels_LD.numpy())
+        return normalize(self.queries_ND + LEANING * normalize(labels_ND, dim=1), dim=1)
 
     @classmethod
     def of(
@@ -126,12 +134,12 @@ class Workload:
         return cls.of(train, queries, labels, card.num_test, card.num_train, measured=False)
 
     def part(self, queries: int, labels: int) -> TrainingData:
-        """At most `queries` queries that have a label, and at most `labels` labels, those of the queries first."""
+        """At most `queries` queries that have a label, and their labels before others: `labels` in all, or more."""
         targets = self.train.targets
         rows = np.flatnonzero(np.diff(targets.indptr))[:queries]
         theirs = np.unique(targets[rows].indices)
         others = np.setdiff1d(np.arange(min(self.train.num_labels, 4 * labels)), theirs)
-        columns = np.concatenate((theirs, others[: max(0, labels - len(theirs))]))
+        columns = np.concatenate((theirs, others[: max(MORE_LABELS, labels - len(theirs))]))
         card = self.train.card.model_copy(update={"num_train": len(rows), "num_labels": len(columns)})
         few, texts = sp.csr_array(targets[rows][:, columns]), [""]
         return TrainingData(card, texts * len(rows), few, texts * len(columns), no_pairs(few.shape))
@@ -145,6 +153,7 @@ def _sums(words_VD: np.ndarray, ids: np.ndarray, offsets: np.ndarray) -> np.ndar
 
 
 FEW_QUERIES, FEW_LABELS = 48, 160
+MORE_LABELS = 32  # at least, that are true for none of the queries
 
 
 @dataclass(frozen=True)
@@ -163,11 +172,13 @@ class Probe:
     """The observations."""
 
     flops_per_pair: float  # operations of a step on scores, per pair of a query and a label of its pool
+    true_label_flops: float  # of scores that only true labels have: per pair of a query and a label true in the batch
     keeps_scores: bool  # whether the loss keeps scores of its forward pass for its backward pass
     mining_dimension: int  # of the vectors that samplers see
     scored_dimension: int  # of the vectors that are searched
     module_parameters: int  # of the method's own modules, label tables aside
     loss_bytes: float  # that the backward pass of the loss and of these modules takes, per text of a step
+    grouping_flops: int  # operations before training, of labels that share vectors
     tables: dict[str, Table]
 
 
@@ -189,25 +200,27 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
             count: normalize(torch.randn(count, dimension), dim=1) for count in {len(part.texts), part.num_labels}
         }
         embeddings = Embeddings(lambda: vectors[len(part.texts)], lambda: vectors[part.num_labels])
-        groups = _num_groups(method, work, dimension)
+        groups, grouping_flops = _groups(method, work, dimension)
         few.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
         # Fewer groups than labels, so that a table with a row for each group is not taken for one of the labels.
         pairs_L = None if groups is None else np.arange(part.num_labels) // 2
         add_modules(few, part, ALONE, pairs_L, seed=0)
         with torch.no_grad():
             few.begin(embeddings)
-        flops_per_pair, keeps_scores, bytes_per_text = _scoring(few, part, embeddings, dimension)
+        per_pair, of_true, keeps_scores, bytes_per_text = _scoring(few, part, embeddings, dimension)
         with evaluating(few.modules), torch.no_grad():
             both = torch.randn(2, dimension)
             mining, scored = few.mining_query_vectors(both), few.query_vectors(both)
     parameters = sum(p.numel() for p in few.modules.parameters() if p.requires_grad)
     return Probe(
-        flops_per_pair=flops_per_pair,
+        flops_per_pair=per_pair,
+        true_label_flops=of_true,
         keeps_scores=keeps_scores,
         mining_dimension=mining.shape[1],
         scored_dimension=scored.shape[1],
         module_parameters=parameters,
         loss_bytes=bytes_per_text,
+        grouping_flops=grouping_flops,
         tables={
             name: Table(
                 rows=work.train.num_labels if groups is None or table.num_rows == part.num_labels else groups,
@@ -221,32 +234,51 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
     )
 
 
-def _num_groups(method: EmbeddingMethod, work: Workload, dimension: int) -> int | None:
-    """The number of groups of labels that share vectors; None where there are none."""
+def _groups(method: EmbeddingMethod, work: Workload, dimension: int) -> tuple[int | None, int]:
+    """The number of groups of labels that share vectors, None where there are none; the operations that find them."""
     full = type(method)(method.config)
     full.encoder = _NoEncoder(dimension)  # type: ignore[assignment]
     full.modules, full.shard = nn.Module(), Shard(work.train.num_labels, ALONE)
-    groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
-    return None if groups_L is None else int(np.max(groups_L)) + 1
+    with flops.counting() as scored:
+        groups_L = full.label_groups(work.train, Embeddings(lambda: work.queries_ND, lambda: work.labels_LD))
+    operations = scored.flops * dimension // work.labels_LD.shape[1]
+    return (None if groups_L is None else int(np.max(groups_L)) + 1), operations
 
 
 def _scoring(
     few: EmbeddingMethod, part: TrainingData, embeddings: Embeddings, dimension: int
-) -> tuple[float, bool, float]:
-    """One step of the loss: its operations on scores, per pair of a query and a label, whether it keeps scores, and the
-    bytes per text that its backward pass takes: what is kept for it, and two gradients of the largest that is."""
+) -> tuple[float, float, bool, float]:
+    """One step of the loss: its operations on scores, of all labels and of true ones (`Probe`), whether it keeps
+    scores, and the bytes per text that its backward pass takes: what is kept for it, and two gradients of the largest
+    that is."""
     sampler = few.sampler(part, 0)
     sampler.refresh(0, embeddings)
     batch = sampler.batch(0, 0)
-    num_queries, num_labels = len(batch.query_ids), len(batch.label_ids)
-    queries_BD = normalize(torch.randn(num_queries, dimension), dim=1).requires_grad_()
+    scored, saved = _loss_step(few, batch, dimension)
+    queries, labels = len(batch.query_ids), len(batch.label_ids)
+    per_pair, of_true = scored.flops / (queries * labels), 0.0
+    wrong = np.setdiff1d(np.setdiff1d(np.arange(part.num_labels), part.targets.indices), batch.label_ids)
+    if len(wrong):  # what grows with the pool is seen in a larger one
+        larger, _ = _loss_step(few, sampler.with_pool(batch, np.union1d(batch.label_ids, wrong)), dimension)
+        per_pair = (larger.flops - scored.flops) / (queries * len(wrong))
+        of_true = (scored.flops / queries - per_pair * labels) / true_labels(part, batch)
+    return per_pair, of_true, scored.kept_scores > 0, (saved.total + 2 * saved.largest) / (queries + labels)
+
+
+def true_labels(train: TrainingData, batch: Batch) -> int:
+    """The number of labels that are true for a query of the batch."""
+    return len(np.unique(gather_rows(train.targets, batch.query_ids)[0]))
+
+
+def _loss_step(few: EmbeddingMethod, batch: Batch, dimension: int) -> tuple[flops.Count, SavedBytes]:
+    """What a step of the loss on random vectors counts, and what it keeps for its backward pass."""
+    queries_BD = normalize(torch.randn(len(batch.query_ids), dimension), dim=1).requires_grad_()
     width = dimension if few.encodes_labels else 0
-    labels_SD = normalize(torch.randn(num_labels, width), dim=1).requires_grad_()
+    labels_SD = normalize(torch.randn(len(batch.label_ids), width), dim=1).requires_grad_()
     few.modules.train()
     saved = SavedBytes((*few.modules.parameters(), queries_BD, labels_SD))  # embeddings are counted by themselves
     with flops.counting() as scored:
         with saved:
             loss = few.loss(queries_BD, labels_SD, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-    per_text = (saved.total + 2 * saved.largest) / (num_queries + num_labels)
-    return scored.flops / (num_queries * num_labels), scored.kept_scores > 0, per_text
+    return scored, saved
