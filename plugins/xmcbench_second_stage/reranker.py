@@ -6,12 +6,13 @@ Legend: N queries, K labels of a shortlist.
 from __future__ import annotations
 
 from abc import abstractmethod
+from copy import copy
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from xmcbench import Predictions, data, evaluation
+from xmcbench import DualEncoder, Predictions, data, evaluation
 from xmcbench_second_stage.stage import SecondStage
 
 EQUAL = 1e-6  # scores with a smaller deviation count as equal
@@ -40,11 +41,21 @@ class Reranker(SecondStage):
         """[N, K] the second stage's scores of each query's labels, NaN where it has none."""
 
     def predict(self, texts: data.Texts, k: int) -> Predictions:
-        return self._rank(texts, self.first.predict(texts, self._candidates(k)), k)
+        return self._rank(texts, self._exact_first.predict(texts, self._candidates(k)), k)
 
     def predict_exactly(self, texts: data.Texts, k: int) -> Predictions | None:
-        found = self.first.predict_exactly(texts, self._candidates(k))
+        found = self._exact_first.predict_exactly(texts, self._candidates(k))
         return None if found is None else self._rank(texts, found, k)
+
+    @property
+    def _exact_first(self) -> DualEncoder:
+        """The first method, answering in float32.
+
+        In bf16 a query's vector depends on the texts beside it, and so would the labels at the end of its shortlist.
+        """
+        first = copy(self.first)
+        first.config = first.config.model_copy(update={"precision": "float32"})
+        return first
 
     def _candidates(self, k: int) -> int:
         """How many labels the first method is asked for."""

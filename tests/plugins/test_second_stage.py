@@ -347,6 +347,18 @@ def test_without_weight_the_ranker_leaves_the_order(data: TrainingData, small_en
     assert np.array_equal(method.predict(data.texts, LABELS).indices, wanted.indices)
 
 
+def test_over_a_first_method_in_bf16_an_answer_does_not_depend_on_other_queries(
+    data: TrainingData, small_encoder: str, tmp_path: Path
+) -> None:
+    settings = {"first": first(small_encoder, precision="bf16"), "shortlist": LABELS // 4}
+    method = fitted(SparseRanker, small_encoder, data, tmp_path, **settings)
+    together = method.predict(data.texts, 5)
+    alone = np.stack([method.predict([text], 5).indices[0] for text in data.texts])
+    assert np.array_equal(together.indices, alone)
+    in_bf16 = method.first.predict(data.texts, LABELS).scores
+    assert not np.array_equal(in_bf16, method._exact_first.predict(data.texts, LABELS).scores)
+
+
 def test_the_ranker_ranks_the_shortlist_and_nothing_below_it(
     data: TrainingData, small_encoder: str, tmp_path: Path
 ) -> None:
