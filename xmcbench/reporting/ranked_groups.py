@@ -240,7 +240,7 @@ def _spent(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
     trained = [float(value) for row in rows if (value := row.facts.get("steps"))]
     if trained and max(trained) > EVEN * min(trained):
         yield "steps"
-    if any(1 + float(str(row.facts.get("overrun", "0 %")).split()[0]) / 100 > EVEN for row in rows):
+    if any(1 + float(row.facts.get("overrun", 0.0)) > EVEN for row in rows):
         yield "overrun"
 
 

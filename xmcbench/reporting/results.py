@@ -123,8 +123,8 @@ def _facts(records: list[Record]) -> dict[str, Value]:
         shares = [share_spent(record) for record in records]
         early = any(record.spent.get("ended") or record.spent.get("refused_pass") for record in records)
         over, left = max(shares) - 1, fmean(max(0.0, 1 - share) for share in shares)
-        facts["overrun"] = f"{100 * over:.1f} %" if over > 0 else None
-        facts["unspent"] = f"{100 * left:.1f} %" if early and left > 0 else None
+        facts["overrun"] = over if over > 0 else None
+        facts["unspent"] = left if early and left > 0 else None
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):

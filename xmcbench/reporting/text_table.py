@@ -34,6 +34,8 @@ def format_value(value: Value, kind: Kind) -> str:
         return "yes" if value else "no"
     if kind == "seconds":
         return f"{value:.1f}" if value < 100 else f"{value:.0f}"
+    if kind == "share":
+        return f"{100 * value:.1f} %"
     if kind == "hours":
         return f"{value:.4g}"
     if kind in ("count", "bytes"):

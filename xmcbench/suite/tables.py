@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "flag"]
+Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "share", "flag"]
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ COLUMNS = {
         Column("negatives", "negatives", "text", "where negatives come from"),
         Column("negative_pool", "pool", "number", "labels that a query is scored against in a step"),
         Column("positives", "positives", "number", "positives of a query in a step's pool, mean"),
-        Column("overrun", "overrun", "text", "how far the budget was exceeded, of the limit that was exceeded most"),
-        Column("unspent", "unspent", "text", "share of the budget that was left where training ended early"),
+        Column("overrun", "overrun", "share", "how far the budget was exceeded, of the limit that was exceeded most"),
+        Column("unspent", "unspent", "share", "share of the budget that was left where training ended early"),
         Column("encoder", "encoder", "text", "the pretrained encoder"),
         Column("dimension", "dim", "number", "dimension of the embeddings that are searched"),
         Column("loss", "loss", "text", "the loss that is minimised"),
