@@ -237,10 +237,10 @@ def memory(
         data=_sampler_state(run.sampler, work, probe.mining_dimension, on_gpu) + (0 if on_gpu else _data(work)),
         embeddings=(2 * texts * encoder.dimension + 4 * vectors * probe.scored_dimension) * FLOAT + gradients,
         activations=0.0,
-        # A loss takes more labels in chunks.
+        # A loss takes more labels in chunks, a method's modules all of them.
         scores=min(pairs, KEPT_CHUNKS * chunk) * probe.keeps_scores
         + 2 * chunk
-        + probe.loss_bytes * (queries + min(labels, at_once)),
+        + probe.loss_bytes * (queries + (labels if probe.module_parameters else min(labels, at_once))),
         backward=2 * texts * encoder.dimension * FLOAT + gradients if on_gpu else 0.0,
         evaluation=_evaluation(work, encoder, probe, device),
         refresh=_refresh(method, work, encoder, probe, run, device),
@@ -322,7 +322,7 @@ def _refresh(
     queries, labels, width = work.num_queries, work.train.num_labels, FLOAT * encoder.dimension
     first = {
         "queries": 2 * (width * (queries + labels) + 8 * work.train.targets.nnz / work.share),
-        "labels": width * labels + clustering_bytes(labels, encoder.dimension),
+        "labels": width * labels + clustering_bytes(labels, probe.groups, encoder.dimension),
     }
     held = [first[texts] for texts in method.first_passes]
     if run.looks:

@@ -178,7 +178,8 @@ class Probe:
     scored_dimension: int  # of the vectors that are searched
     module_parameters: int  # of the method's own modules, label tables aside
     loss_bytes: float  # that the backward pass of the loss and of these modules takes, per text of a step
-    grouping_flops: int  # operations before training, of labels that share vectors
+    groups: int  # of labels that share vectors; 0: none do
+    grouping_flops: int  # operations that find them before training
     tables: dict[str, Table]
 
 
@@ -220,6 +221,7 @@ def observe(method: EmbeddingMethod, work: Workload, dimension: int) -> Probe:
         scored_dimension=scored.shape[1],
         module_parameters=parameters,
         loss_bytes=bytes_per_text,
+        groups=groups or 0,
         grouping_flops=grouping_flops,
         tables={
             name: Table(

@@ -32,10 +32,13 @@ MIN_GAIN = 1e-4
 AT_ONCE = 2**28  # values: clusters of more are not split at once
 
 
-def clustering_bytes(num_vectors: int, dimension: int) -> float:
-    """Memory beside the given vectors: those of length 1, by cluster, with what makes them or their halves."""
+def clustering_bytes(num_vectors: int, num_clusters: int, dimension: int) -> float:
+    """Memory beside the given vectors: those of length 1, by cluster, with what makes them or their halves; and of each
+    cluster that is split its sum, that of a half, and its two centres, old, new and being normalised.
+    """
     values = num_vectors * dimension
-    return 4.0 * max(1.5 * values, 2 * min(values, AT_ONCE))  # the first split, a later one
+    split = min(values, AT_ONCE) * min(1.0, num_clusters / 2 / max(1, num_vectors))  # values of one vector a cluster
+    return 4.0 * (max(1.5 * values, 2 * min(values, AT_ONCE)) + 8 * split)  # the first split, a later one
 
 
 def balanced_clusters(
@@ -179,7 +182,7 @@ class Clusters(Order):
     def num_clusters(self, epoch: int) -> int:
         """The smallest power of two that keeps clusters within this epoch's size."""
         size = self.size * 2 ** sum(grown <= epoch for grown in self.growth)
-        return 1 << max(0, math.ceil(math.log2(len(self.sampler.query_ids) / size)))
+        return _power_of_two(len(self.sampler.query_ids) / size)
 
     def arrange(self, epoch: int) -> np.ndarray:
         clusters_Q = self._unclustered_Q if self.clusters_Q is None else self.clusters_Q
@@ -204,7 +207,7 @@ class Clusters(Order):
 
     def refresh_bytes(self, num_queries: int, num_labels: int, dimension: int) -> float:  # noqa: ARG002
         given = 4 * num_queries * dimension * (self.vectors == "fresh")  # a bank is there anyway
-        return given + clustering_bytes(num_queries, dimension)
+        return given + clustering_bytes(num_queries, _power_of_two(num_queries / self.size), dimension)
 
     def observe(self, batch: Batch, queries_BD: Tensor, labels_SD: Tensor) -> None:  # noqa: ARG002
         if self.bank_ND is None:
@@ -221,3 +224,8 @@ class Clusters(Order):
     def load_state(self, state: dict[str, Tensor]) -> None:
         self.clusters_Q = state["clusters"].numpy() if "clusters" in state else None
         self.bank_ND = state.get("bank")
+
+
+def _power_of_two(least: float) -> int:
+    """The smallest that is not below `least`."""
+    return 1 << max(0, math.ceil(math.log2(least)))
