@@ -9,8 +9,7 @@ Legend: N training queries, L labels, B queries of a batch, S labels of its pool
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import scipy.sparse as sp
@@ -40,18 +39,25 @@ class StandIns(Embeddings):
     """Stand-in vectors, and neighbours among them; counts what a search of the real vectors would take."""
 
     num_queries: int = 1  # of the dataset, of which those here may be a sample
-    note_search: Callable[[], object] = lambda: None
+    found: dict[int, np.ndarray] = field(default_factory=dict)  # by k: the neighbours that were searched before
 
     def nearest(self, k: int, exclude: sp.csr_array) -> np.ndarray:
-        self.note_search()
         self.require(needs_queries=True, needs_labels=True)
         queries_ND, labels_LD = self.queries(), self.labels()
-        if len(queries_ND) * len(labels_LD) <= EXACT_PAIRS:
-            return super().nearest(k, exclude)
         operations = search_flops(self.num_queries, *labels_LD.shape) * len(queries_ND) // self.num_queries
         self.require(needs_queries=False, needs_labels=False, scoring_flops=operations)
         flops.current().flops += operations
+        if k not in self.found:
+            self.found[k] = _neighbours(queries_ND, labels_LD, k, exclude)
+        return self.found[k]
+
+
+def _neighbours(queries_ND: Tensor, labels_LD: Tensor, k: int, exclude: sp.csr_array) -> np.ndarray:
+    """[N, k] the nearest labels of each query, or of too many pairs [N, min(k, DRAWN)] random ones."""
+    if len(queries_ND) * len(labels_LD) > EXACT_PAIRS:
         return np.random.default_rng(0).integers(0, len(labels_LD), (len(queries_ND), min(k, DRAWN)), dtype=np.int32)
+    with flops.counting():  # a search of the real vectors is counted in place of this one
+        return Embeddings(lambda: queries_ND, lambda: labels_LD).nearest(k, exclude)
 
 
 def dry_run(
@@ -84,7 +90,8 @@ class DryRun:
         self.label_lengths_L = work.label_lengths_L if method.encodes_labels else None
         self.epoch = self.index = 0  # of the next step
         self.largest: Batch  # of the step that encodes the most tokens
-        self.looks = self.searches = False  # whether a refresh looked at embeddings, and whether it searched them
+        self.looks = False  # whether a refresh looked at embeddings
+        self._found: dict[bool, dict[int, np.ndarray]] = {False: {}, True: {}}  # neighbours, once trained and before
         self._scale = probe.mining_dimension / work.labels_LD.shape[1]
         self._most_tokens = -1
         self._last: Cost = {}  # of an epoch: its last batch may be smaller
@@ -94,6 +101,11 @@ class DryRun:
     def lengths_N(self) -> np.ndarray:
         """The lengths of all texts that the largest step encodes."""
         return batch_lengths(self.largest, self.work.query_lengths_N, self.label_lengths_L)
+
+    @property
+    def searches(self) -> bool:
+        """Whether a refresh searched neighbours."""
+        return any(self._found.values())
 
     @property
     def continues(self) -> bool:
@@ -144,15 +156,12 @@ class DryRun:
             charging.on_demand(lambda: labels_LD, label_lengths_L),
             require=charging.requirement(work.all_query_lengths_N, label_lengths_L, self._scale / work.share),
             num_queries=work.num_queries,
-            note_search=self._note_search,
+            found=self._found[self.epoch > 0],
         )
 
     def _vectors(self) -> tuple[Tensor, Tensor]:
         work = self.work
         return (work.trained_queries_ND, work.trained_labels_LD) if self.epoch else (work.queries_ND, work.labels_LD)
-
-    def _note_search(self) -> None:
-        self.searches = True
 
     def _draw(self) -> None:
         """Draw some batches of the epoch, and count what they cost."""
