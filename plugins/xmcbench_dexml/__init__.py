@@ -18,7 +18,7 @@ from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, data, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHARP = 0.005  # temperature where one label dominates and negatives are more than those in the batch
+SHARP = 0.02  # temperature where one label dominates and negatives are more than those in the batch
 # Settings that apply only with one value of another setting.
 ONLY_WITH = {
     "negatives_per_query": ("negatives", "hard"),

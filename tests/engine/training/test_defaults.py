@@ -32,22 +32,28 @@ def steps(config: dict[str, Any], data: Extent, budget: dict[str, Any]) -> float
 
 
 @pytest.mark.parametrize("budget", [{"encoder_tokens": 1_200_000}, {"epochs": 2}, {"epochs": 40}])
+@pytest.mark.parametrize("encoder", ["static", "nano"])
 @pytest.mark.parametrize("method", TRAINED)
-def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, budget: dict[str, Any]) -> None:
+def test_a_batch_leaves_enough_steps_or_is_the_smallest(method: str, encoder: str, budget: dict[str, Any]) -> None:
     thing = registry().method(method).thing
     own = thing.Config().batch_size
-    config = following(method, SMALL, budget)
+    config = following(method, SMALL, budget, encoder={"name": encoder})
     size = config["batch_size"]
+    least = thing.least_steps or STEPS["static" if encoder == "static" else "random"]
     assert SMALLEST_BATCH <= size <= own
     assert size == own or size & (size - 1) == 0
-    assert size == SMALLEST_BATCH or steps(config, SMALL, budget) >= thing.least_steps * 0.99
-    assert config["encoder"]["name"] == "static"
+    assert size == SMALLEST_BATCH or steps(config, SMALL, budget) >= least * 0.99
 
 
-def test_ngame_has_larger_batches_and_no_fewer_steps_than_a_note_asks_for() -> None:
-    assert registry().method("ngame").thing.least_steps == FEW_STEPS
-    sizes = {method: following(method, SMALL, {"epochs": 3})["batch_size"] for method in TRAINED}
-    assert sizes == {"dexml": 64, "ngame": 128, "prime": 64, "unidec": 64, "ova": 16}
+def test_word_vectors_have_larger_batches_and_no_fewer_steps_than_a_note_asks_for() -> None:
+    assert registry().method("ngame").thing.least_steps == STEPS["static"] == FEW_STEPS
+    assert following("dexml", SMALL, {"epochs": 3})["encoder"]["name"] == "static"
+    for encoder, batch in (("static", 128), ("nano", 64), ("bert-base-uncased", 64)):
+        sizes = {
+            method: following(method, SMALL, {"epochs": 3}, encoder={"name": encoder})["batch_size"]
+            for method in TRAINED
+        }
+        assert sizes == {"dexml": batch, "ngame": 128, "prime": batch, "unidec": batch, "ova": 16}
 
 
 @given(
@@ -55,7 +61,7 @@ def test_ngame_has_larger_batches_and_no_fewer_steps_than_a_note_asks_for() -> N
     st.floats(0.1, 200),
     st.integers(SMALLEST_BATCH, 4096),
     st.sampled_from([0, 1, 7, 10**6]),
-    st.sampled_from([FEW_STEPS, STEPS]),
+    st.sampled_from(sorted(STEPS.values())),
 )
 def test_no_larger_power_of_two_would_leave_enough(
     queries: int, epochs: float, most: int, labels: int, least: int

@@ -17,7 +17,7 @@ from xmcbench.data.dataset import TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.engine.dual_encoder import DualEncoder
 from xmcbench.engine.sampling.settings import OF_CLUSTERS
-from xmcbench.engine.training.defaults import STEPS, epochs_of, follow
+from xmcbench.engine.training.defaults import epochs_of, follow
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method
 
@@ -45,7 +45,7 @@ class TrainedMethod(DualEncoder):
     """The hooks that the training loop calls; `EmbeddingMethod` adds the loop itself."""
 
     not_planned: ClassVar[str] = ""  # why a plan cannot count the method's costs; empty: it can
-    least_steps: ClassVar[int] = STEPS  # that a batch leaves which follows from the budget
+    least_steps: ClassVar[int | None] = None  # that a batch which follows leaves; None: by the encoder's kind
 
     class Config(DualEncoder.Config):
         """Settings every trained dual encoder has."""

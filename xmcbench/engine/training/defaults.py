@@ -3,8 +3,8 @@
 The defaults of a method are its paper's, for data a hundred times larger than most people have. Here is the one rule
 that fits them to less:
 
-- The batch is the largest power of two, up to the method's own, that leaves `least_steps` steps (of most methods
-  `STEPS`) and `PARTS` batches in an epoch; at least `SMALLEST_BATCH`.
+- The batch is the largest power of two, up to the method's own, that leaves enough steps (of most methods `STEPS`, by
+  the encoder's kind) and `PARTS` batches in an epoch; at least `SMALLEST_BATCH`.
 - The learning rate follows the encoder's kind, and the square root of the batch.
 - Shortlists and clusters come at shares of the epochs that the budget allows. A budget of tokens pays for the passes
   over the data that shortlists take, each about as much as an epoch: one of fewer than `FEW_EPOCHS` has none.
@@ -21,7 +21,8 @@ from xmcbench.engine.encoders.settings import RANDOM_ENCODERS, STATIC
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import SMALLEST_BATCH
 
-STEPS = 500  # that the budget should leave
+# That the budget should leave, by kind of encoder: word vectors learn fast, and larger batches have more negatives.
+STEPS = {"static": 200, "random": 500, "pretrained": 500}
 PARTS = 8  # batches in an epoch
 UNKNOWN = 3.0  # epochs of a budget that limits neither epochs nor steps nor tokens
 RATES = {"static": 5e-3, "random": 1.5e-3, "pretrained": 1e-4}  # of a batch of `OF_BATCH`, by kind of encoder
@@ -54,14 +55,17 @@ def batch_size(most: int, least_steps: int, data: Extent, budget: Budget, labels
     return next(sizes, min(most, SMALLEST_BATCH))
 
 
+def _kind(encoder: str) -> str:
+    return "static" if encoder == STATIC else "random" if encoder in RANDOM_ENCODERS else "pretrained"
+
+
 def learning_rate(encoder: str, batch: int) -> float:
     """The peak rate for an encoder by its name and a batch, to one digit; the root's growth ends at sixteen times.
 
     >>> learning_rate("static", 64), learning_rate("minilm", 1024), learning_rate("nano", 32)
     (0.005, 0.0004, 0.001)
     """
-    kind = STATIC if encoder == STATIC else "random" if encoder in RANDOM_ENCODERS else "pretrained"
-    return float(f"{RATES[kind] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
+    return float(f"{RATES[_kind(encoder)] * min(4.0, math.sqrt(batch / OF_BATCH)):.1g}")
 
 
 def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) -> dict[str, Any]:
@@ -90,19 +94,21 @@ def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) 
 def follow(
     own: Mapping[str, Any],
     given: Mapping[str, Any],
-    least_steps: int,
+    least_steps: int | None,
     data: Extent,
     budget: Budget,
     labels_of_step: LabelsOfStep | None,
 ) -> dict[str, Any]:
     """The settings of a training that follow and are not `given`; batch and schedules where its steps can be counted.
 
-    `own` are the settings that have an effect: those given, and the method's defaults.
+    `own` are the settings that have an effect: those given, and the method's defaults. `least_steps` are the steps that
+    the batch leaves; None: `STEPS` of the encoder.
     """
-    size = own["batch_size"]
+    size, encoder = own["batch_size"], own["encoder"]["name"]
     if labels_of_step is not None and "batch_size" not in given:
-        size = batch_size(size, least_steps, data, budget, labels_of_step)
-    found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(own["encoder"]["name"], size)}
+        least = STEPS[_kind(encoder)] if least_steps is None else least_steps
+        size = batch_size(size, least, data, budget, labels_of_step)
+    found: dict[str, Any] = {"batch_size": size, "learning_rate": learning_rate(encoder, size)}
     if labels_of_step is not None:
         epochs = epochs_of(budget, data, size, labels_of_step(size))
         found |= schedules(own, epochs, size, pays="encoder_tokens" in budget.spending())
