@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from xmcbench.data.extent import Extent, extent, share_cut
+from xmcbench.data.extent import Extent, extent
+from xmcbench.data.lengths import share_cut
 
 
 def write(folder: Path, words: list[int], card: str = "") -> None:
@@ -55,10 +56,21 @@ def test_what_is_not_on_disk_has_the_sizes_of_its_card(tmp_path: Path) -> None:
     assert extent("lf-amazontitles-1.3m", tmp_path) == Extent(2_248_619, 1_305_265, 14, 14)
 
 
+@pytest.mark.parametrize(
+    ("text", "limit"), [("語" * 60, 64), ("слово " * 10, 56), ("Beschriftungsmaschinenbetriebsanleitung " * 5, 48)]
+)
+def test_a_limit_holds_texts_whose_words_are_many_tokens(tmp_path: Path, text: str, limit: int) -> None:
+    write(tmp_path / "own", [5] * 10)
+    (tmp_path / "own" / "trn_X.txt").write_text(f"{text}\n" * 10, encoding="utf-8")
+    found = extent("own", tmp_path, tmp_path / "cache")
+    assert found is not None
+    assert found.query_limit == limit
+
+
 def test_the_share_that_is_cut() -> None:
-    words = [10] * 70 + [40] * 31
-    assert share_cut(words, 32) == pytest.approx(0.31)
-    assert share_cut(words, 58) == 0
+    tokens = [16] * 70 + [58] * 31
+    assert share_cut(tokens, 32) == pytest.approx(0.31)
+    assert share_cut(tokens, 58) == 0
 
 
 @pytest.mark.parametrize("content", [None, "{}"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from xmcbench.data import PackedTexts
-from xmcbench.data.prepared import count_words
+from xmcbench.data.lengths import count_tokens, count_words
 from xmcbench.data.texts import TextSubset, batches, in_pieces
 
 TEXTS = st.lists(st.text(st.characters(codec="utf-8"), max_size=8), max_size=12)
@@ -53,6 +53,14 @@ def test_join_rows_joins_words_with_spaces(rows: list[list[int]]) -> None:
 @given(st.lists(st.text("ab \n", max_size=6), max_size=8))
 def test_count_words_counts_what_split_finds(texts: list[str]) -> None:
     assert count_words(PackedTexts.of(texts)).tolist() == [len(text.split()) for text in texts]
+
+
+@given(TEXTS)
+def test_tokens_follow_from_words_or_from_characters(texts: list[str]) -> None:
+    packed = PackedTexts.of(["before", *texts])[1:]  # a part, whose bytes begin later
+    for text, words, tokens in zip(texts, count_words(packed), count_tokens(packed), strict=True):
+        characters = sum(1 / 4.5 if character.isascii() else 1 for character in text)
+        assert tokens == pytest.approx(2 + max(1.4 * words, characters), abs=0.5 + 1e-9)
 
 
 def test_batches_hold_few_long_texts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,14 @@ def test_texts_that_an_encoder_does_not_tell_apart_are_told_once() -> None:
     assert "texts alike" not in dict(describe(trained("d"))["Outcome"])
 
 
+def test_the_share_of_queries_that_are_cut_is_shown() -> None:
+    """It is no reason: what begins a text often says enough."""
+    cut = trained(ledger={"cut_queries": 0.6}, config=CONFIG | {"max_query_length": 128})
+    assert dict(describe(cut)["Outcome"])["queries cut"] == "60%, at 128 tokens"
+    assert dict(describe(trained(ledger={"cut_queries": 0.6}))["Outcome"])["queries cut"] == "60%, at the card's tokens"
+    assert "queries cut" not in dict(describe(trained())["Outcome"])
+
+
 def test_a_method_without_a_hit_is_named() -> None:
     board = leaderboard([record("words", 0.0), record("hits", 0.01)])
     (note,) = [note for note in board.notes if "every metric is 0" in note]
@@ -84,7 +92,6 @@ def along(*values: float) -> dict[str, Any]:
         ({"p1": 0.001}, "its embeddings have collapsed, or learning_rate 0.01 is far too high"),
         (along(0.4, 0.2), "nDCG@5 fell from 0.400 to 0.200: lower learning_rate (0.01)"),
         (along(0.1, 0.2), "nDCG@5 still rose when the budget ended: raise it, or learning_rate (0.01)"),
-        ({"ledger": {"cut_queries": 0.6}}, "60% of the queries are cut: raise max_query_length"),
         ({"ledger": {"alike_texts": 0.97}}, f"97% {ALIKE}"),
         ({}, "learning_rate 0.01 does not suit batches of 64: `xmcbench tune` searches it"),
     ],

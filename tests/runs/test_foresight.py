@@ -10,8 +10,8 @@ from xmcbench.runs.plan import remarks
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.trial import Trial
 
-WORDS = tuple(range(101))
-DATA = {"made": Extent(10_000, 1000, 20, 5, stated_limit=142, query_words=WORDS)}
+TOKENS = tuple(range(101))
+DATA = {"made": Extent(10_000, 1000, 20, 5, stated_limit=100, query_percentiles=TOKENS)}
 
 
 def trial(label: str, method: str, budget: dict[str, Any], **settings: Any) -> Trial:
@@ -67,8 +67,8 @@ def test_parts_without_room_and_settings_that_cannot_matter_are_named() -> None:
 
 
 def test_much_that_is_cut_is_told() -> None:
-    cut = trial("short", "dexml", {"epochs": 4}, negatives="in-batch", batch_size=16, max_query_length=72)
-    assert remarks([cut], DATA) == ["short on made: about 50% of the queries are cut at 72 tokens (max_query_length)"]
+    cut = trial("short", "dexml", {"epochs": 4}, negatives="in-batch", batch_size=16, max_query_length=50)
+    assert remarks([cut], DATA) == ["short on made: about 50% of the queries are cut at 50 tokens (max_query_length)"]
     assert remarks([cut, trial("popular", "popular", {"epochs": 4})], {"made": None}) == []
 
 

@@ -352,7 +352,7 @@ def _statistics(card: DatasetCard, counts: Statistics, limits: Extent) -> Iterat
     yield "ignored pairs, train", f"{counts.ignored_train:,}"
     yield "ignored pairs, test", f"{counts.ignored_test:,}"
     yield "propensity A, B", f"{card.propensity_a:g}, {card.propensity_b:g}"
-    from xmcbench.data.extent import share_cut
+    from xmcbench.data.lengths import share_cut
 
     lengths = {"query": (limits.query_limit or card.max_length, counts.query_percentiles)}
     lengths["label"] = (limits.label_limit or card.max_label_length, counts.label_percentiles)

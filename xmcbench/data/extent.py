@@ -1,6 +1,6 @@
 """The sizes of a dataset that settings follow where a suite does not say them: how many texts, and how long they are.
 
-Lengths are in tokens, as far as words tell them: no tokenizer is needed to plan.
+Lengths are in tokens, as far as words and characters tell them: no tokenizer is needed to plan.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from xmcbench.data.dataset import Facts
+from xmcbench.data.lengths import tokens_of
 from xmcbench.data.prepared import (
     default_cache_dir,
     default_data_dir,
@@ -20,31 +21,11 @@ from xmcbench.data.prepared import (
 )
 from xmcbench.data.source import Draft
 
-WORD_PIECES = 1.4  # of a word: 1.24 in Wikipedia categories to 1.63 in Tate's labels, BERT's uncased vocabulary
-ENDS = 2  # tokens that begin and end a text
 HELD = 90  # per cent of the texts that a limit which follows the data holds
 MUCH_CUT = 0.1  # share of cut queries that is worth a note
 MUCH_ALIKE = 0.1  # share of texts that an encoder cannot tell apart, that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
 DOMINATES = 0.3  # share of the queries that one label is right for: usual temperatures and margins hide the others
-
-
-def tokens_of(words: float | None, longest: int) -> int:
-    """The tokens of a text with this many words; the longest text that is not cut where the words are not known.
-
-    >>> tokens_of(3.26, 128), tokens_of(200, 128), tokens_of(None, 128)
-    (7, 128, 128)
-    """
-    return longest if words is None else min(longest, round(ENDS + WORD_PIECES * words))
-
-
-def share_cut(percentiles: Sequence[int], limit: int) -> float:
-    """The share of texts that are longer than `limit` tokens; `percentiles` are their words at 0 to 100 per cent.
-
-    >>> share_cut(range(101), 72), share_cut(range(101), 200)
-    (0.5, 0.0)
-    """
-    return sum(ENDS + WORD_PIECES * words > limit for words in percentiles[1:]) / 100
 
 
 @dataclass(frozen=True)
@@ -58,7 +39,7 @@ class Extent:
     query_limit: int | None = None  # tokens that hold most queries
     label_limit: int | None = None
     stated_limit: int | None = None  # tokens of a query that the card allows
-    query_words: tuple[int, ...] = ()  # of training queries, at 0 to 100 per cent
+    query_percentiles: tuple[int, ...] = ()  # tokens of training queries, at 0 to 100 per cent
     labels_per_query: float = 1.0  # mean, of training queries
     head: float = 0.0  # share of the training queries that the most frequent label is right for
 
@@ -86,8 +67,8 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
     return Extent(
         card.num_train - counts.train_queries_without_labels or card.num_train,  # without annotations: all
         card.num_labels,
-        tokens_of(counts.query_words.mean, queries or card.max_length),
-        tokens_of(counts.label_words.mean, labels or card.max_label_length),
+        min(round(counts.query_tokens), queries or card.max_length),
+        min(round(counts.label_tokens), labels or card.max_label_length),
         queries,
         labels,
         card.max_length,
@@ -99,6 +80,6 @@ def extent(name: str, data_dir: Path | None = None, cache_dir: Path | None = Non
 
 def _limit(draft: Draft, name: str, percentiles: Sequence[int]) -> int | None:
     """The limit that holds `HELD` per cent of the texts; None where the card states one, or its own is enough."""
-    needed = min(LONGEST, -(-round(ENDS + WORD_PIECES * percentiles[HELD]) // 8) * 8)
+    needed = min(LONGEST, -(-percentiles[HELD] // 8) * 8)
     enough = name in draft.model_fields_set or needed <= Facts.model_fields[name].default
     return None if enough else needed

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.formats import detect
+from xmcbench.data.lengths import count_tokens, count_words, percentiles
 from xmcbench.data.source import Family, Source, folder_names, is_dataset, own_names, own_source
 from xmcbench.data.texts import PackedTexts
 from xmcbench.data.tracks import MARK, derived_source
@@ -148,7 +149,7 @@ def source_folders(source: Source, data_dir: Path, cache_dir: Path) -> tuple[Pat
     return (*own, copy, *source_folders(source.base, data_dir, cache_dir))
 
 
-PREPARED_VERSION = 5  # of the files below; a change makes every copy a new one
+PREPARED_VERSION = 6  # of the files below; a change makes every copy a new one
 CARD = "card.json"
 STATISTICS = "statistics.json"
 TEXTS = ("train", "test", "labels")
@@ -269,7 +270,9 @@ class Statistics(BaseModel):
     train_queries_per_label: Spread
     query_words: Spread
     label_words: Spread
-    query_percentiles: tuple[int, ...]  # words of training queries at 0 to 100 per cent
+    query_tokens: float  # mean, as far as words and characters tell it
+    label_tokens: float
+    query_percentiles: tuple[int, ...]  # tokens of training queries at 0 to 100 per cent
     label_percentiles: tuple[int, ...]
     head: int
     torso: int
@@ -294,15 +297,18 @@ def statistics(dataset: Dataset) -> Statistics:
     train, test = PackedTexts.of(dataset.train.texts), PackedTexts.of(dataset.test.texts)
     train_hashes, test_hashes = (texts.hashes()[texts.lengths > 0] for texts in (train, test))
     different = np.unique(train_hashes)
-    query_words, label_words = count_words(train), count_words(PackedTexts.of(dataset.label_texts))
+    labels = PackedTexts.of(dataset.label_texts)
+    query_tokens, label_tokens = count_tokens(train), count_tokens(labels)
     return Statistics(
         labels_per_train_query=Spread.of(per_train),
         labels_per_test_query=Spread.of(per_test),
         train_queries_per_label=Spread.of(per_label),
-        query_words=Spread.of(query_words),
-        label_words=Spread.of(label_words),
-        query_percentiles=percentiles(query_words),
-        label_percentiles=percentiles(label_words),
+        query_words=Spread.of(count_words(train)),
+        label_words=Spread.of(count_words(labels)),
+        query_tokens=float(query_tokens.mean()),
+        label_tokens=float(label_tokens.mean()),
+        query_percentiles=percentiles(query_tokens),
+        label_percentiles=percentiles(label_tokens),
         head=int(head.sum()),
         torso=int((~head & ~tail).sum()),
         tail=int(tail.sum()),
@@ -315,34 +321,3 @@ def statistics(dataset: Dataset) -> Statistics:
         ignored_train=int(dataset.ignore_train.nnz),
         ignored_test=int(dataset.ignore_test.nnz),
     )
-
-
-def percentiles(counts: np.ndarray) -> tuple[int, ...]:
-    """The counts that 0 to 100 per cent of `counts` do not exceed.
-
-    >>> percentiles(np.arange(201))[:3]
-    (0, 2, 4)
-    """
-    return tuple(np.percentile(counts, range(101), method="higher").astype(int).tolist())
-
-
-def count_words(texts: PackedTexts) -> np.ndarray:
-    """Words between blanks in each text, int64 [n].
-
-    >>> count_words(PackedTexts.of(["two words", "", " one "])).tolist()
-    [2, 0, 1]
-    """
-    data = np.asarray(texts.data[texts.offsets[0] : texts.offsets[-1]])
-    offsets = texts.offsets - texts.offsets[0]
-    blank = _BLANK[data]
-    starts = ~blank
-    starts[1:] &= blank[:-1]
-    # The first byte of a text can start a word, regardless of the last byte of the text before it.
-    first = offsets[:-1][np.diff(offsets) > 0]
-    starts[first] = ~blank[first]
-    ends = np.flatnonzero(starts)
-    return np.diff(np.searchsorted(ends, offsets))
-
-
-_BLANK = np.zeros(256, bool)
-_BLANK[np.frombuffer(b" \t\r\n", np.uint8)] = True

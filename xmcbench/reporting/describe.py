@@ -169,6 +169,7 @@ def _trial(record: Record) -> dict[str, Any]:
 
 def _outcome(record: Record) -> dict[str, Any]:
     why, failure = record.spent.get("ended"), record.failure
+    cut, limit = record.spent.get("cut_queries"), record.trial.config.get("max_query_length") or "the card's"
     simulated = " (simulated from annotations)" if record.simulated_teacher else ""
     where = f" while in {failure.stage}" if failure and failure.stage else ""
     return {
@@ -180,6 +181,7 @@ def _outcome(record: Record) -> dict[str, Any]:
         "never ran": ", ".join(idle_parts(record)),
         "few steps": few_steps(record),
         "texts alike": alike_texts(record),
+        "queries cut": cut and f"{cut:.0%}, at {limit} tokens",
         "trainable parameters": record.num_parameters,
         "workers": record.workers,
         "teacher": record.teacher and record.teacher + simulated,

@@ -168,7 +168,6 @@ def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
     return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]
 
 
-MOSTLY_CUT = 0.3  # share of the queries
 FELL, ROSE = 0.7, 1.1  # of a curve: its end to its peak, its end to the evaluation before
 COLLAPSED = 0.02  # the best metric of an encoder that maps all texts to one point
 
@@ -214,7 +213,7 @@ def what_is_wrong(record: Record) -> str:
 
 
 def _problems(record: Record) -> Iterator[str]:
-    config, spent = record.trial.config, record.spent
+    config = record.trial.config
     rate = config.get("learning_rate")
     if few := few_steps(record):
         yield few
@@ -228,6 +227,4 @@ def _problems(record: Record) -> Iterator[str]:
         yield f"{metric} still rose when the budget ended: raise it, or learning_rate ({rate})"
     if alike := alike_texts(record):
         yield alike
-    if (share := spent.get("cut_queries", 0.0)) > MOSTLY_CUT:
-        yield f"{share:.0%} of the queries are cut: raise max_query_length"
     yield f"learning_rate {rate} does not suit batches of {config.get('batch_size')}: `xmcbench tune` searches it"

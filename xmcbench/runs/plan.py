@@ -13,7 +13,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Protocol
 
-from xmcbench.data.extent import MUCH_CUT, Extent, share_cut
+from xmcbench.data.extent import MUCH_CUT, Extent
+from xmcbench.data.lengths import share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
 from xmcbench.trial.budget import Budget
@@ -144,9 +145,9 @@ def _of_steps(trial: Trial, steps: float) -> Iterator[str]:
 
 def _of_texts(trial: Trial, data: Extent) -> Iterator[str]:
     limit = trial.config.get("max_query_length") or data.stated_limit
-    if "max_query_length" not in trial.config or limit is None or not data.query_words:
+    if "max_query_length" not in trial.config or limit is None or not data.query_percentiles:
         return
-    if (share := share_cut(data.query_words, limit)) > MUCH_CUT:
+    if (share := share_cut(data.query_percentiles, limit)) > MUCH_CUT:
         yield f"about {share:.0%} of the queries are cut at {limit} tokens (max_query_length)"
 
 

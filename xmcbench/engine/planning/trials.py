@@ -16,7 +16,7 @@ import psutil
 import torch
 
 from xmcbench.data import TrainingData, find_source, load
-from xmcbench.data.extent import tokens_of
+from xmcbench.data.lengths import tokens_of
 from xmcbench.data.source import Draft
 from xmcbench.engine.charging import TRAINING_PASSES, Charging
 from xmcbench.engine.device import default_device
