@@ -18,7 +18,8 @@ from xmcbench import Budget, EmbeddingMethod, Method, MethodInfo, data, hookimpl
 if TYPE_CHECKING:
     from torch import Tensor
 
-SHARP = 0.02  # temperature where one label dominates and negatives are more than those in the batch
+BLUNT = 0.1  # temperature where one label dominates and negatives are few
+FEW_NEGATIVES = ("in-batch", "hard")
 # Settings that apply only with one value of another setting.
 ONLY_WITH = {
     "negatives_per_query": ("negatives", "hard"),
@@ -91,9 +92,9 @@ class DEXML(EmbeddingMethod):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """How often a label is right shows in cosines in units of the temperature: one that dominates needs many."""
-        sharp = data.dominated and given.get("negatives") != "in-batch"
-        return ({"temperature": SHARP} if sharp else {}) | super().following(given, data, budget)
+        """Where one label dominates, few negatives need a higher temperature (docs/measurements.md)."""
+        blunt = data.dominated and given.get("negatives", "hard") in FEW_NEGATIVES
+        return ({"temperature": BLUNT} if blunt else {}) | super().following(given, data, budget)
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-# Where one label dominates. In nearly every batch it is a negative of most queries; drawn as one of several labels of
-# the others, it would be a positive too rarely. It has to be ahead of the others for some queries, behind for the rest.
-DOMINATED = {"margin": 0.05, "positives": "all"}
 FEWEST_POSITIVES = 5  # drawn of a query where one label dominates
 
 
@@ -76,9 +73,10 @@ class NGAME(ClusteredTriplets):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Where one label dominates the margin is small, and most positives of a query are drawn and trained on."""
+        """Where one label dominates, most positives of a query are drawn and trained on."""
         drawn = max(FEWEST_POSITIVES, math.ceil(2 * data.labels_per_query))
-        own = {**DOMINATED, "positives_per_query": drawn} if data.dominated else {}
+        # In nearly every pool, it is a negative of most queries; drawn as one of several labels, a positive too rarely.
+        own = {"positives": "all", "positives_per_query": drawn} if data.dominated else {}
         return super().following({**own, **given}, data, budget)
 
     @classmethod

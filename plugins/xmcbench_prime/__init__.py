@@ -137,10 +137,12 @@ class PRIME(EmbeddingMethod):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number."""
+        """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number. A label that
+        dominates is a positive wherever the pool has it: it is in nearly every pool, and rarely drawn for a query.
+        """
         half = 1 << max(0, (data.labels // 2).bit_length() - 1)
-        vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
-        return vectors | super().following(given, data, budget)
+        own = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
+        return own | ({"positives": "all"} if data.dominated else {}) | super().following(given, data, budget)
 
     @property
     def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.data.extent import Extent
+from xmcbench.data.extent import NAME, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
@@ -140,8 +140,14 @@ class DualEncoder(Method):
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: Extent, budget: Budget) -> dict[str, Any]:
-        """The lengths to which texts are cut follow the data where neither suite nor card says them."""
+        """The lengths to which texts are cut follow the data where neither suite nor card says them.
+
+        Averaged words of a description hide the name of a label. Where one label dominates, that keeps all others from
+        being told apart from it: a static encoder reads names alone.
+        """
         limits = {"max_query_length": data.query_limit, "max_label_length": data.label_limit}
+        if data.dominated and data.label_tokens > NAME and cls.Config.model_validate(given).encoder.name == STATIC:
+            limits["max_label_length"] = NAME
         stated = {name: limit for name, limit in limits.items() if limit is not None}
         return stated | super().following(given, data, budget)
 

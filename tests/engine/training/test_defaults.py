@@ -117,16 +117,34 @@ def test_rates_rise_with_the_root_of_the_batch() -> None:
     assert learning_rate("static", 2**20) == learning_rate("static", 1024)
 
 
-@pytest.mark.parametrize(("method", "setting"), [("dexml", "temperature"), ("ngame", "margin")])
-def test_where_one_label_dominates_less_of_a_score_tells_it_apart(method: str, setting: str) -> None:
-    own = registry().method(method).thing.Config().model_dump()[setting]
-    few, many = (following(method, replace(SMALL, head=head), {"epochs": 9})[setting] for head in (0.29, 0.31))
-    assert few == own > many
-    assert following(method, replace(SMALL, head=0.31), {"epochs": 9}, **{setting: 0.07})[setting] == 0.07
-    assert following("dexml", replace(SMALL, head=0.31), {"epochs": 9}, negatives="in-batch")["temperature"] == 0.05
+@pytest.mark.parametrize(
+    ("negatives", "temperature"), [("hard", 0.1), ("in-batch", 0.1), ("embedding-cache", 0.05), ("all", 0.05)]
+)
+def test_where_one_label_dominates_few_negatives_have_a_higher_temperature(negatives: str, temperature: float) -> None:
+    few, many = (replace(SMALL, head=head) for head in (0.29, 0.31))
+    assert following("dexml", few, {"epochs": 9}, negatives=negatives)["temperature"] == 0.05
+    assert following("dexml", many, {"epochs": 9}, negatives=negatives)["temperature"] == temperature
+    assert following("dexml", many, {"epochs": 9}, negatives=negatives, temperature=0.07)["temperature"] == 0.07
+    assert following("dexml", many, {"epochs": 9})["temperature"] == 0.1
 
 
-def test_a_label_that_dominates_is_a_positive_of_ngame_wherever_it_is_in_the_pool() -> None:
+@pytest.mark.parametrize("method", TRAINED)
+def test_where_one_label_dominates_averaged_words_are_those_of_names(method: str) -> None:
+    described = replace(SMALL, head=0.31, label_tokens=40, label_limit=64)
+
+    def length(data: Extent, **settings: Any) -> Any:
+        return following(method, data, {"epochs": 9}, **settings)["max_label_length"]
+
+    assert length(described) == 10
+    assert length(described, max_label_length=20) == 20
+    assert length(described, encoder={"name": "nano"}) == 64
+    assert length(replace(described, head=0.29)) == 64
+    assert length(replace(described, label_tokens=9, label_limit=None)) is None
+
+
+def test_a_label_that_dominates_is_a_positive_wherever_it_is_in_the_pool() -> None:
+    few, many = (following("prime", replace(SMALL, head=head), {"epochs": 9})["positives"] for head in (0.29, 0.31))
+    assert (few, many) == ("drawn", "all")
     positives = ("positives", "positives_per_query")
     few, many = (following("ngame", replace(SMALL, head=head), {"epochs": 9}) for head in (0.29, 0.31))
     assert [few[name] for name in positives] == ["drawn", 1]
