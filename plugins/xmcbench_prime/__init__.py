@@ -14,7 +14,19 @@ import numpy as np
 import scipy
 from pydantic import Field, model_validator
 
-from xmcbench import Budget, EmbeddingMethod, MethodInfo, data, encoders, hookimpl, losses, sampling, tables, upload
+from xmcbench import (
+    Budget,
+    EmbeddingMethod,
+    Method,
+    MethodInfo,
+    data,
+    encoders,
+    hookimpl,
+    losses,
+    sampling,
+    tables,
+    upload,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -143,6 +155,10 @@ class PRIME(EmbeddingMethod):
         half = 1 << max(0, (data.labels // 2).bit_length() - 1)
         own = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
         return own | ({"positives": "all"} if data.dominated else {}) | super().following(given, data, budget)
+
+    @classmethod
+    def search_space(cls, config: Method.Config) -> dict[str, Any]:
+        return super().search_space(config) | {"positives": ["drawn", "all"]}
 
     @property
     def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:
