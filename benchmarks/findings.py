@@ -53,7 +53,7 @@ class Study:
     dataset: str
     figures: tuple[str, ...] = ()
     beside: str = ""  # a study with another encoder: its rows stand beside these, in place of other tables
-    once: tuple[str, str] = ("", "")  # a suite and a label of it that has no random part, and so one seed
+    also: tuple[tuple[str, str], ...] = ()  # further suites, and a label of each, with seeds of their own number
 
 
 _STUDIES = (
@@ -62,9 +62,15 @@ _STUDIES = (
         "evidence",
         "lf-tate-titles-16k",
         ("quality", "budget", "ranks", "tail"),
-        once=("evidence-one-vs-rest", "one-vs-rest"),
+        also=(("evidence-one-vs-rest", "one-vs-rest"), ("positives-all", "prime-all-positives")),
     ),
-    Study("records", "evidence-tibkat", "lf-tibkat-15k", ("quality", "budget")),
+    Study(
+        "records",
+        "evidence-tibkat",
+        "lf-tibkat-15k",
+        ("quality", "budget"),
+        also=(("positives-all", "prime-all-positives"),),
+    ),
     Study("gnd", "evidence-gnd", "lf-tibkat-gnd-38k", ("quality",)),
     Study("packages", "evidence-packages", "debian-packages", ("quality",)),
     Study("layers", "evidence-minilm", "lf-tate-titles-16k", beside="titles"),
@@ -138,7 +144,7 @@ def read(root: Path, study: Study) -> list[Method]:
     store, found = Store(root), defaultdict(list)
     for record in store.records():
         suite, label = record.suite, record.trial.label
-        ours = (suite == study.suite and "/" not in label) or (suite, label) == study.once  # no sample of tuning
+        ours = (suite == study.suite and "/" not in label) or (suite, label) in study.also  # no sample of tuning
         if ours and record.trial.dataset == study.dataset and record.status is Status.OK:
             found[label].append(record)
     if not found:
@@ -147,7 +153,7 @@ def read(root: Path, study: Study) -> list[Method]:
     whole = {
         label: sorted(own, key=lambda one: one.trial.seed)
         for label, own in found.items()
-        if len(own) == most or label == study.once[1]
+        if len(own) == most or (own[0].suite, label) in study.also
     }
     methods = [Method(label, own, stored_samples(store, own, METRICS)) for label, own in whole.items()]
     return sorted(methods, key=lambda method: -method.samples[RANKED].mean)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -70,13 +70,14 @@ class NGAME(ClusteredTriplets):
     config: NGAME.Config
     # Larger batches are worth the steps: a query's negatives are the labels of its batch alone.
     least_steps = 200
+    # The pool holds more true labels of a query than the one drawn for it, from which few epochs learn little.
+    in_few_epochs: ClassVar = {"positives": "all"}
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Where one label dominates, most positives of a query are drawn and trained on."""
+        """Where one label dominates, it would be drawn too rarely as one of several: most of a query's are drawn."""
         drawn = max(FEWEST_POSITIVES, math.ceil(2 * data.labels_per_query))
-        # In nearly every pool, it is a negative of most queries; drawn as one of several labels, a positive too rarely.
-        own = {"positives": "all", "positives_per_query": drawn} if data.dominated else {}
+        own = {"positives_per_query": drawn} if data.dominated else {}
         return super().following({**own, **given}, data, budget)
 
     @classmethod

@@ -146,15 +146,15 @@ class PRIME(EmbeddingMethod):
             return super().unused() | {name for name, is_used in used.items() if not is_used}
 
     config: PRIME.Config
+    # The pool holds more true labels of a query than those drawn for it, from which few epochs learn little.
+    in_few_epochs: ClassVar = {"positives": "all"}
 
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
-        """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number. A label that
-        dominates is a positive wherever the pool has it: it is in nearly every pool, and rarely drawn for a query.
-        """
+        """Half as many free vectors as labels, as on LF-AmazonTitles-131K, up to the paper's number."""
         half = 1 << max(0, (data.labels // 2).bit_length() - 1)
-        own = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
-        return own | ({"positives": "all"} if data.dominated else {}) | super().following(given, data, budget)
+        vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
+        return vectors | super().following(given, data, budget)
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:

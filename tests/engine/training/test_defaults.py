@@ -142,17 +142,21 @@ def test_where_one_label_dominates_averaged_words_are_those_of_names(method: str
     assert length(replace(described, label_tokens=9, label_limit=None)) is None
 
 
-def test_a_label_that_dominates_is_a_positive_wherever_it_is_in_the_pool() -> None:
-    few, many = (following("prime", replace(SMALL, head=head), {"epochs": 9})["positives"] for head in (0.29, 0.31))
-    assert (few, many) == ("drawn", "all")
-    positives = ("positives", "positives_per_query")
-    few, many = (following("ngame", replace(SMALL, head=head), {"epochs": 9}) for head in (0.29, 0.31))
-    assert [few[name] for name in positives] == ["drawn", 1]
-    assert [many[name] for name in positives] == ["all", 5]
-    more = following("ngame", replace(SMALL, head=0.31, labels_per_query=13.6), {"epochs": 9})
-    assert more["positives_per_query"] == 28
-    stated = following("ngame", replace(SMALL, head=0.31), {"epochs": 9}, positives="drawn", positives_per_query=2)
-    assert [stated[name] for name in positives] == ["drawn", 2]
+@pytest.mark.parametrize("method", ["ngame", "prime"])
+def test_few_epochs_train_on_every_true_label_of_the_pool(method: str) -> None:
+    assert following(method, SMALL, {"epochs": 99})["positives"] == "all"
+    assert following(method, SMALL, {"epochs": 100})["positives"] == "drawn"
+    assert following(method, SMALL, {"epochs": 9}, positives="drawn")["positives"] == "drawn"
+
+
+def test_where_one_label_dominates_ngame_draws_most_labels_of_a_query() -> None:
+    def drawn(data: Extent, **settings: Any) -> Any:
+        return following("ngame", data, {"epochs": 9}, **settings)["positives_per_query"]
+
+    few, many = (replace(SMALL, head=head) for head in (0.29, 0.31))
+    assert (drawn(few), drawn(many)) == (1, 5)
+    assert drawn(replace(many, labels_per_query=13.6)) == 28
+    assert drawn(many, positives_per_query=2) == 2
 
 
 def test_a_second_stages_first_method_follows_its_share() -> None:

@@ -45,6 +45,7 @@ class TrainedMethod(DualEncoder):
     """The hooks that the training loop calls; `EmbeddingMethod` adds the loop itself."""
 
     not_planned: ClassVar[str] = ""  # why a plan cannot count the method's costs; empty: it can
+    in_few_epochs: ClassVar[Mapping[str, Any]] = {}  # settings where a budget allows fewer than a paper's data need
     least_steps: ClassVar[int | None] = None  # that a batch which follows leaves; None: by the encoder's kind
 
     class Config(DualEncoder.Config):
@@ -82,7 +83,7 @@ class TrainedMethod(DualEncoder):
         config = cls.Config.model_validate(given)
         labels = None if cls.not_planned else partial(cls.labels_of_step, config, data.labels)
         own = config.model_dump(exclude=set(config.unused()))
-        return follow(own, given, cls.least_steps, data, budget, labels) | given
+        return follow(own, given, cls.in_few_epochs, cls.least_steps, data, budget, labels) | given
 
     @classmethod
     def labels_of_step(cls, config: TrainedMethod.Config, num_labels: int, batch_size: int) -> float:

@@ -29,7 +29,7 @@ RATES = {"static": 5e-3, "random": 1.5e-3, "pretrained": 1e-4}  # of a batch of 
 OF_BATCH = 64
 SHORTLISTS = 4  # most refreshes of shortlists
 FEW_EPOCHS = 2.5  # of a budget of tokens: what one pass for shortlists takes is worth more as training
-LONG = 100.0  # epochs from which the schedules are the method's own
+LONG = 100.0  # epochs from which schedules and positives are the method's own
 CLUSTER = 8  # queries of a cluster, an eighth of the batch at most
 LabelsOfStep = Callable[[int], float]  # the label texts that a step encodes, by batch size
 
@@ -94,6 +94,7 @@ def schedules(own: Mapping[str, Any], epochs: float, batch: int, *, pays: bool) 
 def follow(
     own: Mapping[str, Any],
     given: Mapping[str, Any],
+    in_few_epochs: Mapping[str, Any],
     least_steps: int | None,
     data: Extent,
     budget: Budget,
@@ -101,8 +102,8 @@ def follow(
 ) -> dict[str, Any]:
     """The settings of a training that follow and are not `given`; batch and schedules where its steps can be counted.
 
-    `own` are the settings that have an effect: those given, and the method's defaults. `least_steps` are the steps that
-    the batch leaves; None: `STEPS` of the encoder.
+    `own` are the settings that have an effect: those given, and the method's defaults. `in_few_epochs` are further ones
+    of the method, below `LONG` epochs. `least_steps` are the steps that the batch leaves; None: `STEPS` of the encoder.
     """
     size, encoder = own["batch_size"], own["encoder"]["name"]
     if labels_of_step is not None and "batch_size" not in given:
@@ -112,4 +113,5 @@ def follow(
     if labels_of_step is not None:
         epochs = epochs_of(budget, data, size, labels_of_step(size))
         found |= schedules(own, epochs, size, pays="encoder_tokens" in budget.spending())
+        found |= in_few_epochs if epochs < LONG else {}
     return {name: value for name, value in found.items() if name in own.keys() - given.keys()}
