@@ -83,8 +83,8 @@ class NGAME(ClusteredTriplets):
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
         assert isinstance(config, NGAME.Config)
-        margin = {"low": config.margin / 5, "high": 2 * config.margin, "log": True}
-        return super().search_space(config) | {"margin": margin, "positives": ["drawn", "all"]}
+        margin = config.margin
+        return super().search_space(config) | {"margin": {"low": margin / 5, "high": 2 * margin, "log": True}}
 
     run: Run | None = None  # set while a trial trains; a plan has none
 

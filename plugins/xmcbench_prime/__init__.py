@@ -14,19 +14,7 @@ import numpy as np
 import scipy
 from pydantic import Field, model_validator
 
-from xmcbench import (
-    Budget,
-    EmbeddingMethod,
-    Method,
-    MethodInfo,
-    data,
-    encoders,
-    hookimpl,
-    losses,
-    sampling,
-    tables,
-    upload,
-)
+from xmcbench import Budget, EmbeddingMethod, MethodInfo, data, encoders, hookimpl, losses, sampling, tables, upload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -135,8 +123,7 @@ class PRIME(EmbeddingMethod):
 
         def unused(self) -> frozenset[str]:
             used = {
-                "regulariser_margin": self.regulariser_weight,
-                "regulariser_mean": self.regulariser_weight,
+                **dict.fromkeys(("regulariser_margin", "regulariser_mean"), self.regulariser_weight),
                 "smallest_margin": self.margin != "fixed",
                 "momentum": self.centroids == "momentum",
                 "queries_per_centroid": self.centroids == "momentum",
@@ -155,10 +142,6 @@ class PRIME(EmbeddingMethod):
         half = 1 << max(0, (data.labels // 2).bit_length() - 1)
         vectors = {"free_vectors": min(half, cls.Config.model_fields["free_vectors"].default)}
         return vectors | super().following(given, data, budget)
-
-    @classmethod
-    def search_space(cls, config: Method.Config) -> dict[str, Any]:
-        return super().search_space(config) | {"positives": ["drawn", "all"]}
 
     @property
     def first_passes(self) -> tuple[Literal["queries", "labels"], ...]:

@@ -93,10 +93,11 @@ class TrainedMethod(DualEncoder):
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
-        """Rate and batch decide most: five times as much and as little, twice and half."""
+        """Rate and batch decide most: five times as much and as little, twice and half. So may `in_few_epochs`."""
         assert isinstance(config, TrainedMethod.Config)
         rate, size = config.learning_rate, config.batch_size
-        return {
+        fields = cls.Config.model_fields
+        return {name: [fields[name].default, value] for name, value in cls.in_few_epochs.items()} | {
             "learning_rate": {"low": rate / 5, "high": 5 * rate, "log": True},
             "batch_size": sorted({max(2, size // 2), size, 2 * size}),
         }
