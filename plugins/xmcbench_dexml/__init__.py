@@ -93,7 +93,8 @@ class DEXML(EmbeddingMethod):
     @classmethod
     def following(cls, given: Mapping[str, Any], data: data.Extent, budget: Budget) -> dict[str, Any]:
         """Where one label dominates, few negatives need a higher temperature (docs/measurements.md)."""
-        blunt = data.dominated and given.get("negatives", "hard") in FEW_NEGATIVES
+        negatives = given.get("negatives", cls.Config.model_fields["negatives"].default)
+        blunt = data.dominated and negatives in FEW_NEGATIVES
         return ({"temperature": BLUNT} if blunt else {}) | super().following(given, data, budget)
 
     @classmethod

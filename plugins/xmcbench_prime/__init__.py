@@ -125,8 +125,7 @@ class PRIME(EmbeddingMethod):
             used = {
                 **dict.fromkeys(("regulariser_margin", "regulariser_mean"), self.regulariser_weight),
                 "smallest_margin": self.margin != "fixed",
-                "momentum": self.centroids == "momentum",
-                "queries_per_centroid": self.centroids == "momentum",
+                **dict.fromkeys(("momentum", "queries_per_centroid"), self.centroids == "momentum"),
                 "final_centroids": self.centroids != "none",
                 "free_vector_length": self.free_vectors,
             }

@@ -26,7 +26,7 @@ MUCH_CUT = 0.1  # share of cut queries that is worth a note
 MUCH_ALIKE = 0.1  # share of texts that an encoder cannot tell apart, that is worth a note
 LONGEST = 128  # tokens that such a limit allows: the cost of a transformer grows with the square of it
 DOMINATES = 0.3  # share of the queries that one label is right for
-NAME = 10  # tokens of a label's text that name it; the rest describes it
+NAME_TOKENS = 10  # of a label's text that name it; the rest describes it
 
 
 @dataclass(frozen=True)

@@ -30,18 +30,19 @@ def count_words(texts: PackedTexts) -> np.ndarray:
     return _count(starts, offsets)
 
 
-def count_tokens(texts: PackedTexts) -> np.ndarray:
-    """About how many tokens each text has, int64 [n]: what its words or its characters tell, whichever is more.
+def count_tokens(texts: PackedTexts, words: np.ndarray) -> np.ndarray:
+    """About how many tokens each text has, int64 [n]: what its `words` or its characters tell, whichever is more.
 
     Languages that join words, or whose letters a vocabulary lacks, have more tokens than their words tell.
 
-    >>> count_tokens(PackedTexts.of(["two words", "Donaudampfschifffahrt", "日本語の文"])).tolist()
+    >>> texts = PackedTexts.of(["two words", "Donaudampfschifffahrt", "日本語の文"])
+    >>> count_tokens(texts, count_words(texts)).tolist()
     [5, 7, 7]
     """
     data, offsets = _bytes(texts)
     others = _count(data >= FIRST_OF_MANY, offsets)  # characters that are not ASCII
     ascii_ = np.diff(offsets) - _count(data >= BEYOND_ASCII, offsets)
-    pieces = np.maximum(WORD_PIECES * count_words(texts), ascii_ / PIECE + others)
+    pieces = np.maximum(WORD_PIECES * words, ascii_ / PIECE + others)
     tokens: np.ndarray = np.rint(ENDS + pieces).astype(np.int64)
     return tokens
 

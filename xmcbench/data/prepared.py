@@ -298,13 +298,14 @@ def statistics(dataset: Dataset) -> Statistics:
     train_hashes, test_hashes = (texts.hashes()[texts.lengths > 0] for texts in (train, test))
     different = np.unique(train_hashes)
     labels = PackedTexts.of(dataset.label_texts)
-    query_tokens, label_tokens = count_tokens(train), count_tokens(labels)
+    query_words, label_words = count_words(train), count_words(labels)
+    query_tokens, label_tokens = count_tokens(train, query_words), count_tokens(labels, label_words)
     return Statistics(
         labels_per_train_query=Spread.of(per_train),
         labels_per_test_query=Spread.of(per_test),
         train_queries_per_label=Spread.of(per_label),
-        query_words=Spread.of(count_words(train)),
-        label_words=Spread.of(count_words(labels)),
+        query_words=Spread.of(query_words),
+        label_words=Spread.of(label_words),
         query_tokens=float(query_tokens.mean()),
         label_tokens=float(label_tokens.mean()),
         query_percentiles=percentiles(query_tokens),

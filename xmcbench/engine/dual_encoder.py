@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from xmcbench.data.dataset import Texts, TrainingData
-from xmcbench.data.extent import NAME, Extent
+from xmcbench.data.extent import NAME_TOKENS, Extent
 from xmcbench.data.texts import TextSubset
 from xmcbench.engine.device import default_device
 from xmcbench.engine.encoders.settings import STATIC, EncoderConfig, Precision
@@ -146,8 +146,9 @@ class DualEncoder(Method):
         being told apart from it: a static encoder reads names alone.
         """
         limits = {"max_query_length": data.query_limit, "max_label_length": data.label_limit}
-        if data.dominated and data.label_tokens > NAME and cls.Config.model_validate(given).encoder.name == STATIC:
-            limits["max_label_length"] = NAME
+        described = data.dominated and data.label_tokens > NAME_TOKENS
+        if described and cls.Config.model_validate(given).encoder.name == STATIC:
+            limits["max_label_length"] = NAME_TOKENS
         stated = {name: limit for name, limit in limits.items() if limit is not None}
         return stated | super().following(given, data, budget)
 

@@ -93,7 +93,10 @@ class TrainedMethod(DualEncoder):
 
     @classmethod
     def search_space(cls, config: Method.Config) -> dict[str, Any]:
-        """Rate and batch decide most: five times as much and as little, twice and half. So may `in_few_epochs`."""
+        """Rate and batch decide most: five times as much and as little, twice and half.
+
+        What follows `in_few_epochs` is tried beside the method's own.
+        """
         assert isinstance(config, TrainedMethod.Config)
         rate, size = config.learning_rate, config.batch_size
         fields = cls.Config.model_fields
