@@ -114,7 +114,8 @@ def main() -> None:
     if options.pack:
         print(*pack_all(read_claims(), Store(options.pack), PACKED), sep="\n")
         return
-    accepted, found = Store(ACCEPTED), []
+    accepted = Store(ACCEPTED)
+    found: list[str] = []
     for path in sorted(PACKED.glob("*.xz")):
         try:
             found += problems(path, accepted, options.data)

@@ -75,7 +75,7 @@ def planned(method: Any, work: Workload) -> tuple[Memory, DryRun]:
     return memory(method, work, encoder, probe, dry, 1, "cuda", float("inf")), dry
 
 
-class Shapes(FakeTensorMode):
+class Shapes(FakeTensorMode):  # type: ignore[no-untyped-call]
     """Tensors have shapes and no values, except those of operations on the CPU alone, which are computed."""
 
     cpu_is_real = False
@@ -88,11 +88,11 @@ class Shapes(FakeTensorMode):
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 
-class Peak(TorchDispatchMode):
+class Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """The most bytes that are on the device at once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.total = self.largest = 0
         self._seen: dict[int, object] = {}
 
@@ -147,7 +147,8 @@ def assembled(method: Any, work: Workload, shapes: Shapes, root: Path) -> None:
         method.encoder = TransformerEncoder(method.config.encoder, transformer, tokenizer)
         with patch.object(nn.Module, "to", lambda module, _: module):
             add_modules(method, work.train, ALONE, np.arange(total) % groups if groups else None, seed=0)
-        moved(method.encoder), moved(method.modules)
+        moved(method.encoder)
+        moved(method.modules)
 
 
 def pretended_step(method: Any, dry: DryRun, work: Workload, shapes: Shapes) -> Peak:

@@ -9,14 +9,14 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import ViewportSize, sync_playwright
 
 import xmcbench as xb
 from xmcbench.reporting.page import write_page
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "leaderboard.png"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-WINDOW = {"width": 1240, "height": 1000}
+WINDOW = ViewportSize(width=1240, height=1000)
 
 
 def main() -> None:

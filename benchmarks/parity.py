@@ -170,7 +170,7 @@ def theirs(case: str, seed: int, clones: dict[str, Path], out: Path, dataset: Da
     if not target.exists():
         config.write_text(json.dumps(CASES[case].theirs | their_settings(code, name, clones, out, dataset)))
         driver = Path(__file__).with_name("parity_drivers.py").absolute()
-        command = [sys.executable, driver, code, str(seed), config, target]
+        command: list[str | Path] = [sys.executable, driver, code, str(seed), config, target]
         place = clones[code] / {"dexml": ".", "ngame": "ngame", "prime": "prime"}[code]
         ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
         if ended.returncode:

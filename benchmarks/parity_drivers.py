@@ -68,7 +68,8 @@ def dexml(seed: int, config: Path) -> sp.csr_matrix:
     if not hasattr(base, "batch_encode_plus"):
         base.batch_encode_plus = base.__call__
     sys.argv = ["train.py", str(config)]
-    return runpy.run_path("train.py")["score_mat"]
+    scores: sp.csr_matrix = runpy.run_path("train.py")["score_mat"]
+    return scores
 
 
 def ngame(seed: int, config: Path) -> sp.csr_matrix:
@@ -95,7 +96,7 @@ def ngame(seed: int, config: Path) -> sp.csr_matrix:
 
 def prime(seed: int, config: Path) -> sp.csr_matrix:
     library().AdamW = torch.optim.AdamW
-    torch.Tensor.get_device = lambda self: self.device  # type: ignore[assignment]
+    torch.Tensor.get_device = lambda self: self.device  # type: ignore[assignment, return-value]
     sys.path.insert(0, json.loads(config.read_text())["deepxml"])
     metrics: Any = __import__("xclib.evaluation.xc_metrics", fromlist=["xc_metrics"])
     metrics.compute_inv_propensity = metrics.compute_inv_propesity

@@ -54,5 +54,5 @@ def results(places: Places) -> Iterator[Result]:
         whole = partial(xmcbench, "run", QUICKSTART, "--store", str(places.out / "quickstart"))
         yield Result("command: quickstart", seconds_of(whole), "s", "under 90 s")
     trials = 8 if places.quick else 200
-    what, seconds = "trial: seconds beside its own work", overhead(trials, places.out / "small")
-    yield Result(what, seconds, "s", "under 1 s", f"{trials} trials in a row")
+    what, beside = "trial: seconds beside its own work", overhead(trials, places.out / "small")
+    yield Result(what, beside, "s", "under 1 s", f"{trials} trials in a row")

@@ -7,7 +7,7 @@ Vectors are unit vectors around random centres.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
@@ -46,7 +46,7 @@ def results(places: Places) -> Iterator[Result]:
         labels_LD, queries_ND = vectors(labels, dimension, 1), vectors(queries, dimension, 2)
         flat = faiss.IndexFlatIP(dimension)
         flat.add(labels_LD.cpu().numpy())
-        cases = {
+        cases: dict[str, Callable[[], object]] = {
             "search": partial(ExactIndex(labels_LD).top_k, queries_ND, K),
             "faiss": partial(flat.search, queries_ND.cpu().numpy(), K),
         }

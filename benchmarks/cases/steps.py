@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, product
 from pathlib import Path
 from statistics import median
@@ -24,7 +25,7 @@ from peers import Places, Result
 from report import in_turns
 from torch import nn
 
-from xmcbench.data.formats import Parts, read_directory
+from xmcbench.data import Dataset, load
 from xmcbench.data.tokens import Tokens
 from xmcbench.engine.device import default_device
 from xmcbench.engine.dual_encoder import DualEncoder
@@ -57,16 +58,16 @@ class Workload:
     batches: list[Batch]
 
 
-def titles(encoder: Encoder, parts: Parts, cache: Path, batch: int) -> Workload:
+def titles(encoder: Encoder, dataset: Dataset, cache: Path, batch: int) -> Workload:
     """Training texts of at most 32 tokens and one label of each, no query and no label twice in a batch."""
-    pairs, rng, batches = parts.train.targets.tocoo(), np.random.default_rng(0), []
+    pairs, rng, batches = dataset.train.targets.tocoo(), np.random.default_rng(0), []
     for _ in range(BATCHES):
         order = rng.permutation(pairs.nnz)
         order = order[np.unique(pairs.row[order], return_index=True)[1]]
         order = rng.permutation(order[np.unique(pairs.col[order], return_index=True)[1]])[:batch]
         batches.append((pairs.row[order], pairs.col[order]))
     tokens = encoder.tokenizer.tokens
-    return Workload(tokens(parts.train.texts, 32, cache), tokens(parts.label_texts, 32, cache), batches)
+    return Workload(tokens(dataset.train.texts, 32, cache), tokens(dataset.label_texts, 32, cache), batches)
 
 
 def fixed(encoder: Encoder, batch: int) -> Workload:
@@ -148,7 +149,7 @@ def their_transformer(encoder: Encoder, work: Workload) -> tuple[Step, nn.Module
     seconds = {}
     for size, kind in product(MINI_BATCHES, {"sdpa", attention() or "sdpa"}):
         step, _ = made(size, kind)
-        seconds[size, kind] = in_turns({"step": lambda s=step: s(work.batches[0])}, 2)["step"]
+        seconds[size, kind] = in_turns({"step": partial(step, work.batches[0])}, 2)["step"]
     return made(*min(seconds, key=seconds.__getitem__))
 
 
@@ -169,7 +170,7 @@ def texts_per_second(ours: tuple[Step, nn.Module], theirs: tuple[Step, nn.Module
     """Of either side. Raises RuntimeError unless both compute the same loss."""
     with evaluating(ours[1], theirs[1]):
         losses = [step(work.batches[0]) for step, _ in (ours, theirs)]
-    if not np.isclose(*losses, rtol=1e-4):
+    if not np.isclose(losses[0], losses[1], rtol=1e-4):
         raise RuntimeError(f"the contestants do not compute the same loss: {losses}")
     sides = {"ours": (ours[0], cycle(work.batches)), "theirs": (theirs[0], cycle(work.batches))}
     cases = {name: lambda step=step, batches=batches: step(next(batches)) for name, (step, batches) in sides.items()}
@@ -177,9 +178,9 @@ def texts_per_second(ours: tuple[Step, nn.Module], theirs: tuple[Step, nn.Module
     return tuple(2 * len(work.batches[0][0]) / seconds[name] for name in cases)
 
 
-def all_labels(encoder: StaticEncoder, parts: Parts, work: Workload) -> float:
+def all_labels(encoder: StaticEncoder, dataset: Dataset, work: Workload) -> float:
     """Seconds of a step of a static encoder, of 512 queries with every label of the dataset as a negative."""
-    targets, step = parts.train.targets.tocsr(), engine(encoder, work, RATES["static"])
+    targets, step = dataset.train.targets.tocsr(), engine(encoder, work, RATES["static"])
     labelled, labels = np.flatnonzero(np.diff(targets.indptr)), np.arange(targets.shape[1])
     batches = []
     for turn in range(TURNS):
@@ -193,18 +194,18 @@ def all_labels(encoder: StaticEncoder, parts: Parts, work: Workload) -> float:
 
 
 def results(places: Places) -> Iterator[Result]:
-    parts, batch = read_directory(places.data), 64 if places.quick else 512
+    dataset, batch = load(places.data.name, places.data.parent, places.out), 64 if places.quick else 512
 
     def tiny() -> Encoder:
-        made = TransformerEncoder.build(EncoderConfig(name="tiny"), parts.train.texts, 0, places.out)
+        made = TransformerEncoder.build(EncoderConfig(name="tiny"), dataset.train.texts, 0, places.out)
         return made.to(default_device())
 
     def static() -> StaticEncoder:
         config = EncoderConfig(name="static", words="minilm")
-        return StaticEncoder.build(config, parts.train.texts, 0, places.out).to(default_device())
+        return StaticEncoder.build(config, dataset.train.texts, 0, places.out).to(default_device())
 
     for name, work in (
-        ("step on short titles, float32", titles(tiny(), parts, places.out, batch)),
+        ("step on short titles, float32", titles(tiny(), dataset, places.out, batch)),
         (f"step on texts of {FIXED} tokens, float32", fixed(tiny(), batch)),
     ):
         encoder = tiny()
@@ -212,9 +213,9 @@ def results(places: Places) -> Iterator[Result]:
         mine, its = texts_per_second(ours, their_transformer(tiny(), work), work)
         yield Result(name, mine, "texts/s", "2.5 x", "sentence-transformers", its)
     words = static()
-    work = titles(words, parts, places.out, batch)
+    work = titles(words, dataset, places.out, batch)
     ours = of_pairs(words, work, RATES["static"]), words
     mine, its = texts_per_second(ours, their_static(static(), work), work)
     yield Result(f"static encoder: step on {batch} short titles", mine, "texts/s", "3 x", "StaticEmbedding", its)
     name = "static encoder: step on 512 titles with all labels"
-    yield Result(name, all_labels(static(), parts, work), "s", "under 0.3 s")
+    yield Result(name, all_labels(static(), dataset, work), "s", "under 0.3 s")

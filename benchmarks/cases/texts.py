@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -27,7 +28,8 @@ def pyxclib(path: Path) -> sp.csr_array:
     """The matrix as pyxclib reads it."""
     from xclib.data.data_utils import read_sparse_file
 
-    return read_sparse_file(str(path))
+    matrix: sp.csr_array = read_sparse_file(str(path))
+    return matrix
 
 
 def results(places: Places) -> Iterator[Result]:
@@ -40,7 +42,8 @@ def results(places: Places) -> Iterator[Result]:
     sides: dict[str, Callable[[Path], sp.csr_array]] = {"xmcbench": read_targets}
     sides |= {"pyxclib": pyxclib} if find_spec("xclib") else {}
     for name, read in sides.items():
-        assert (sp.csr_array(read(path)) != written).nnz == 0, f"{name} read another matrix"
+        other: Any = sp.csr_array(read(path)) != written
+        assert other.nnz == 0, f"{name} read another matrix"
     seconds = in_turns({name: partial(read, path) for name, read in sides.items()}, REPEATS, time.process_time)
     speeds = {name: path.stat().st_size / 1e6 / least for name, least in seconds.items()}
     peer = "pyxclib" if "pyxclib" in speeds else ""
