@@ -95,10 +95,10 @@ def trials() -> tuple[PaperTrial, ...]:
 
 def stages(suite: str, dataset: str, variant: Variant, swept: frozenset[str]) -> list[PaperTrial]:
     """The trial, and before it that of its first stage with its share of the epochs."""
-    config = registry().method(variant.method).thing.Config.model_validate(variant.config)
+    config = variant.method.thing.Config.model_validate(variant.config)
     first = variant.config.get("first")
     own_epochs = variant.config.get("epochs") if first else variant.budget.epochs
-    own = PaperTrial(suite, variant.entry, dataset, variant.method, config, own_epochs, swept)
+    own = PaperTrial(suite, variant.entry, dataset, variant.method.name, config, own_epochs, swept)
     if first is None:
         return [own]
     settings = {key: value for key, value in first.items() if key not in ("method", "origin", "version")}

@@ -11,7 +11,7 @@ from xmcbench.errors import suggest
 from xmcbench.evaluation import find_evaluators
 from xmcbench.files.yaml_lines import KeyPath, Problems, validate
 from xmcbench.plugins.registry import Registered
-from xmcbench.suite.expansion import BUDGET, Expansion, Variant, setting_names
+from xmcbench.suite.expansion import BUDGET, Expansion, Variant
 from xmcbench.suite.schema import SuiteFile
 from xmcbench.suite.tables import COLUMNS, Target
 from xmcbench.suite.tuning import Range
@@ -41,8 +41,16 @@ def check_names(file: SuiteFile, data_dir: Path, problems: Problems, on_disk: bo
 def check_methods(file: SuiteFile, expansion: Expansion, problems: Problems) -> None:
     """Every shared setting, sweep, table and search space has an effect on a method of the file."""
     methods = expansion.methods
-    known = {name for method in methods.values() for name in setting_names(method)}
-    _check_settings(file, expansion, known, problems)
+    known = {name for method in methods.values() for name in method.thing.Config.model_fields}
+    for key, place in expansion.default_places.items():
+        if key not in known:
+            problems.add(place, f"no method here has this setting{suggest(key, known)}")
+    axes = known | {BUDGET + limit for limit in Budget.model_fields}
+    for key, values in file.sweep.items():
+        if key not in axes:
+            problems.add(("sweep", key), f"no method here has this setting{suggest(key, axes)}")
+        if not values:
+            problems.add(("sweep", key), "found no values, expected at least one")
     _check_tables(file, known, problems)
     _check_tune(file, expansion, problems)
 
@@ -57,18 +65,6 @@ def check_equal(file: SuiteFile, variants: Sequence[Variant], problems: Problems
         return
     for others in {tuple(variant.budget.spending()) for variant in variants} - {(file.equal,)}:
         problems.add(("equal",), f"every budget must stop at {file.equal} alone, found one of {', '.join(others)}")
-
-
-def _check_settings(file: SuiteFile, expansion: Expansion, known: set[str], problems: Problems) -> None:
-    for key, place in expansion.default_places.items():
-        if key not in known:
-            problems.add(place, f"no method here has this setting{suggest(key, known)}")
-    axes = known | {BUDGET + limit for limit in Budget.model_fields}
-    for key, values in file.sweep.items():
-        if key not in axes:
-            problems.add(("sweep", key), f"no method here has this setting{suggest(key, axes)}")
-        if not values:
-            problems.add(("sweep", key), "found no values, expected at least one")
 
 
 def _check_tables(file: SuiteFile, settings: set[str], problems: Problems) -> None:
@@ -110,7 +106,7 @@ def _check_values(
     given: Mapping[str, Any], method: Registered, place: KeyPath, values: Sequence[Any], problems: Problems
 ) -> None:
     """The setting at `place` exists, and has an effect with each of `values` beside the `given` settings."""
-    setting, names = str(place[-1]), setting_names(method)
+    setting, names = str(place[-1]), method.thing.Config.model_fields
     if setting not in names:
         problems.add(place, f"the method has no such setting{suggest(setting, names)}")
     elif not problems:  # problems of the given settings would be repeated here

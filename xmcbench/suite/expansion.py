@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from typing import Any
-
-from pydantic import BaseModel
 
 from xmcbench.data.extent import Extent
 from xmcbench.files.yaml_lines import KeyPath, Problems, validate
@@ -29,22 +27,25 @@ class Variant:
 
     label: str
     entry: str  # the method's label in the file, without the point of the sweep
-    method: str
-    distribution: str
-    version: str
+    method: Registered
     versions: dict[str, int]  # of the code that its results depend on
     config: dict[str, Any]  # with the method's own defaults
     given: dict[str, Any]  # the part of it that the file says
     budget: Budget
 
+    def value(self, axis: str) -> Any:
+        """The value on an axis of the sweep."""
+        if axis == NAMED:
+            return self.budget.limits()
+        return getattr(self.budget, axis.removeprefix(BUDGET)) if axis.startswith(BUDGET) else self.config[axis]
+
     def config_for(self, data: Extent | None) -> dict[str, Any]:
         """All settings on a dataset; those that the file does not say follow its extent, where that is known."""
         if data is None:
             return self.config
-        method = registry().method(self.method, self.distribution).thing
+        method: type[Method] = self.method.thing
         followed = method.following(self.given, data, self.budget)
-        config: dict[str, Any] = method.Config.model_validate(followed).model_dump(mode="json")
-        return config
+        return method.Config.model_validate(followed).model_dump(mode="json")
 
 
 class Expansion:
@@ -67,7 +68,7 @@ class Expansion:
 
     def given(self, label: str) -> dict[str, Any]:
         """The settings that the file gives a method: the shared ones that the method has, and its own."""
-        names = setting_names(self.methods[label])
+        names = self.methods[label].thing.Config.model_fields
         return {key: value for key, value in self._defaults.items() if key in names} | self._own(label)
 
     def variants(self) -> list[Variant]:
@@ -94,36 +95,23 @@ class Expansion:
         if (points := prod(map(len, axes.values()))) > MAX_POINTS:
             self._problems.add(("sweep",), f"found {points:,} points for {label}, expected at most {MAX_POINTS:,}")
             return
-        resolved: dict[str, tuple[dict[str, Any], Method.Config, dict[str, Any], Budget]] = {}
+        found: dict[str, tuple[dict[str, Any], Variant]] = {}
         for combination in product(*axes.values()):
             point = dict(zip(axes, combination, strict=True))
             config, given, used_point = self._config_at(label, point)
             budget = self._budget_at(label, point)
             if config is not None and budget is not None:
-                identity = config.model_dump_json() + budget.model_dump_json()
-                resolved.setdefault(identity, (used_point, config, given, budget))
-        varying = [
-            axis
-            for axis in axes
-            if len({_text(_value(axis, config, budget)) for _, config, _, budget in resolved.values()}) > 1
-        ]
-        for point, config, given, budget in resolved.values():
+                versions, settings = method.thing.versions(config), config.model_dump(mode="json")
+                variant = Variant(label, label, method, versions, settings, given, budget)
+                found.setdefault(config.model_dump_json() + budget.model_dump_json(), (used_point, variant))
+        varying = [axis for axis in axes if len({_text(variant.value(axis)) for _, variant in found.values()}) > 1]
+        for point, variant in found.values():
             tag = ",".join(f"{axis}={_text(point[axis])}" for axis in varying if axis in point)
-            yield Variant(
-                label=f"{label}[{tag}]" if tag else label,
-                entry=label,
-                method=method.name,
-                distribution=method.origin.distribution,
-                version=method.origin.version,
-                versions=method.thing.versions(config),
-                config=config.model_dump(mode="json"),
-                given=given,
-                budget=budget,
-            )
+            yield replace(variant, label=f"{label}[{tag}]") if tag else variant
 
     def _axes(self, label: str) -> dict[str, list[Any]]:
         """The axes of the sweep that apply to a method: limits, and settings that its own entry leaves open."""
-        names, own = setting_names(self.methods[label]), self._own(label)
+        names, own = self.methods[label].thing.Config.model_fields, self._own(label)
         axes = {
             key: values
             for key, values in self._file.sweep.items()
@@ -171,19 +159,6 @@ class Expansion:
         limits = {key.removeprefix(BUDGET): value for key, value in point.items() if key.startswith(BUDGET)}
         places: dict[str, KeyPath] = {key: ("sweep", BUDGET + key) for key in limits}
         return validate(Budget, base | limits, place, places, self._problems)
-
-
-def setting_names(method: Registered) -> set[str]:
-    """The names of a method's settings."""
-    return set(method.thing.Config.model_fields)
-
-
-def _value(axis: str, config: BaseModel, budget: Budget) -> Any:
-    """The value that a resolved configuration and budget have on an axis of the sweep."""
-    if axis == NAMED:
-        return budget.limits()
-    source: BaseModel = budget if axis.startswith(BUDGET) else config
-    return source.model_dump(mode="json")[axis.removeprefix(BUDGET)]
 
 
 def _text(value: Any) -> str:

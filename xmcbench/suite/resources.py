@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from xmcbench.trial.record_fields import Frozen
 from xmcbench.trial.trial import Trial
 
 
@@ -18,16 +20,9 @@ class Needs:
     cpus: float = 1.0
     gpus: float = 0.0
 
-    @property
-    def single_worker(self) -> Needs:
-        """These resources with one worker."""
-        return replace(self, workers=1, min_workers=1)
 
-
-class Share(BaseModel):
+class Share(Frozen):
     """Resource settings of a trial. Unset fields are left to another `Share` or to the defaults."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     workers: int | None = Field(None, gt=0, description="processes that train a trial together (1)")
     min_workers: int | None = Field(
@@ -35,15 +30,6 @@ class Share(BaseModel):
     )
     cpus: float | None = Field(None, gt=0, description="CPUs per worker (1; Ray)")
     gpus: float | None = Field(None, ge=0, description="GPUs per worker, may be a fraction (0; Ray)")
-
-    def over(self, other: Share) -> Share:
-        """These settings, with unset fields filled in from `other`."""
-        return Share(**{**other.set_fields(), **self.set_fields()})
-
-    def set_fields(self) -> dict[str, float]:
-        """The fields that are set, by name."""
-        values = ((name, getattr(self, name)) for name in Share.model_fields)
-        return {name: value for name, value in values if value is not None}
 
 
 class Resources(Share):
@@ -58,11 +44,8 @@ class Resources(Share):
 
         `min_workers` defaults to all workers.
         """
-        share: Share = self
-        for name, exception in self.trials.items():
-            if trial.matches(name):
-                share = exception.over(share)
-        fields = command_line.over(share).set_fields()
-        workers = int(fields.get("workers", 1))
-        fewest = min(workers, int(fields.get("min_workers", workers)))
-        return Needs(workers, fewest, fields.get("cpus", 1.0), fields.get("gpus", 0.0))
+        exceptions = [share for name, share in self.trials.items() if trial.matches(name)]
+        said: dict[str, Any] = {"workers": 1}
+        for share in (self, *exceptions, command_line):
+            said |= share.model_dump(exclude={"trials"}, exclude_none=True)
+        return Needs(**said | {"min_workers": min(said["workers"], said.get("min_workers", said["workers"]))})

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from xmcbench.evaluation import DEFAULT_METRICS, ZERO_SHOT_METRICS
 from xmcbench.suite.resources import Resources
 from xmcbench.suite.tables import TableShape
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.record_fields import Frozen
 from xmcbench.trial.trial import Selection, Track
 
 
-class SuiteFile(BaseModel):
+class SuiteFile(Frozen):
     """The keys of a suite file."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     name: str = Field(min_length=1, description="name of the suite, stored in its records")
     datasets: list[str] = Field(

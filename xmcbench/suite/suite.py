@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from xmcbench.data import dataset_name
 from xmcbench.data.extent import Extent
@@ -17,54 +16,36 @@ from xmcbench.plugins.registry import registry
 from xmcbench.suite import overrides
 from xmcbench.suite.checks import check_equal, check_methods, check_names
 from xmcbench.suite.expansion import Expansion, Variant
-from xmcbench.suite.resources import Needs, Resources, Share
+from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.schema import SuiteFile
-from xmcbench.suite.tables import TableShape
-from xmcbench.suite.tuning import Tune
-from xmcbench.trial.trial import Selection, Track, Trial, flatten
+from xmcbench.trial.trial import Trial, flatten
 from xmcbench.trial.versions import selection_versions
 
 MAX_TRIALS = 100_000
 Extents = Mapping[str, Extent | None]  # by dataset
-NO_EXTENTS: Extents = MappingProxyType({})
 BUNDLED = Path(__file__).parent / "bundled"  # the suites: in a clone a symbolic link to suites/, in a wheel their copy
 
 
-@dataclass(frozen=True)
-class Suite:
-    """A suite file in which every name exists and every value has the right type."""
+class Suite(SuiteFile):
+    """A suite file in which every name exists and every value has the right type, and what it expands to."""
 
-    name: str
-    datasets: list[str]
-    seeds: list[int]
-    variants: list[Variant]
-    selection: Selection | None
     metrics: list[str]
-    timeout: float
-    track: Track = "supervised"
-    equal: str | None = None
-    tables: dict[str, TableShape] = field(default_factory=dict)
-    tune: Tune | None = None
-    resources: Resources = field(default_factory=Resources)
+    variants: list[Variant]
 
-    def trials(self, hashes: Mapping[str, str], extents: Extents = NO_EXTENTS) -> list[Trial]:
+    def trials(self, hashes: Mapping[str, str], extents: Extents = MappingProxyType({})) -> list[Trial]:
         """Every variant with every seed on every dataset, with the datasets' content hashes.
 
         Settings that the suite does not say follow the datasets' `extents`, where these are known.
         """
-        configs = {
-            (dataset, variant.label): variant.config_for(extents.get(dataset))
-            for dataset in self.datasets
-            for variant in self.variants
-        }
+        versions = selection_versions(self.selection.metric) if self.selection else {}
         return [
             Trial(
                 label=variant.label,
-                method=variant.method,
-                distribution=variant.distribution,
-                version=variant.version,
-                versions={**variant.versions, **self._selection_versions()},
-                config=configs[dataset, variant.label],
+                method=variant.method.name,
+                distribution=variant.method.origin.distribution,
+                version=variant.method.origin.version,
+                versions={**variant.versions, **versions},
+                config=config,
                 dataset=dataset,
                 dataset_hash=hashes[dataset],
                 seed=seed,
@@ -74,6 +55,7 @@ class Suite:
             )
             for dataset in self.datasets
             for variant in self.variants
+            for config in [variant.config_for(extents.get(dataset))]
             for seed in self.seeds
         ]
 
@@ -91,13 +73,7 @@ class Suite:
     def needs(self, trial: Trial, share: Share) -> Needs:
         """The resources of a trial; `share` comes before the suite's. A method for one worker has one."""
         needs = self.resources.of(trial, share)
-        return needs if registry().method(trial.method).thing.many_workers else needs.single_worker
-
-    def _selection_versions(self) -> dict[str, int]:
-        """The versions of what chooses checkpoints: held-out queries and an evaluator; empty without selection."""
-        if self.selection is None:
-            return {}
-        return selection_versions(self.selection.metric)
+        return needs if registry().method(trial.method).thing.many_workers else replace(needs, workers=1, min_workers=1)
 
 
 def load_suite(
@@ -136,20 +112,7 @@ def load_suite(
         problems.add((), f"found {trials:,} trials, expected at most {MAX_TRIALS:,}")
     check_equal(file, variants, problems)
     problems.check()
-    return Suite(
-        name=file.name,
-        datasets=file.datasets,
-        seeds=file.seeds,
-        variants=variants,
-        selection=file.selection,
-        metrics=file.metric_names,
-        timeout=file.timeout,
-        track=file.track,
-        resources=file.resources,
-        equal=file.equal,
-        tables=file.tables,
-        tune=file.tune,
-    )
+    return Suite.model_construct(**{**dict(file), "metrics": file.metric_names}, variants=variants)
 
 
 def _file_of(path: Path) -> Path:
@@ -169,8 +132,7 @@ def bundled_names() -> list[str]:
 
 def _name_datasets(document: YamlDocument, problems: Problems) -> None:
     """Replace datasets that are given as a mapping of a name and options by their names."""
-    datasets = document.data.get("datasets")
-    entries: list[Any] = datasets if isinstance(datasets, list) else []
-    for i, entry in enumerate(entries):
+    entries = document.data.get("datasets")
+    for i, entry in enumerate(entries if isinstance(entries, list) else []):
         if isinstance(entry, dict):
-            entries[i] = problems.note(("datasets", i), dataset_name, entry) or str(entry)
+            document.data["datasets"][i] = problems.note(("datasets", i), dataset_name, entry) or str(entry)

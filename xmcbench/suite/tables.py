@@ -6,7 +6,9 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from xmcbench.trial.record_fields import Frozen
 
 Kind = Literal["text", "number", "count", "bytes", "seconds", "hours", "share", "flag"]
 
@@ -105,10 +107,8 @@ class Target:
         return cls(found["metric"], float(found["value"]) / 100, found["unit"] or UNITS[0]) if found else None
 
 
-class TableShape(BaseModel):
+class TableShape(Frozen):
     """The key `tables.TITLE` of a suite: which cells make a table, and in which columns."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     methods: list[str] | None = Field(None, min_length=1, description="labels of the suite's methods; null: all")
     columns: list[str] = Field(

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from xmcbench.trial.budget import Budget
+from xmcbench.trial.record_fields import Frozen
 
 REPEATS = 2  # further seeds of a finalist
 LARGEST = 2**53  # end of a range: a float holds every whole number up to it
 
 
-class Range(BaseModel):
+class Range(Frozen, allow_inf_nan=False):
     """Numbers from `low` to `high`, whole if both ends are; with `log` the logarithm is drawn uniformly."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
     low: int | float = Field(description="lower end")
     high: int | float = Field(description="upper end; a range between whole numbers yields whole numbers")
@@ -40,10 +39,8 @@ class Range(BaseModel):
 Space = dict[str, Range | Annotated[list[Any], Field(min_length=1)]]  # by setting: a range, or values
 
 
-class Tune(BaseModel):
+class Tune(Frozen):
     """The key `tune` of a suite: how the settings of its methods are chosen."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     space: dict[str, Space] = Field(
         min_length=1, description="`label: {setting: [values]}`, or a range; `{}`: the method is not tuned"

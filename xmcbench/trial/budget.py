@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.trial.record_fields import LARGEST
+from xmcbench.trial.record_fields import LARGEST, Frozen
 
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
@@ -48,15 +48,13 @@ class PassTooLargeError(XMCBenchError):
     """A pass over the training data does not fit into what is left of the budget. It is not started."""
 
 
-class Budget(BaseModel):
+class Budget(Frozen):
     """Limits on training, which stops at the first step boundary past any of them. At least one must be set.
 
     A pass over the data (mining, clustering, centroids) that does not fit into what is left is not started.
 
     `peak_bytes` is not used up by training: a trial that needs more memory ends with the status `too_large`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     epochs: float | None = Field(None, gt=0, le=LARGEST, description="passes over the training queries")
     steps: int | None = Field(None, gt=0, le=LARGEST, description="optimiser steps")

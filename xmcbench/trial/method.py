@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from xmcbench.data.dataset import DatasetCard, Texts, TrainingData
 from xmcbench.data.extent import Extent
 from xmcbench.errors import XMCBenchError
@@ -17,14 +15,13 @@ from xmcbench.plugins.hookspecs import check_config, check_subclass
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record_fields import Frozen
 from xmcbench.trial.run import Run
 from xmcbench.trial.trial import Trial
 
 
-class Settings(BaseModel):
+class Settings(Frozen):
     """Settings of a method, or of a part of one: immutable, and an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     def unused(self) -> frozenset[str]:
         """Settings without effect, given the others: a suite may not set them, and a sweep leaves them out."""

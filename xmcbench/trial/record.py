@@ -10,11 +10,11 @@ import json
 from enum import StrEnum
 from hashlib import sha256
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.trial.record_fields import Chosen, Count, Fraction, Point, Provenance, Spent
+from xmcbench.trial.record_fields import Chosen, Count, Fraction, Frozen, Point, Provenance, Spent
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, raised
 
@@ -40,10 +40,8 @@ class Status(StrEnum):
 SCORED = frozenset({Status.OK, Status.OVER_BUDGET})  # only these have metrics
 
 
-class Failure(BaseModel):
+class Failure(Frozen):
     """Why a trial has no score."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     type: str  # exception class, or the signal that ended the process
     message: str
@@ -51,10 +49,8 @@ class Failure(BaseModel):
     log_tail: str = ""  # the last 2 kB of log.txt
 
 
-class Record(BaseModel):
+class Record(Frozen):
     """One trial's outcome. Floats are stored as computed; rounding is for display."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     schema_version: Count = SCHEMA_VERSION
     key: str

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 LARGEST = 10**24  # of any amount
@@ -21,6 +21,11 @@ Amount = Annotated[float, Field(strict=True, ge=0, le=LARGEST, allow_inf_nan=Fal
 # A sum of fractions may be a rounding error outside 0..1.
 Fraction = Annotated[float, Field(strict=True, ge=-1e-9, le=1 + 1e-9, allow_inf_nan=False)]
 Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+
+
+class Frozen(BaseModel, frozen=True, extra="forbid", defer_build=True):
+    """A model that cannot be changed, with fields of its names only."""
+
 
 _closed = with_config(extra="forbid")  # fields of these names only
 

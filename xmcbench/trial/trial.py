@@ -10,20 +10,18 @@ from hashlib import sha256
 from operator import not_
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from xmcbench.trial.budget import Budget, UnknownBudget
-from xmcbench.trial.record_fields import LARGEST, Count, Tree
+from xmcbench.trial.record_fields import LARGEST, Count, Frozen, Tree
 
 SCHEMA_VERSION = 3  # of keys, records and stored predictions; a new schema makes every key a new one
 Track = Literal["supervised", "zero-shot"]  # zero-shot: no method sees a training annotation
 NOT_IN_KEY = frozenset({"label", "dataset", "version"})
 
 
-class Selection(BaseModel):
+class Selection(Frozen):
     """Training queries held out to choose among checkpoints. Test targets are never used for a choice."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     queries: int = Field(1000, gt=0, le=LARGEST, description="training queries held out of training")
     metric: str = Field("nDCG@5", description="metric that chooses the checkpoint")
@@ -42,14 +40,12 @@ class Selection(BaseModel):
         return fields if self.patience is not None else {name: fields[name] for name in fields if name != "patience"}
 
 
-class Trial(BaseModel):
+class Trial(Frozen):
     """Everything that determines a result, and so the trial's key.
 
     `label` and `dataset` are names for people and are not in the key. Neither is `version`, the distribution's release:
     a release that changes no result keeps every key, and one that does raises some of `versions`.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     label: str
     method: str
