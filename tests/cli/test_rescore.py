@@ -15,7 +15,6 @@ from xmcbench.cli.score import rescore
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import rank, truth_hash
-from xmcbench.files.manifest import write_manifest
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.store import PREDICTIONS, Store
@@ -146,28 +145,12 @@ def test_unknown_metrics_and_empty_stores_are_errors(world: World) -> None:
         world.run("--metrics", "P@1,nDCG")
 
 
-def test_another_trials_predictions_are_named_also_with_its_manifest(world: World) -> None:
+def test_another_trials_predictions_are_named(world: World) -> None:
     own, other = world.add("first", {"P@1": 0.9}), world.add("second", {"P@1": 0.9})
     ranked = rank(np.tile(np.arange(4), (4, 1)), np.array([[4, 3, 2, 1]] * 4), 4)
     world.write(other, ranked, truth_hash(world.dataset))
     places = [world.store.directory(record.key) for record in (other, own)]
-    write_manifest(places[0], [PREDICTIONS])
-    for name in (PREDICTIONS, "manifest.json"):
-        (places[1] / name).write_bytes((places[0] / name).read_bytes())
+    (places[1] / PREDICTIONS).write_bytes((places[0] / PREDICTIONS).read_bytes())
     with pytest.raises(XMCBenchError, match=r"predictions\.npz: damaged, or of another trial: found the digest"):
         world.run("first")
     assert world.metrics(own) == {"P@1": 0.9}
-
-
-def test_a_record_of_before_gets_digests_and_needs_its_manifest(world: World) -> None:
-    record = world.add("first", {"P@1": 0.9})
-    world.store.write_record(record.model_copy(update={"digests": {}}))
-    with pytest.raises(XMCBenchError, match=r"manifest\.json: damaged: the file is missing"):
-        world.run()
-    write_manifest(world.store.directory(record.key), [PREDICTIONS])
-    world.run()
-    now = world.store.record(record.key)
-    assert now is not None
-    assert now.digests.keys() == {PREDICTIONS, "resampled.safetensors"}
-    (world.store.directory(record.key) / "manifest.json").unlink()
-    assert world.run() == f"{record.key} first on made: 1 metrics unchanged\n"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, RecordError, Status, decode, encode
 from xmcbench.trial.store import Store
-from xmcbench.trial.trial import SCHEMA_VERSION, Selection, Trial
+from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 
 
 def record(**changes: Any) -> Record:
@@ -92,15 +92,6 @@ def test_what_older_code_made_is_recognised() -> None:
     made = record(trial=trial, key=trial.key)
     assert made.older_than({"method": 1, "engine": 2}) == ""
     assert made.older_than({"method": 2, "engine": 2, "teacher t": 4}) == "method 1, now 2; teacher t 1, now 4"
-
-
-def test_a_result_with_held_out_queries_is_older_where_it_has_no_version_of_selection() -> None:
-    before = record().trial.changed(versions={"method": 1}, selection=Selection(queries=9))
-    made = record(trial=before, key=before.key)
-    assert made.older_than({"method": 1, "selection": 2}) == "selection 1, now 2"
-    assert made.older_than({"method": 1}) == ""
-    without = before.changed(selection=None)
-    assert record(trial=without, key=without.key).older_than({"method": 1, "selection": 2}) == ""
 
 
 def test_every_version_but_the_release_is_in_the_key() -> None:

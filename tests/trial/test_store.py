@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from xmcbench.files.atomic import atomic_write
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.record import Record, Status, encode
-from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError, digest_of
+from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store, StoreError
 from xmcbench.trial.trial import Trial
 
 
@@ -167,7 +168,7 @@ def test_damaged_predictions_are_named(store: Store, content: bytes) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(StoreError, match=r"predictions\.npz: damaged: "):
-        store.predictions(record(digests={PREDICTIONS: digest_of(path)}))
+        store.predictions(record(digests={PREDICTIONS: sha256(path.read_bytes()).hexdigest()}))
 
 
 def test_predictions_that_need_pickle_are_refused(store: Store) -> None:
@@ -175,7 +176,7 @@ def test_predictions_that_need_pickle_are_refused(store: Store) -> None:
     path.parent.mkdir(parents=True)
     np.savez(path, indices=np.array([{}], dtype=object), scores=np.zeros(1), truth_hash=np.array("x"))
     with pytest.raises(StoreError, match="found the type object, expected integers"):
-        store.predictions(record(digests={PREDICTIONS: digest_of(path)}))
+        store.predictions(record(digests={PREDICTIONS: sha256(path.read_bytes()).hexdigest()}))
 
 
 def test_a_full_disk_leaves_the_old_record_and_no_litter(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

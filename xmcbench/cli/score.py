@@ -194,10 +194,9 @@ def _rescored(store: Store, record: Record, dataset: Dataset, added: list[str]) 
     predictions = stored_predictions(store, record, dataset)
     names = list(dict.fromkeys([*(record.metrics or DEFAULT_METRICS), *added]))
     scores = score_predictions(predictions, dataset, names, find_evaluators(names))
-    predicted = store.digest(record, PREDICTIONS)  # before the resamples, which a manifest may hold the digest of
     resampled = store.write_resampled(record.key, scores.resampled, truth_hash(dataset))
     rescored: dict[str, Any] = {
-        "digests": {**record.digests, PREDICTIONS: predicted, RESAMPLED: resampled},
+        "digests": {**record.digests, PREDICTIONS: store.digest(record, PREDICTIONS), RESAMPLED: resampled},
         "metrics": scores.metrics,
         "intervals": scores.intervals,
         "metric_version": METRIC_VERSION,

@@ -43,8 +43,8 @@ from xmcbench.trial.meter import IMPORT_SECONDS, children_cpu_seconds, metering,
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.programs import ENVIRONMENTS
-from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status
-from xmcbench.trial.record_fields import LARGEST, why_not_recordable
+from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status, why_not_recordable
+from xmcbench.trial.record_fields import LARGEST
 from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
 

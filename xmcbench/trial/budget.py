@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.trial.record_fields import LARGEST, Frozen
+from xmcbench.trial.record_fields import LARGEST, Amount, Count, Fraction, Frozen
 
 # Evaluation and indexing come after the budgeted work: a slower index must not shorten training.
 BUDGETED_STAGES = ("prepare", "train", "mine", "cluster")
@@ -48,6 +48,10 @@ class PassTooLargeError(XMCBenchError):
     """A pass over the training data does not fit into what is left of the budget. It is not started."""
 
 
+def _limit(description: str) -> Any:
+    return Field(None, gt=0, le=LARGEST, description=description)
+
+
 class Budget(Frozen):
     """Limits on training, which stops at the first step boundary past any of them. At least one must be set.
 
@@ -56,27 +60,14 @@ class Budget(Frozen):
     `peak_bytes` is not used up by training: a trial that needs more memory ends with the status `too_large`.
     """
 
-    epochs: float | None = Field(None, gt=0, le=LARGEST, description="passes over the training queries")
-    steps: int | None = Field(None, gt=0, le=LARGEST, description="optimiser steps")
-    encoder_tokens: int | None = Field(
-        None, gt=0, le=LARGEST, description="real tokens encoded: mining counts, padding does not"
-    )
-    flops: float | None = Field(
-        None, gt=0, le=LARGEST, description="operations of encoder and scores; recomputation is not counted"
-    )
-    device_seconds: float | None = Field(
-        None, gt=0, le=LARGEST, description="seconds in the stages " + ", ".join(BUDGETED_STAGES)
-    )
-    teacher_calls: int | None = Field(
-        None, gt=0, le=LARGEST, description="different document-label pairs that a teacher is asked about"
-    )
-    teacher_tokens: int | None = Field(
-        None, gt=0, le=LARGEST, description="tokens of a teacher's prompts and answers, cached or not"
-    )
-
-    peak_bytes: float | None = Field(
-        None, gt=0, le=LARGEST, description="largest memory of a worker (GPU, else resident); never spent"
-    )
+    epochs: float | None = _limit("passes over the training queries")
+    steps: int | None = _limit("optimiser steps")
+    encoder_tokens: int | None = _limit("real tokens encoded: mining counts, padding does not")
+    flops: float | None = _limit("operations of encoder and scores; recomputation is not counted")
+    device_seconds: float | None = _limit("seconds in the stages " + ", ".join(BUDGETED_STAGES))
+    teacher_calls: int | None = _limit("different document-label pairs that a teacher is asked about")
+    teacher_tokens: int | None = _limit("tokens of a teacher's prompts and answers, cached or not")
+    peak_bytes: float | None = _limit("largest memory of a worker (GPU, else resident); never spent")
 
     @model_validator(mode="after")
     def _some_limit(self) -> Budget:
@@ -143,26 +134,26 @@ def allowed(name: str, limit: float, spent: Mapping[str, Any]) -> float:
 class Ledger:
     """The amounts that a trial has spent so far: counted, never estimated."""
 
-    epochs: float = 0.0
-    steps: int = 0
-    queries: int = 0  # training queries seen, with repeats
-    pool_labels: int = 0  # size of the label pool that the queries of a step are scored against, summed over steps
-    pool_positives: int = 0  # pairs of a query and a positive label in its step's pool, summed over steps
-    encoder_tokens: int = 0
+    epochs: Amount = 0.0
+    steps: Count = 0
+    queries: Count = 0  # training queries seen, with repeats
+    pool_labels: Count = 0  # size of the label pool that the queries of a step are scored against, summed over steps
+    pool_positives: Count = 0  # pairs of a query and a positive label in its step's pool, summed over steps
+    encoder_tokens: Count = 0
     # A backward pass counts twice its forward pass. Recomputation to save memory does not count.
-    encoder_flops: int = 0  # on real tokens
-    scoring_flops: int = 0  # of products of query and label vectors
+    encoder_flops: Count = 0  # on real tokens
+    scoring_flops: Count = 0  # of products of query and label vectors
     # Each document-label pair is charged once per trial, at the cost of its first answer, cached or not.
-    teacher_calls: int = 0
-    teacher_prompt_tokens: int = 0
-    teacher_completion_tokens: int = 0
-    teacher_cached: int = 0  # of the calls, those that the store answered
-    stage_seconds: dict[str, float] = field(default_factory=dict)
-    peak_bytes: int = 0  # peak resident memory of the worker that took the most
-    worker_bytes: list[int] = field(default_factory=list)  # peak per worker, at the end of training
-    largest_step: dict[str, float] = field(default_factory=dict)  # most spent of each limit between two checks
-    shortlist_recall: float | None = None  # of the last approximate search for shortlists, measured on a sample
-    refused_pass: int = 0  # 1 where a pass over the data did not fit into what was left of the budget
+    teacher_calls: Count = 0
+    teacher_prompt_tokens: Count = 0
+    teacher_completion_tokens: Count = 0
+    teacher_cached: Count = 0  # of the calls, those that the store answered
+    stage_seconds: dict[str, Amount] = field(default_factory=dict)
+    peak_bytes: Count = 0  # peak resident memory of the worker that took the most
+    worker_bytes: list[Count] = field(default_factory=list)  # peak per worker, at the end of training
+    largest_step: dict[str, Amount] = field(default_factory=dict)  # most spent of each limit between two checks
+    shortlist_recall: Fraction | None = None  # of the last approximate search for shortlists, measured on a sample
+    refused_pass: Count = 0  # 1 where a pass over the data did not fit into what was left of the budget
     _clock: Callable[[], float] = field(default=time.perf_counter, repr=False, compare=False)  # a dry run has its own
 
     @property

@@ -7,14 +7,18 @@ is shown as it was computed, or not at all.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, GetPydanticSchema, ValidationError, model_validator
+from typing_extensions import TypedDict
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.trial.record_fields import Chosen, Count, Fraction, Frozen, Point, Provenance, Spent
+from xmcbench.trial.budget import Ledger
+from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance, closed
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions, raised
 
@@ -22,6 +26,31 @@ RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
 FEW_STEPS = 200  # below it a training has hardly begun
 SMALLEST_BATCH = 16  # queries of a step, by default at least
+
+
+_SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name != "_clock"} | {
+    "cut_queries": Fraction,  # share of the training queries that are as long as a text may be
+    "alike_texts": Fraction,  # share of the queries or labels, the larger, that have the tokens of another text
+    "ended": str,  # why training ended before its budget was spent
+    "device_seconds": Amount,
+    "flops": Count,
+    "teacher_tokens": Count,
+    "fit_seconds": Amount,  # of the last start, as the harness measures them from outside (`xmcbench.trial.meter`)
+    "fit_wait_seconds": Amount,  # of these, those without a free core
+    "fit_cpu_seconds": Amount,  # of processors, child processes included
+    "fit_children_cpu_seconds": Amount,  # of these, those of child processes
+    "import_cpu_seconds": Amount,  # of the method's `late_imports`
+    "predict_cpu_seconds": Amount,
+    "predicted_queries": Count,
+    "predict_bytes": Count,
+    "model_bytes": Count,
+    "search_recall": Fraction,
+    "peak_device_bytes": Count,
+    "side_by_side": Count,
+    "wall_seconds": Amount,  # of a trial that was ended from outside
+}
+_SpentFields = closed(TypedDict("_SpentFields", _SPENT, total=False))  # type: ignore[operator]
+Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(_SpentFields))]
 
 
 class Status(StrEnum):
@@ -93,14 +122,28 @@ class Record(Frozen):
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
-        first = {"selection": 1} if self.trial.selection else {}  # until version 2 it was not recorded
-        return raised({**first, **self.trial.versions}, newest)
+        return raised(self.trial.versions, newest)
 
     def without_secrets(self) -> Record:
         """The record with its texts stripped of secrets. Settings hold none: a suite with a secret is refused."""
         texts = self.model_dump(mode="json", include={"failure", "provenance", "teacher", "chosen"})
         clean = redacted(texts)
         return self if clean == texts else self.model_validate({**self.model_dump(), **clean})
+
+
+class _Recordable(Frozen):
+    spent: Spent
+    curve: list[Point]
+
+
+def why_not_recordable(spent: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> str:
+    """Why a ledger and a curve, which methods write into, cannot stand in a record; empty if they can."""
+    try:
+        _Recordable.model_validate({"spent": spent, "curve": curve})
+    except ValidationError as problem:
+        first = problem.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: found {first['input']!r:.80}, {first['msg'].lower()}"
+    return ""
 
 
 _START = b'{\n "schema_version": %d,' % SCHEMA_VERSION

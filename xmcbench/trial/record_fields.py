@@ -6,11 +6,10 @@ The types hold what a reader computes with. Whether a record is true, and fit to
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema, TypeAdapter, ValidationError, with_config
+from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema, with_config
 from typing_extensions import TypedDict
 
 LARGEST = 10**24  # of any amount
@@ -27,7 +26,7 @@ class Frozen(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A model that cannot be changed, with fields of its names only."""
 
 
-_closed = with_config(extra="forbid")  # fields of these names only
+closed = with_config(extra="forbid")  # fields of these names only
 
 
 def _checked(tree: dict[str, Any]) -> dict[str, Any]:
@@ -61,50 +60,7 @@ def walk(value: Any, depth: int = 1) -> Iterator[tuple[Any, int]]:
 Tree = Annotated[dict[str, Any], AfterValidator(_checked)]
 
 
-@_closed
-class SpentFields(TypedDict, total=False):
-    """The ledger of a trial, and what predicting cost (`xmcbench.trial.budget.Ledger` explains the counts)."""
-
-    epochs: Amount
-    steps: Count
-    queries: Count
-    pool_labels: Count
-    pool_positives: Count
-    encoder_tokens: Count
-    encoder_flops: Count
-    scoring_flops: Count
-    teacher_calls: Count
-    teacher_prompt_tokens: Count
-    teacher_completion_tokens: Count
-    teacher_cached: Count
-    stage_seconds: dict[str, Amount]
-    peak_bytes: Count
-    worker_bytes: list[Count]
-    largest_step: dict[str, Amount]
-    shortlist_recall: Fraction | None
-    refused_pass: Count
-    cut_queries: Fraction  # share of the training queries that are as long as a text may be
-    alike_texts: Fraction  # share of the queries or labels, the larger, that have the tokens of another text
-    ended: str  # why training ended before its budget was spent
-    device_seconds: Amount
-    flops: Count
-    teacher_tokens: Count
-    fit_seconds: Amount  # of the last start, as the harness measures them from outside (`xmcbench.trial.meter`)
-    fit_wait_seconds: Amount  # of these, those without a free core
-    fit_cpu_seconds: Amount  # of processors, child processes included
-    fit_children_cpu_seconds: Amount  # of these, those of child processes
-    import_cpu_seconds: Amount  # of the method's `late_imports`
-    predict_cpu_seconds: Amount
-    predicted_queries: Count
-    predict_bytes: Count
-    model_bytes: Count
-    search_recall: Fraction
-    peak_device_bytes: Count
-    side_by_side: Count
-    wall_seconds: Amount  # of a trial that was ended from outside
-
-
-@_closed
+@closed
 class Git(TypedDict, total=False):
     """A commit, and whether the files differ from it."""
 
@@ -112,7 +68,7 @@ class Git(TypedDict, total=False):
     dirty: bool
 
 
-@_closed
+@closed
 class PluginCode(TypedDict):
     """The code of the plugins that a result depends on (`xmcbench.trial.provenance`)."""
 
@@ -120,7 +76,7 @@ class PluginCode(TypedDict):
     git: Git
 
 
-@_closed
+@closed
 class ProvenanceFields(TypedDict, total=False):
     """The code, versions, hardware and command of a trial (`xmcbench.trial.provenance`)."""
 
@@ -143,7 +99,7 @@ class ProvenanceFields(TypedDict, total=False):
     predictions: str  # name of the file that imported predictions came from
 
 
-@_closed
+@closed
 class SampleFields(TypedDict):
     """A configuration that tuning tried."""
 
@@ -154,7 +110,7 @@ class SampleFields(TypedDict):
     again: NotRequired[list[Annotated[float, Field(allow_inf_nan=False)]]]  # qualities with other seeds
 
 
-@_closed
+@closed
 class ChosenFields(TypedDict, total=False):
     """How tuning chose a configuration (`xmcbench.runs.tuning.Chosen`)."""
 
@@ -168,28 +124,6 @@ class ChosenFields(TypedDict, total=False):
 
 
 # Plain mappings for readers, which look names up at run time; checked like the classes.
-Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(SpentFields))]
 Provenance = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ProvenanceFields))]
 Chosen = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(ChosenFields))]
 Point = dict[str, Number]
-
-
-class _Recordable(TypedDict):
-    spent: SpentFields
-    curve: list[Point]
-
-
-@cache
-def _recordable() -> TypeAdapter[_Recordable]:
-    """Made when it is first asked for: it takes longer than most of a listing."""
-    return TypeAdapter(_Recordable)
-
-
-def why_not_recordable(spent: Mapping[str, Any], curve: Sequence[Mapping[str, float]]) -> str:
-    """Why a ledger and a curve, which methods write into, cannot stand in a record; empty if they can."""
-    try:
-        _recordable().validate_python({"spent": spent, "curve": curve})
-    except ValidationError as problem:
-        first = problem.errors(include_url=False)[0]
-        return f"{'.'.join(map(str, first['loc']))}: found {first['input']!r:.80}, {first['msg'].lower()}"
-    return ""

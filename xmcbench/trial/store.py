@@ -1,6 +1,6 @@
 """The store: the folder that holds trials and their results. The record is written last and atomically, so a trial is
 finished exactly if its record exists. It holds the digests of predictions and resamples, which are checked when these
-are read. Records of before have a `manifest.json` with sizes and digests beside them.
+are read.
 
 <root>/trials/<key>/trial.json        the trial and its options
                     record.json       the outcome
@@ -31,14 +31,12 @@ from pydantic import BaseModel
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.arrays import open_npz, read_array, sort_header
 from xmcbench.files.atomic import atomic_write
-from xmcbench.files.manifest import MANIFEST, check_manifest
 from xmcbench.files.regular import open_regular
-from xmcbench.trial.packed import Packed, PackedRecord
+from xmcbench.trial.packed import RECORDS_BYTES, Packed, PackedRecord
 from xmcbench.trial.predictions import STORED, Predictions
 from xmcbench.trial.record import RESAMPLING_VERSION, Record, RecordError, decode, encode
 
 PREDICTIONS, RESAMPLED = "predictions.npz", "resampled.safetensors"
-RECORD_BYTES = 50_000_000
 RESAMPLED_BYTES = 1_000_000_000
 
 _log = logging.getLogger(__name__)
@@ -118,7 +116,7 @@ class Store:
         path = self.directory(key) / "record.json"
         with _reading(path):
             try:
-                with open_regular(path, RECORD_BYTES, buffering=0) as file:
+                with open_regular(path, RECORDS_BYTES, buffering=0) as file:
                     return path, file.readall()
             except (FileNotFoundError, NotADirectoryError):
                 packed = self.packed.records.get(key)
@@ -131,14 +129,16 @@ class Store:
         """Write `trial.json`: the trial and its options."""
         self._write(key, "trial.json", job.model_dump_json(indent=1).encode() + b"\n")
 
-    def _write(self, key: str, name: str, content: bytes) -> None:
+    def _write(self, key: str, name: str, content: bytes) -> str:
+        """Write a file of a trial; returns its digest, as records hold those of results."""
         path = self.directory(key) / name
         with _writing(path), atomic_write(path) as file:
             file.write(content)
+        return sha256(content).hexdigest()
 
     def drop_record(self, key: str) -> None:
         """Delete the outcome of a trial, so that the trial can be run again."""
-        for name in ("record.json", PREDICTIONS, RESAMPLED, MANIFEST):
+        for name in ("record.json", PREDICTIONS, RESAMPLED):
             path = self.directory(key) / name
             with _writing(path):
                 path.unlink(missing_ok=True)
@@ -158,7 +158,7 @@ class Store:
             scores=predictions.scores.astype(np.float32),
             truth_hash=np.array(truth_hash),
         )
-        return self.write_result(key, PREDICTIONS, content.getvalue())
+        return self._write(key, PREDICTIONS, content.getvalue())
 
     def has_predictions(self, key: str) -> bool:
         """Whether the predictions of a trial are in the store."""
@@ -189,12 +189,9 @@ class Store:
             return file.read()
 
     def digest(self, record: Record, name: str) -> str:
-        """The SHA-256 of a file of a trial's results; that of a file which is not kept is looked up, or empty."""
+        """The SHA-256 of a file of a trial's results, also of one that is not kept; empty where none is known."""
         packed = self.packed.records.get(record.key)
-        known = record.digests or (packed.files if packed else {})
-        if name in known or not self._has(record.key, name):
-            return known.get(name, "")
-        return sha256(self.result(record, name)).hexdigest()
+        return (record.digests or (packed.files if packed else {})).get(name, "")
 
     @contextmanager
     def _result(self, record: Record, name: str, limit: int | None = None) -> Iterator[tuple[str | Path, BinaryIO]]:
@@ -203,24 +200,22 @@ class Store:
         path = self.directory(record.key) / name
         with _reading(path):
             packed = None if path.exists() else self.packed.file(record.key, name)
-        if packed is None:
-            with _reading(path):
-                check_result(record, path)
-                with open_regular(path, limit) as file:
-                    yield path, file
-            return
-        own = self.packed.records[record.key]
-        place = f"{own}: {name}"
-        with _reading(place):
-            _compare(place, (record.digests or own.files).get(name, "none"), sha256(packed).hexdigest())
-            yield place, BytesIO(packed)
+        place = path if packed is None else f"{self.packed.records[record.key]}: {name}"
+        expected = self.digest(record, name) or "none"
+        with _reading(place), open_regular(path, limit) if packed is None else BytesIO(packed) as file:
+            if (found := file_digest(file, "sha256").hexdigest()) != expected:
+                raise StoreError(
+                    f"{place}: damaged, or of another trial: found the digest {found}, its record says {expected}"
+                )
+            file.seek(0)
+            yield place, file
 
     def write_resampled(self, key: str, metrics: Mapping[str, np.ndarray], truth_hash: str) -> str:
         """Write the metrics of a trial on B resamples of the test queries: float32 [B] by name of the metric.
 
         Returns the file's digest, for the record.
         """
-        return self.write_result(key, RESAMPLED, resampled_file(metrics, truth_hash))
+        return self._write(key, RESAMPLED, resampled_file(metrics, truth_hash))
 
     def resampled(self, record: Record, metrics: Iterable[str]) -> dict[str, np.ndarray]:
         """The stored values of `metrics` on resamples, float32 [B] by name.
@@ -241,11 +236,6 @@ class Store:
         except StoreError as problem:
             _log.warning("warning: %s; left out, `xmcbench rescore` makes it again", problem)
             return {}
-
-    def write_result(self, key: str, name: str, content: bytes) -> str:
-        """Write a file of a trial's results; returns its digest, which belongs into the record."""
-        self._write(key, name, content)
-        return sha256(content).hexdigest()
 
     @contextmanager
     def lock(self, key: str, wait: bool = True) -> Iterator[bool]:
@@ -268,27 +258,6 @@ class Store:
             yield True
         finally:
             lock.release()
-
-
-def digest_of(path: Path) -> str:
-    """The digest of a result file as records hold it: SHA-256 in hexadecimal. Raises XMCBenchError and OSError."""
-    with open_regular(path) as file:
-        return file_digest(file, "sha256").hexdigest()
-
-
-def check_result(record: Record, path: Path) -> None:
-    """Raise XMCBenchError unless `path` is a file that belongs to `record`. OSError where it cannot be read.
-
-    A record without digests has them in a manifest beside the file.
-    """
-    if not record.digests:
-        return check_manifest(path.parent, [path.name])
-    _compare(path, record.digests.get(path.name, "none"), digest_of(path))
-
-
-def _compare(place: str | Path, expected: str, found: str) -> None:
-    if found != expected:
-        raise StoreError(f"{place}: damaged, or of another trial: found the digest {found}, its record says {expected}")
 
 
 def resampled_file(metrics: Mapping[str, np.ndarray], truth_hash: str) -> bytes:

@@ -28,7 +28,7 @@ from xmcbench.trial.meter import metering, uncharged_work
 from xmcbench.trial.method import Method
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.provenance import code_files
-from xmcbench.trial.record_fields import why_not_recordable
+from xmcbench.trial.record import why_not_recordable
 from xmcbench.trial.run import Progress, TrainingLog
 
 MICRO_BATCH_TOKENS = 96  # a few texts of the tiny datasets
