@@ -56,7 +56,7 @@ def test_an_analysis_agrees_with_the_figures_and_its_parts_add_up(case: Case, k:
     found = analyse(case.predictions, dataset, bins, k)
     hits = find_hits(case.predictions, case.truth, inverse_propensity(dataset.train.targets, 0.55, 1.5))
     for at, (p, psp) in found.trade_off.items():
-        assert (p, psp) == (precision(hits, at).value, propensity_scored_precision(hits, at).value)
+        assert (p, psp) == (precision.compute(hits, at), propensity_scored_precision.compute(hits, at))
     for breakdown in found.breakdowns.values():
         assert breakdown.contribution.sum() == pytest.approx(found.trade_off[k][0])
         assert breakdown.num_labels.sum() == case.num_labels

@@ -56,7 +56,7 @@ def test_labels_are_resampled_where_queries_are_for_other_metrics() -> None:
     truth = sp.csr_array((rng.random((40, 300)) < 0.02).astype(np.float32))
     hits = find_hits(rank(np.argsort(rng.random((40, 300)))[:, :5], np.ones((40, 5)), 5), truth, np.ones(300))
     terms = {name: evaluator.terms(hits, 5) for name, evaluator in BY_NAME.items()}
-    drawn = resample({**terms, "P": precision(hits, 5)})
+    drawn = resample({**terms, "P": precision.terms(hits, 5)})
     assert {name: len(values) for name, values in drawn.items()} == dict.fromkeys([*BY_NAME, "P"], RESAMPLES)
     for name, own in terms.items():
         assert len(own.numerator) == 300

@@ -7,7 +7,6 @@ import math
 import numpy as np
 import pytest
 
-from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.significance import (
     Estimate,
     Sample,
@@ -99,11 +98,6 @@ def test_equal_configurations_differ_by_nothing() -> None:
     same = certain([0.5, 0.5])
     found = difference(same, same)
     assert (found.interval, found.p, found.significant) == ((0.0, 0.0), 1.0, False)
-
-
-def test_seeds_without_values_are_refused() -> None:
-    with pytest.raises(XMCBenchError, match="found 2 values and 1 rows of replicates, expected one for each of 2"):
-        Sample((0, 1), np.zeros(2), np.zeros((1, B)))
 
 
 def test_holm_is_the_closed_test_of_bonferroni() -> None:

@@ -160,7 +160,7 @@ def test_a_wrong_figure_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch
     def quarter(hits: Hits, _: int) -> MetricTerms:
         return MetricTerms(0.25 * hits.ones, hits.ones)
 
-    figures = [replace(f, terms=quarter) if f.name == "P" else f for f in evaluator.EVALUATORS]
+    figures = [replace(f, definition=quarter) if f.name == "P" else f for f in evaluator.EVALUATORS]
     monkeypatch.setattr(evaluator, "EVALUATORS", tuple(figures))
     with pytest.raises(InvalidPredictions, match=r"P@1 is 0\.25"):
         bench.run(bench.suite(["fake-ok"]), debug=True)

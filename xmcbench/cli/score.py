@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -64,7 +63,7 @@ def score(
         echo(f"warning: {warning}", err=True)
     if store is not None:
         place, origin = Store(store), Origin(METHOD, file=predictions.name)
-        record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores, sys.argv)
+        record = write_unbudgeted(place, loaded, label, origin, imported.predictions, imported.scores)
         echo(f"stored as {record.key} in {place.directory(record.key)}: imported, budget unknown")
 
 
@@ -109,7 +108,7 @@ def fuse(
     fused = fuse_trials(place, records, dataset, rule, metric)
     scores = score_predictions(fused.predictions, dataset, names, evaluators)
     label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
-    record = write_unbudgeted(place, dataset, label, fused.origin, fused.predictions, scores, sys.argv)
+    record = write_unbudgeted(place, dataset, label, fused.origin, fused.predictions, scores)
     echo(f"{label} on {dataset.card.name}, {len(fused.predictions):,} test queries, per cent")
     echo(scores_table(scores))
     if rule != "reciprocal-ranks":

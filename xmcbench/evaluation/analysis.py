@@ -47,8 +47,6 @@ class ScoreDistributions:
     edges: np.ndarray
     true: np.ndarray
     false: np.ndarray
-    num_true: int
-    num_false: int
     separation: float  # how often a true pair scores above a false pair, ties counting half; else NaN
 
 
@@ -70,9 +68,12 @@ def score_distributions(hits: Hits) -> ScoreDistributions:
     scores, true = _pairs(hits)
     span = (float(scores.min()), float(scores.max())) if len(scores) else (0.0, 1.0)
     edges = np.histogram_bin_edges(scores, HISTOGRAM_BINS, span)
-    counts = int(true.sum()), int((~true).sum())
-    densities = _density(scores[true], edges), _density(scores[~true], edges)
-    return ScoreDistributions(edges, *densities, *counts, _separation(scores, true, *counts))
+    num_true, num_false = int(true.sum()), int((~true).sum())
+    separation = float("nan")
+    if num_true and num_false:
+        ranks = rankdata(scores)[true].sum()
+        separation = float((ranks - num_true * (num_true + 1) / 2) / (num_true * num_false))
+    return ScoreDistributions(edges, _density(scores[true], edges), _density(scores[~true], edges), separation)
 
 
 def _pairs(hits: Hits) -> tuple[np.ndarray, np.ndarray]:
@@ -103,13 +104,6 @@ def _density(scores: np.ndarray, edges: np.ndarray) -> np.ndarray:
     counts, _ = np.histogram(scores, edges)
     densities: np.ndarray = counts / (max(1, len(scores)) * np.diff(edges))
     return densities
-
-
-def _separation(scores: np.ndarray, true: np.ndarray, num_true: int, num_false: int) -> float:
-    if not num_true or not num_false:
-        return float("nan")
-    ranks = rankdata(scores)[true].sum()
-    return float((ranks - num_true * (num_true + 1) / 2) / (num_true * num_false))
 
 
 REGIMES, DECILES = "head, torso, tail", "deciles"
@@ -152,9 +146,9 @@ def analyse(predictions: Predictions, dataset: Dataset, bins: Mapping[str, Label
     return Analysis(
         k=k,
         breakdowns={name: part.breakdown(hits, k) for name, part in bins.items()},
-        coverage={at: coverage(hits, at).value for at in ks},
+        coverage={at: coverage.compute(hits, at) for at in ks},
         distinct={at: distinct(predictions.indices[:, :at]) / num_labels for at in ks},
-        trade_off={at: (precision(hits, at).value, propensity_scored_precision(hits, at).value) for at in ks},
+        trade_off={at: (precision.compute(hits, at), propensity_scored_precision.compute(hits, at)) for at in ks},
         precision_recall=precision_recall(hits),
         scores=score_distributions(hits),
     )

@@ -19,7 +19,8 @@ A change to these rules raises `RESAMPLING_VERSION`: replicates of different ver
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from math import exp, factorial, sqrt
 
@@ -48,41 +49,28 @@ def resample(terms: Mapping[str, MetricTerms]) -> dict[str, np.ndarray]:
 
 
 def _resample(terms: Mapping[str, MetricTerms], size: int) -> dict[str, np.ndarray]:
-    columns = _Columns(size)
-    places = {name: (columns.place(ratio.numerator), columns.place(ratio.denominator)) for name, ratio in terms.items()}
-    sums_BC = resampled_sums(np.column_stack(columns.unique))
+    """The replicates of metrics over as many terms. Many share terms, and all constants share column 0, which is 1."""
+    columns, sums = [np.ones(size)], [float(size)]  # columns with different sums need no comparison
 
-    def sums(place: tuple[int, float]) -> np.ndarray:
-        column, scale = place
-        scaled: np.ndarray = sums_BC[:, column] * scale
-        return scaled
-
-    return {name: _ratio(sums(numerator), sums(denominator)) for name, (numerator, denominator) in places.items()}
-
-
-class _Columns:
-    """Columns of terms without repetition: many metrics share terms, and all constants share column 0, which is 1."""
-
-    def __init__(self, num_queries: int) -> None:
-        self.unique = [np.ones(num_queries)]
-        self.sums = [float(num_queries)]  # columns with different sums need no comparison
-
-    def place(self, column_N: np.ndarray) -> tuple[int, float]:
-        """Find the column that gives `column_N`, or add it; its number, and the factor by which it gives `column_N`."""
+    def place(column_N: np.ndarray) -> tuple[int, float]:
+        """The number of the column that gives `column_N`, and the factor by which it does."""
         if bool((column_N == column_N[0]).all()):
             return 0, float(column_N[0])
         column_sum = float(column_N.sum())
-        for number, known in enumerate(self.unique):
-            if self.sums[number] == column_sum and np.array_equal(known, column_N):
+        for number, known in enumerate(columns):
+            if sums[number] == column_sum and np.array_equal(known, column_N):
                 return number, 1.0
-        self.unique.append(column_N)
-        self.sums.append(column_sum)
-        return len(self.unique) - 1, 1.0
+        columns.append(column_N)
+        sums.append(column_sum)
+        return len(columns) - 1, 1.0
 
-
-def _ratio(numerator_B: np.ndarray, denominator_B: np.ndarray) -> np.ndarray:
-    ratios = np.divide(numerator_B, denominator_B, out=np.zeros(len(numerator_B)), where=denominator_B > 0)
-    replicates: np.ndarray = ratios.astype(np.float32)
+    places = {name: (place(ratio.numerator), place(ratio.denominator)) for name, ratio in terms.items()}
+    sums_BC = resampled_sums(np.column_stack(columns))
+    replicates = {}
+    for name, both in places.items():
+        above_B, below_B = (sums_BC[:, column] * scale for column, scale in both)
+        ratios_B = np.divide(above_B, below_B, out=np.zeros(RESAMPLES), where=below_B > 0)
+        replicates[name] = ratios_B.astype(np.float32)
     return replicates
 
 
@@ -94,7 +82,9 @@ def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
 
     num_queries = len(terms_NC)
     mean = max(0.0, 1.0 - _MARGIN / sqrt(num_queries))
-    draws = _PoissonDraws(terms_NC, mean)
+    cumulated = accumulate(exp(-mean) * mean**n / factorial(n) for n in range(20))
+    # A random number of 16 bits gives as many draws as there are thresholds below it.
+    thresholds = [threshold for share in cumulated if (threshold := round(share * 65536) - 1) < 65535]
 
     def add_missing(first: int) -> None:
         """Part 2 of `_RESAMPLES_AT_ONCE` resamples, as a sparse product that copies no terms."""
@@ -111,41 +101,33 @@ def resampled_sums(terms_NC: np.ndarray) -> np.ndarray:
     # The threads share out the blocks: those of the matrix product itself would only get in their way.
     with threadpool_limits(1, "blas"), ThreadPoolExecutor(num_threads()) as threads:
         if mean > 0:
-            for sums in threads.map(draws.sums, range(0, num_queries, _BLOCK * _BLOCKS_PER_TASK)):
+            tasks = range(0, num_queries, _BLOCK * _BLOCKS_PER_TASK)
+            for sums in threads.map(partial(_poisson_sums, terms_NC, thresholds), tasks):
                 sums_BC += sums
         missing_B = np.maximum(num_queries - sums_BC[:, 0], 0).astype(np.int64)
         list(threads.map(add_missing, range(0, RESAMPLES, _RESAMPLES_AT_ONCE)))
     return sums_BC
 
 
-class _PoissonDraws:
-    """Part 1 of the resamples: Poisson counts of queries, and the sums of their terms."""
-
-    def __init__(self, terms_NC: np.ndarray, mean: float) -> None:
-        self.terms_NC = terms_NC
-        cumulated = accumulate(exp(-mean) * mean**n / factorial(n) for n in range(20))
-        # A random number of 16 bits gives as many draws as there are thresholds below it.
-        self.thresholds = [threshold for share in cumulated if (threshold := round(share * 65536) - 1) < 65535]
-
-    def sums(self, first: int) -> np.ndarray:
-        """The sums over the queries of `_BLOCKS_PER_TASK` blocks from query `first` on, float64 [B, C]."""
-        sums_BC = np.zeros((RESAMPLES, self.terms_NC.shape[1]))
-        # Arrays that fit a core's cache and are reused: numpy would spend more on allocating them than on the work.
-        flags, counts = np.empty((2, _RESAMPLES_AT_ONCE * _BLOCK), np.uint8)
-        weights = np.empty((_RESAMPLES_AT_ONCE, _BLOCK))
-        for start in range(first, min(first + _BLOCK * _BLOCKS_PER_TASK, len(self.terms_NC)), _BLOCK):
-            terms = self.terms_NC[start : start + _BLOCK]
-            bits = np.random.Generator(np.random.SFC64([RESAMPLES, start // _BLOCK]))
-            for row in range(0, RESAMPLES, _RESAMPLES_AT_ONCE):
-                words = bits.integers(0, 1 << 64, len(counts) // 4, dtype=np.uint64)
-                random = words.astype("<u8", copy=False).view("<u2")
-                np.greater(random, self.thresholds[0], out=counts.view(bool))
-                for threshold in self.thresholds[1:]:
-                    np.greater(random, threshold, out=flags.view(bool))
-                    np.add(counts, flags, out=counts)
-                weights[:] = counts.reshape(weights.shape)
-                sums_BC[row : row + _RESAMPLES_AT_ONCE] += weights[:, : len(terms)] @ terms
-        return sums_BC
+def _poisson_sums(terms_NC: np.ndarray, thresholds: Sequence[int], first: int) -> np.ndarray:
+    """Part 1, from query `first` on: the sums over the queries of `_BLOCKS_PER_TASK` blocks, float64 [B, C]."""
+    sums_BC = np.zeros((RESAMPLES, terms_NC.shape[1]))
+    # Arrays that fit a core's cache and are reused: numpy would spend more on allocating them than on the work.
+    flags, counts = np.empty((2, _RESAMPLES_AT_ONCE * _BLOCK), np.uint8)
+    weights = np.empty((_RESAMPLES_AT_ONCE, _BLOCK))
+    for start in range(first, min(first + _BLOCK * _BLOCKS_PER_TASK, len(terms_NC)), _BLOCK):
+        terms = terms_NC[start : start + _BLOCK]
+        bits = np.random.Generator(np.random.SFC64([RESAMPLES, start // _BLOCK]))
+        for row in range(0, RESAMPLES, _RESAMPLES_AT_ONCE):
+            words = bits.integers(0, 1 << 64, len(counts) // 4, dtype=np.uint64)
+            random = words.astype("<u8", copy=False).view("<u2")
+            np.greater(random, thresholds[0], out=counts.view(bool))
+            for threshold in thresholds[1:]:
+                np.greater(random, threshold, out=flags.view(bool))
+                np.add(counts, flags, out=counts)
+            weights[:] = counts.reshape(weights.shape)
+            sums_BC[row : row + _RESAMPLES_AT_ONCE] += weights[:, : len(terms)] @ terms
+    return sums_BC
 
 
 def interval(replicates: np.ndarray) -> tuple[float, float]:

@@ -70,14 +70,11 @@ def compare(
     Metrics whose evaluator has no `terms` are left out.
     """
     hits = dataset_hits(predictions[0], dataset), dataset_hits(predictions[1], dataset)
-    terms = [metric_terms(h, metrics, evaluators) for h in hits]
-    parts = [{(name, own): part for name, bin in bins.items() for own, part in _parts(h, bin, k)} for h in hits]
     return Comparison(
         k=k,
-        metrics=_compared(terms[0], terms[1]),
+        metrics=compare_rows(*(_of_one_trial(metric_terms(own, metrics, evaluators)) for own in hits)),
         breakdowns={
-            name: _compared(*({own: part[name, own] for own in bin.names} for part in parts))
-            for name, bin in bins.items()
+            name: compare_rows(*(_of_one_trial(_parts(own, bin, k)) for own in hits)) for name, bin in bins.items()
         },
         hits=(hits[0].sum_per_query(None, k), hits[1].sum_per_query(None, k)),
     )
@@ -92,25 +89,21 @@ def compare_rows(first: Mapping[str, Sample], second: Mapping[str, Sample]) -> t
     )
 
 
-def _compared(first: Mapping[str, MetricTerms], second: Mapping[str, MetricTerms]) -> tuple[ComparedMetric, ...]:
-    return compare_rows(_of_one_trial(first), _of_one_trial(second))
-
-
 def _of_one_trial(terms: Mapping[str, MetricTerms]) -> dict[str, Sample]:
     """The metrics of a trial as samples of one seed, whichever that is."""
     replicates = resample(terms)
     return {name: Sample((0,), np.array([own.value]), replicates[name][None]) for name, own in terms.items()}
 
 
-def _parts(hits: Hits, bins: LabelBins, k: int) -> list[tuple[str, MetricTerms]]:
+def _parts(hits: Hits, bins: LabelBins, k: int) -> dict[str, MetricTerms]:
     """The terms of each bin's contribution to P@k, by the bin's name."""
     top = hits.ranks < k
     queries, own = hits.queries[top], bins.assignment[hits.labels[top]]
     possible = k * hits.ones
-    return [
-        (name, MetricTerms(np.bincount(queries[own == i], minlength=hits.num_queries).astype(np.float64), possible))
+    return {
+        name: MetricTerms(np.bincount(queries[own == i], minlength=hits.num_queries).astype(np.float64), possible)
         for i, name in enumerate(bins.names)
-    ]
+    }
 
 
 def stored_samples(store: Store, records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Sample]:

@@ -21,7 +21,7 @@ from xmcbench.evaluation.ranking import check_metrics, check_predictions
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
 from xmcbench.trial.predictions import STORED, Predictions
-from xmcbench.trial.record import METRIC_VERSION, Record
+from xmcbench.trial.record import Record
 
 if TYPE_CHECKING:
     from xmcbench.trial.store import Store
@@ -148,46 +148,16 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
     return by_metric
 
 
-@dataclass(frozen=True)
-class RatioMetric:
-    """An `Evaluator` whose metric is a ratio of two sums over queries or labels, given by the function `terms`."""
-
-    name: str
-    summary: str
-    terms: Callable[[Hits, int], MetricTerms]
-    version: int = METRIC_VERSION
-
-    def compute(self, hits: Hits, k: int) -> float:
-        return self.terms(hits, k).value
-
-
-EVALUATORS: tuple[RatioMetric, ...] = (
-    RatioMetric("P", "share of the k predictions that are true", metrics.precision),
-    RatioMetric("nDCG", "discounted gain over that of the best ranking", metrics.ndcg),
-    RatioMetric(
-        "PSP", "P weighted by inverse propensity, over the best attainable", metrics.propensity_scored_precision
-    ),
-    RatioMetric(
-        "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable", metrics.propensity_scored_ndcg
-    ),
-    RatioMetric("R", "share of a query's true labels among the k predictions", metrics.recall),
-    RatioMetric("F1", "harmonic mean of a query's precision and recall, mean over queries", metrics.f1),
+EVALUATORS = (
+    metrics.precision,
+    metrics.ndcg,
+    metrics.propensity_scored_precision,
+    metrics.propensity_scored_ndcg,
+    metrics.recall,
+    metrics.f1,
 )
-
-LABEL_EVALUATORS: tuple[RatioMetric, ...] = (
-    RatioMetric("macro-P", "precision of a label's predictions, mean over labels", label_metrics.macro_precision),
-    RatioMetric(
-        "macro-F1", "harmonic mean of a label's precision and recall, mean over labels", label_metrics.macro_f1
-    ),
-    RatioMetric("coverage", "share of labels that are predicted rightly at least once", label_metrics.coverage),
-)
-
-SEEN_EVALUATORS: tuple[RatioMetric, ...] = (
-    RatioMetric(
-        "R-seen", "R of labels with a training query, over queries that have one", label_metrics.recall_of_seen
-    ),
-    RatioMetric("R-unseen", "R of labels without a training query, likewise", label_metrics.recall_of_unseen),
-)
+LABEL_EVALUATORS = (label_metrics.macro_precision, label_metrics.macro_f1, label_metrics.coverage)
+SEEN_EVALUATORS = (label_metrics.recall_of_seen, label_metrics.recall_of_unseen)
 
 
 @hookimpl

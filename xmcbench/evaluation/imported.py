@@ -51,19 +51,20 @@ def write_unbudgeted(
     origin: Origin,
     predictions: Predictions,
     scores: Scores,
-    command: Sequence[str],
 ) -> Record:
     """Keep checked `predictions` for the test queries under `label`, and the record of them.
 
     The same predictions of the same origin have the same key.
     """
     card = dataset.card
+    digest = sha256(np.ascontiguousarray(predictions.indices, "<i4").tobytes())
+    digest.update(np.ascontiguousarray(predictions.scores, "<f4").tobytes())
     trial = Trial(
         label=label,
         method=origin.method,
         distribution="none",
         version="0",
-        config={**origin.settings, "predictions": _digest(predictions)},
+        config={**origin.settings, "predictions": digest.hexdigest()},
         dataset=card.name,
         dataset_hash=card.content_hash,
         seed=0,
@@ -85,19 +86,12 @@ def write_unbudgeted(
         selection_split=origin.selection_split,
         digests=digests,
         truth_hash=truth,
-        provenance={**provenance(list(command)), **({"predictions": origin.file} if origin.file else {})},
+        provenance={**provenance(), **({"predictions": origin.file} if origin.file else {})},
         started=now,
         ended=now,
     )
     store.write_record(record)
     return record
-
-
-def _digest(predictions: Predictions) -> str:
-    """SHA-256 of ranked labels and scores."""
-    digest = sha256(np.ascontiguousarray(predictions.indices, "<i4").tobytes())
-    digest.update(np.ascontiguousarray(predictions.scores, "<f4").tobytes())
-    return digest.hexdigest()
 
 
 MEAN_ENTRIES = 1000  # per query, at most: what is read is bounded by the dataset, whatever a file claims
@@ -126,10 +120,9 @@ class Expected:
     def check_shape(self, found: tuple[int, ...]) -> None:
         """Raise where a matrix `found` is not [T, L]."""
         expected = (self.num_queries, self.num_labels)
-        if found == expected[::-1] != expected:
-            raise self.error(f"found the shape {found}, expected {expected} (queries, labels): transposed")
         if found != expected:
-            raise self.error(f"found the shape {found}, expected {expected} (queries, labels)")
+            hint = ": transposed" if found == expected[::-1] else ""
+            raise self.error(f"found the shape {found}, expected {expected} (queries, labels){hint}")
 
     def check_rows(self, found: int) -> None:
         if found != self.num_queries:
@@ -185,7 +178,7 @@ class Entries:
         return predictions
 
 
-def from_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) -> Entries:
+def _ranked_rows(indices: np.ndarray, scores: np.ndarray, expected: Expected) -> Entries:
     """Entries of rows that are ranked already: `indices` and `scores` [T, k], best first, -1 pads a row.
 
     Raises XMCBenchError if shapes differ or the scores of a row ascend.
@@ -216,12 +209,7 @@ def read_entries(path: Path, num_queries: int, num_labels: int) -> Entries:
             magic = file.read(4)
     except OSError as problem:
         raise XMCBenchError(f"{path}: cannot read: {problem.strerror or problem}") from problem
-    if magic == b"PK\x03\x04":
-        entries = read_arrays(path, expected)
-    elif magic == b"PAR1":
-        entries = read_parquet(path, expected)
-    else:
-        entries = _text(path, expected)
+    entries = {b"PK\x03\x04": _read_npz, b"PAR1": _read_parquet}.get(magic, _read_text)(path, expected)
     entries.check(expected)
     return entries
 
@@ -231,7 +219,7 @@ def read_predictions(path: Path, num_queries: int, num_labels: int, k: int) -> P
     return read_entries(path, num_queries, num_labels).ranked(k)
 
 
-def _text(path: Path, expected: Expected) -> Entries:
+def _read_text(path: Path, expected: Expected) -> Entries:
     """`label:score` pairs, a line per query, after a header `queries labels` or without one."""
     most_bytes = (expected.max_entries + expected.num_queries) * ENTRY_BYTES
     rows = read_rows(path, expected.num_labels, max_bytes=most_bytes)
@@ -241,7 +229,7 @@ def _text(path: Path, expected: Expected) -> Entries:
     return Entries.of_rows(rows.counts, rows.labels, rows.values)
 
 
-def read_arrays(path: Path, expected: Expected) -> Entries:
+def _read_npz(path: Path, expected: Expected) -> Entries:
     """The entries of an `.npz` file. Raises XMCBenchError if it is damaged, too large or of another layout."""
     most = max(expected.max_entries, expected.num_queries + 1)
     with open_npz(path) as archive:
@@ -255,14 +243,14 @@ def read_arrays(path: Path, expected: Expected) -> Entries:
             if names >= {labels, "scores"}:
                 indices = read_array(archive, labels, "iu", most, str(path))
                 scores = read_array(archive, "scores", "f", most, str(path))
-                return from_rows(indices, scores, expected)
+                return _ranked_rows(indices, scores, expected)
     raise expected.error(
         f"found the arrays {', '.join(sorted(names)) or 'none'}, "
         "expected data, indices, indptr, shape (scipy.sparse.save_npz) or indices, scores"
     )
 
 
-def read_parquet(path: Path, expected: Expected) -> Entries:
+def _read_parquet(path: Path, expected: Expected) -> Entries:
     """The entries of a Parquet file; its numbers of values are checked before any column is read."""
     pq = import_extra("pyarrow.parquet", "parquet", "reading Parquet")
     arrow = import_extra("pyarrow", "parquet", "reading Parquet")
@@ -363,14 +351,10 @@ def find_warnings(ranked: Predictions, kept: Predictions, dataset: Dataset) -> I
                 f"{int(tied.sum()):,} of {total:,} queries have equal scores at ranks {depth} and {depth + 1}; "
                 "ties rank by ascending label here, other programs may order them otherwise"
             )
-    hits, shifted = (_hits(rows, dataset) for rows in (kept.indices[:, :1], np.roll(kept.indices[:, :1], 1, axis=0)))
+    best, true = kept.indices[:, :1], binary(dataset.test.targets)
+    hits, shifted = (int(contains(true, labels).sum()) for labels in (best, np.roll(best, 1, axis=0)))
     if total > 1 and hits <= shifted:
         yield (
             f"{hits:,} queries have a true label first, and {shifted:,} if every row is moved by one: the rows may not "
             "be in the order of the dataset's test queries"
         )
-
-
-def _hits(indices: np.ndarray, dataset: Dataset) -> int:
-    """True pairs among the labels `indices` [T, k]."""
-    return int(contains(binary(dataset.test.targets), indices).sum())

@@ -13,33 +13,35 @@ over queries. Both look at the whole ranking: a new label has to come before the
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.evaluation.metrics import Hits, MetricTerms, cached
+from xmcbench.evaluation.metrics import Hits, MetricTerms, RatioMetric
 
 
-@cached
+@partial(RatioMetric, "macro-P", "precision of a label's predictions, mean over labels")
 def macro_precision(hits: Hits, k: int) -> MetricTerms:
     """macro-P@k: of a label, the share of the queries with it among their k predictions that truly have it."""
-    return _mean(hits, _ratio(_hit(hits, k), _predicted(hits, k)))
+    return _mean(hits, _hit(hits, k), _predicted(hits, k))
 
 
-@cached
+@partial(RatioMetric, "macro-F1", "harmonic mean of a label's precision and recall, mean over labels")
 def macro_f1(hits: Hits, k: int) -> MetricTerms:
     """macro-F1@k: of a label, the harmonic mean of that precision and of the share of its queries that are found."""
-    return _mean(hits, _ratio(2 * _hit(hits, k), _predicted(hits, k) + _true(hits)))
+    return _mean(hits, 2 * _hit(hits, k), _predicted(hits, k) + _true(hits))
 
 
-@cached
+@partial(RatioMetric, "coverage", "share of labels that are predicted rightly at least once")
 def coverage(hits: Hits, k: int) -> MetricTerms:
-    """coverage@k: the share of labels that are predicted rightly at least once."""
-    return _mean(hits, np.minimum(_hit(hits, k), 1.0))
+    return _mean(hits, np.minimum(_hit(hits, k), 1.0), 1.0)
 
 
-def _mean(hits: Hits, values_L: np.ndarray) -> MetricTerms:
-    """The mean of `values_L` over the labels that some test query has."""
+def _mean(hits: Hits, numerator_L: np.ndarray, denominator_L: np.ndarray | float) -> MetricTerms:
+    """The mean of the ratios over the labels that some test query has; a ratio with the denominator 0 is 0."""
     tested_L = (_true(hits) > 0).astype(np.float64)
+    values_L = np.divide(numerator_L, denominator_L, out=np.zeros_like(numerator_L), where=denominator_L > 0)
     return MetricTerms(values_L * tested_L, tested_L)
 
 
@@ -64,18 +66,13 @@ def _counts(hits: Hits, labels: np.ndarray) -> np.ndarray:
     return counts
 
 
-def _ratio(numerator_L: np.ndarray, denominator_L: np.ndarray) -> np.ndarray:
-    ratios: np.ndarray = np.divide(numerator_L, denominator_L, out=np.zeros_like(numerator_L), where=denominator_L > 0)
-    return ratios
-
-
-@cached
+@partial(RatioMetric, "R-seen", "R of labels with a training query, over queries that have one")
 def recall_of_seen(hits: Hits, k: int) -> MetricTerms:
     """R-seen@k: the share of a query's true labels with a training query that are among its k predictions."""
     return _recall(hits, _train_counts(hits) > 0, k)
 
 
-@cached
+@partial(RatioMetric, "R-unseen", "R of labels without a training query, likewise")
 def recall_of_unseen(hits: Hits, k: int) -> MetricTerms:
     """R-unseen@k: the same of true labels without a training query."""
     return _recall(hits, _train_counts(hits) == 0, k)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property, wraps
+from functools import cached_property, partial
 
 import numpy as np
 import scipy
@@ -20,6 +20,7 @@ from xmcbench.data.dataset import DatasetCard
 from xmcbench.data.pairs import binary, find, map_chunks
 from xmcbench.errors import XMCBenchError
 from xmcbench.trial.predictions import Predictions
+from xmcbench.trial.record import METRIC_VERSION
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,23 @@ class MetricTerms:
         return float(self.numerator.sum()) / denominator if denominator > 0 else 0.0
 
 
-TermsOf = Callable[["Hits", int], MetricTerms]
+@dataclass(frozen=True)
+class RatioMetric:
+    """An `Evaluator` whose metric is a ratio of two sums over queries or labels, for the function of their terms."""
 
+    name: str
+    summary: str
+    definition: Callable[[Hits, int], MetricTerms]
+    version: int = METRIC_VERSION
 
-def cached(terms: TermsOf) -> TermsOf:
-    """Caches the terms in the hits: the metric and its replicates are computed from the same terms."""
+    def terms(self, hits: Hits, k: int) -> MetricTerms:
+        """The terms of the two sums, cached in the hits: the metric and its replicates are computed from the same."""
+        if (self.name, k) not in hits._terms:
+            hits._terms[self.name, k] = self.definition(hits, k)
+        return hits._terms[self.name, k]
 
-    @wraps(terms)
-    def cached_terms(hits: Hits, k: int) -> MetricTerms:
-        if (terms, k) not in hits._terms:
-            hits._terms[terms, k] = terms(hits, k)
-        return hits._terms[terms, k]
-
-    return cached_terms
+    def compute(self, hits: Hits, k: int) -> float:
+        return self.terms(hits, k).value
 
 
 @dataclass(frozen=True)
@@ -76,7 +81,7 @@ class Hits:
     train_counts: np.ndarray | None = None  # float64 [L] training queries of each label; None without a dataset
     card: DatasetCard | None = None  # of the dataset; None without one
     _top: dict[int, TopHits] = field(default_factory=dict, repr=False, compare=False)
-    _terms: dict[tuple[TermsOf, int], MetricTerms] = field(default_factory=dict, repr=False, compare=False)
+    _terms: dict[tuple[str, int], MetricTerms] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def num_queries(self) -> int:
@@ -156,26 +161,26 @@ def find_hits(
     return Hits(predictions, pairs, inverse_propensity, queries, ranks, labels, train_counts, card)
 
 
-@cached
+@partial(RatioMetric, "P", "share of the k predictions that are true")
 def precision(hits: Hits, k: int) -> MetricTerms:
     """P@k: the share of the k predictions that are true; a row with fewer than k predictions still divides by k."""
     return MetricTerms(hits.sum_per_query(None, k), np.broadcast_to(np.float64(k), hits.num_queries))
 
 
-@cached
+@partial(RatioMetric, "nDCG", "discounted gain over that of the best ranking")
 def ndcg(hits: Hits, k: int) -> MetricTerms:
     """nDCG@k: discounted gain over that of the best ranking of the row; a row without true labels counts as 0."""
     return MetricTerms(hits.sum_per_query(_discounted_gains(hits, k), k), hits.ones)
 
 
-@cached
+@partial(RatioMetric, "PSP", "P weighted by inverse propensity, over the best attainable")
 def propensity_scored_precision(hits: Hits, k: int) -> MetricTerms:
     """PSP@k: weighted hits over those of the best possible ranking, a ratio of means."""
     actual, ideal = (side.sum_per_query(side.top(k).weights, k) for side in (hits, hits.ideal))
     return MetricTerms(actual, ideal)
 
 
-@cached
+@partial(RatioMetric, "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable")
 def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
     """PSnDCG@k: PSP@k with discounted gains; both sides are normalised per row as in nDCG, without weights."""
     actual, ideal = (
@@ -184,13 +189,13 @@ def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
     return MetricTerms(actual, ideal)
 
 
-@cached
+@partial(RatioMetric, "R", "share of a query's true labels among the k predictions")
 def recall(hits: Hits, k: int) -> MetricTerms:
     """R@k: the share of a row's true labels among its first k predictions; a row without true labels counts as 0."""
     return MetricTerms(hits.sum_per_query(1.0 / hits.num_true[hits.top(k).queries], k), hits.ones)
 
 
-@cached
+@partial(RatioMetric, "F1", "harmonic mean of a query's precision and recall, mean over queries")
 def f1(hits: Hits, k: int) -> MetricTerms:
     """F1@k: the mean over rows of 2 hits / (predicted labels, at most k, + true labels); 0 without any of both."""
     predicted = np.count_nonzero(hits.predictions.indices[:, :k] >= 0, axis=1)

@@ -103,20 +103,21 @@ def check_predictions(
     if not np.issubdtype(indices.dtype, np.integer):
         raise InvalidPredictions(f"labels are of type {indices.dtype}, expected integers")
 
+    start = "the predictions of test query"
+
     def check(chunk: slice) -> None:
         if _in_order(indices[chunk], scores[chunk], num_labels):
             return
         for problem, broken in _broken_rules(indices[chunk], scores[chunk], num_labels).items():
-            rows = np.flatnonzero(broken.any(axis=1))
-            if len(rows):
-                value = indices[chunk][rows[0], int(np.argmax(broken[rows[0]]))]
-                found = f": {value}" if problem.startswith("a label outside") else ""
-                raise _problem(chunk.start + int(rows[0]), problem + found)
+            if broken.any():
+                row, column = np.argwhere(broken)[0]
+                found = f": {indices[chunk][row, column]}" if problem.startswith("a label outside") else ""
+                raise InvalidPredictions(f"{start} {chunk.start + row} hold {problem}{found}")
 
     map_chunks(check, *indices.shape)
     ignored = find(binary(ignore), indices) if ignore is not None else np.empty(0, np.int64)
     if len(ignored):
-        raise _problem(int(ignored[0]) // predictions.k, "a label that is to be filtered")
+        raise InvalidPredictions(f"{start} {ignored[0] // predictions.k} hold a label that is to be filtered")
 
 
 def _in_order(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> bool:
@@ -144,10 +145,6 @@ def _broken_rules(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> d
         "scores that do not descend": after > before,
         "equal scores not ranked by ascending label": tied & (indices[:, :-1] > indices[:, 1:]),
     }
-
-
-def _problem(row: int, problem: str) -> InvalidPredictions:
-    return InvalidPredictions(f"the predictions of test query {row} hold {problem}")
 
 
 def drop_ignored(predictions: Predictions, ignore: scipy.sparse.csr_array, k: int) -> Predictions:

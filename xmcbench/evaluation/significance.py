@@ -26,7 +26,6 @@ from itertools import combinations
 import numpy as np
 from scipy.special import stdtr, stdtrit
 
-from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.bootstrap import LEVEL
 from xmcbench.trial.record import Record
 
@@ -40,13 +39,6 @@ class Sample:
     seeds: tuple[int, ...]
     values_S: np.ndarray
     replicates_SB: np.ndarray
-
-    def __post_init__(self) -> None:
-        if not len(self.seeds) == len(self.values_S) == len(self.replicates_SB):
-            raise XMCBenchError(
-                f"found {len(self.values_S)} values and {len(self.replicates_SB)} rows of replicates, "
-                f"expected one for each of {len(self.seeds)} seeds"
-            )
 
     @property
     def mean(self) -> float:

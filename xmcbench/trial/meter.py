@@ -42,11 +42,6 @@ class Meter:
     children_cpu_seconds: float = 0.0  # of these, those of its children
     program_cpu_seconds: float = 0.0  # of these, those of `run_program`: the method says what its programs spend
 
-    @property
-    def active_seconds(self) -> float:
-        """Wall clock without waiting for a core."""
-        return max(0.0, self.seconds - self.waited_seconds)
-
 
 _meter: Meter | None = None  # of this process: a method may compute in threads of its own
 _uncounted: ContextVar[bool] = ContextVar("_uncounted", default=False)
@@ -81,7 +76,11 @@ def metering() -> Iterator[Meter]:
     """Count what happens in the block, in this process."""
     global _meter
     meter = _meter = Meter()
-    hook = _count_updates(meter)
+    hook = None
+    if "torch" in sys.modules:  # else the method's modules import none
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        hook = register_optimizer_step_post_hook(lambda *_: meter.updates.update([current_stage()]))
     children, waits, own, start = children_cpu_seconds(), _waits(), process_time(), perf_counter()
     try:
         yield meter
@@ -93,15 +92,6 @@ def metering() -> Iterator[Meter]:
         _meter = None
         if hook is not None:
             hook.remove()
-
-
-def _count_updates(meter: Meter) -> Any:
-    """A handle of the hook that torch's optimisers call; None where the method's modules import no torch."""
-    if "torch" not in sys.modules:
-        return None
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    return register_optimizer_step_post_hook(lambda *_: meter.updates.update([current_stage()]))
 
 
 @contextmanager
@@ -162,7 +152,8 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
 
 def _uncharged_seconds(meter: Meter, ledger: Ledger, budget: Budget, points: int) -> str:
     """Why the seconds of `fit`, of the clock and of processors, are more than the ledger says."""
-    seconds, active, cpu = ledger.stage_seconds, meter.active_seconds, meter.cpu_seconds
+    seconds, cpu = ledger.stage_seconds, meter.cpu_seconds
+    active = max(0.0, meter.seconds - meter.waited_seconds)  # without waiting for a core
     total = sum(seconds.values())
     if (missing := active - total) > SHARE * active + FEW_SECONDS:
         return f"fit took {active:.1f} seconds, {missing:.1f} of them in no stage: the ledger was changed"

@@ -14,10 +14,10 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -34,6 +34,7 @@ LINES, PACK = ".jsonl", ".safetensors"
 UNNAMED = "other"  # the file of records whose suite has no name that a file can have
 _OF_TRIAL = ("label", "method", "seed")  # fields of the trial that a line begins with, and
 _OF_RECORD = ("metrics", "key")  # of the record after them
+T = TypeVar("T")
 _JSON = TypeAdapter(Any)  # writes numbers as record files have them
 
 
@@ -80,17 +81,11 @@ class Packed:
 
     def sizes(self, path: Path) -> dict[str, int]:
         """The numbers in each array of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
-        if not path.exists():
-            return {}
-        with _opened(path) as file:
-            return {name: math.prod(file.get_slice(name).get_shape()) for name in sorted(file.keys())}
+        return _pack(path, lambda file, name: math.prod(file.get_slice(name).get_shape()))
 
     def arrays(self, path: Path) -> dict[str, np.ndarray]:
         """All arrays of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
-        if not path.exists():
-            return {}
-        with _opened(path) as file:
-            return {name: file.get_tensor(name) for name in sorted(file.keys())}
+        return _pack(path, _tensor)
 
     def has(self, key: str, name: str) -> bool:
         """Whether a result file of a trial is kept. Raises XMCBenchError and OSError."""
@@ -101,7 +96,7 @@ class Packed:
         if key not in self.records:
             return None
         path = self.records[key].path.with_suffix(PACK)
-        array = _array(path, f"{key}/{name}")
+        array = _pack(path, _tensor, f"{key}/{name}").get(f"{key}/{name}")
         if array is not None and (array.dtype != np.uint8 or array.ndim != 1):
             raise XMCBenchError(
                 f"{path}: {key}/{name}: found {array.dtype} {array.shape}, expected the bytes of a file"
@@ -116,7 +111,7 @@ class Packed:
         """
         if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
             return None
-        half = _array(compact_path(self.root, place.parent.name), key)
+        half = _pack(compact_path(self.root, place.parent.name), _tensor, key).get(key)
         return None if half is None else np.concatenate([half, -half], axis=1)
 
 
@@ -220,20 +215,20 @@ def _file_name(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", name) else UNNAMED
 
 
-def _array(path: Path, name: str) -> np.ndarray | None:
-    if not path.exists():
-        return None
-    with _opened(path) as file:
-        array: np.ndarray | None = file.get_tensor(name) if name in file.keys() else None  # noqa: SIM118
-        return array
-
-
-def _opened(path: Path) -> Any:
-    """The pack at `path`, a regular file."""
+def _pack(path: Path, take: Callable[[Any, str], T], only: str | None = None) -> dict[str, T]:
+    """`take(file, name)` of each array of the pack at `path`, or of `only` one of them; none if there is no file."""
     from safetensors import SafetensorError, safe_open
 
+    if not path.exists():
+        return {}
     open_regular(path, PACK_BYTES).close()
     try:
-        return safe_open(path, framework="numpy")
+        with safe_open(path, framework="numpy") as file:
+            return {name: take(file, name) for name in sorted(file.keys()) if only in (None, name)}
     except SafetensorError as problem:
         raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from None
+
+
+def _tensor(file: Any, name: str) -> np.ndarray:
+    array: np.ndarray = file.get_tensor(name)
+    return array

@@ -139,19 +139,17 @@ def end_processes(mark: str, processes: Iterable[psutil.Process]) -> None:
 
 def process_tree(pid: int) -> list[psutil.Process]:
     """A process and its descendants; nothing if there is no such process."""
-    try:
+    with suppress(psutil.Error):
         root = psutil.Process(pid)
         return [root, *_children(root)]
-    except psutil.Error:
-        return []
+    return []
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:
     """All descendants. psutil checks that a number does not belong to another process by now."""
-    try:
+    with suppress(psutil.Error):
         return process.children(recursive=True)
-    except psutil.Error:
-        return []
+    return []
 
 
 def _marked(mark: str) -> list[psutil.Process]:
@@ -201,15 +199,15 @@ class Environment:
     def make(self) -> Path:
         """Create the environment with venv and pip; return its interpreter. Needs a package index."""
         directory = self.directory
-        if (directory / "ready").is_file():
-            return directory / "bin" / "python"
-        python = directory / "bin" / "python"
-        _call([sys.executable, "-m", "venv", "--clear", str(directory)])
-        if self.no_dependencies:
-            _call([str(python), "-m", "pip", "install", "--quiet", "--no-deps", *self.no_dependencies])
-        _call([str(python), "-m", "pip", "install", "--quiet", *self.requirements])
-        with atomic_write(directory / "ready") as file:
-            file.write(b"")
+        python, ready = directory / "bin" / "python", directory / "ready"
+        if not ready.is_file():
+            install = [str(python), "-m", "pip", "install", "--quiet"]
+            _call([sys.executable, "-m", "venv", "--clear", str(directory)])
+            if self.no_dependencies:
+                _call([*install, "--no-deps", *self.no_dependencies])
+            _call([*install, *self.requirements])
+            with atomic_write(ready) as file:
+                file.write(b"")
         return python
 
     def use(self, python: Path) -> None:

@@ -20,7 +20,7 @@ from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import Ledger
 from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance, closed
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
-from xmcbench.trial.versions import Versions, raised
+from xmcbench.trial.versions import Versions
 
 RESAMPLING_VERSION = 2  # of the draws in evaluation/bootstrap.py; replicates of different versions are not paired
 METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of different versions are not comparable
@@ -122,7 +122,8 @@ class Record(Frozen):
 
     def older_than(self, newest: Versions) -> str:
         """Why this is a result of older code than `newest`, as text; empty if it is not."""
-        return raised(self.trial.versions, newest)
+        older = {part: version for part, version in self.trial.versions.items() if version < newest.get(part, 0)}
+        return "; ".join(f"{part} {version}, now {newest[part]}" for part, version in older.items())
 
     def without_secrets(self) -> Record:
         """The record with its texts stripped of secrets. Settings hold none: a suite with a secret is refused."""

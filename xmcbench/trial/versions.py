@@ -22,12 +22,6 @@ def selection_versions(metric: str) -> dict[str, int]:
     return {"selection": SELECTION_VERSION, f"evaluator {name}": registry().version("evaluator", name)}
 
 
-def raised(then: Versions, now: Versions) -> str:
-    """The parts whose version is higher in `now` than in `then`, as text: "engine 1, now 2"; empty if none is."""
-    parts = [part for part in then if then[part] < now.get(part, 0)]
-    return "; ".join(f"{part} {then[part]}, now {now[part]}" for part in parts)
-
-
 def newest(versions: Versions, others: Versions) -> dict[str, int]:
     """The higher version of each part."""
     return {part: max(versions.get(part, 0), others.get(part, 0)) for part in {**versions, **others}}
