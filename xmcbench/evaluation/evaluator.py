@@ -16,7 +16,7 @@ from xmcbench.data.pairs import binary
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.evaluation import label_metrics, metrics
 from xmcbench.evaluation.bootstrap import intervals, resample
-from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits, label_counts, weights_of_counts
+from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits, inverse_propensity, label_counts
 from xmcbench.evaluation.ranking import check_metrics, check_predictions
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
@@ -98,9 +98,9 @@ def repeated_metrics(metrics: Sequence[str]) -> list[str]:
 def dataset_hits(predictions: Predictions, dataset: Dataset) -> Hits:
     """The hits of checked `predictions` for the dataset's test split, with card, training counts and propensities."""
     card = dataset.card
-    counts = label_counts(dataset.train.targets)
-    weights = weights_of_counts(counts, dataset.train.targets.shape[0], card.propensity_a, card.propensity_b)
-    return find_hits(predictions, dataset.test.targets, weights, counts, card)
+    targets = dataset.train.targets
+    weights = inverse_propensity(targets, card.propensity_a, card.propensity_b)
+    return find_hits(predictions, dataset.test.targets, weights, label_counts(targets), card)
 
 
 @contextmanager

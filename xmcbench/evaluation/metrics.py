@@ -222,13 +222,9 @@ def inverse_propensity(targets: scipy.sparse.csr_array, a: float, b: float) -> n
 
     w_l = 1 + C (n_l + B)^-A with C = (ln N - 1)(B + 1)^A and n_l the number of training queries with label l.
     """
-    return weights_of_counts(label_counts(targets), targets.shape[0], a, b)
-
-
-def weights_of_counts(counts: np.ndarray, num_queries: int, a: float, b: float) -> np.ndarray:
-    """`inverse_propensity` from the `label_counts` [L] of N = `num_queries` training queries."""
+    num_queries = targets.shape[0]
     if num_queries < 3:  # ln N < 1 inverts the model: rare labels would weigh less than 1
         raise XMCBenchError(f"propensities need at least 3 training queries, found {num_queries}")
     scale = (np.log(num_queries) - 1.0) * (b + 1.0) ** a
-    weights: np.ndarray = 1.0 + scale * (counts + b) ** -a
+    weights: np.ndarray = 1.0 + scale * (label_counts(targets) + b) ** -a
     return weights

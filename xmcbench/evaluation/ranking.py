@@ -28,10 +28,8 @@ def rank(indices: np.ndarray, scores: np.ndarray, k: int) -> Predictions:
     """
     if indices.shape != scores.shape or indices.ndim != 2:
         raise XMCBenchError(f"labels {indices.shape} and scores {scores.shape} must be equal [queries, k]")
-    width = min(k, indices.shape[1])
-    ranked = Predictions(
-        np.empty((len(indices), width), dtype=np.int32), np.empty((len(indices), width), dtype=np.float32)
-    )
+    shape = len(indices), (width := min(k, indices.shape[1]))
+    ranked = Predictions(np.empty(shape, np.int32), np.empty(shape, np.float32))
 
     def rank_chunk(chunk: slice) -> None:
         keys = _sort_keys(indices[chunk], scores[chunk])
@@ -149,11 +147,9 @@ def _broken_rules(indices: np.ndarray, scores: np.ndarray, num_labels: int) -> d
 
 def drop_ignored(predictions: Predictions, ignore: scipy.sparse.csr_array, k: int) -> Predictions:
     """The predictions without the pairs in `ignore` [N, L], cut to the best `k`; rows left short are padded."""
-    width = min(k, predictions.k)
+    shape = len(predictions), (width := min(k, predictions.k))
     dropped = contains(binary(ignore), predictions.indices) | (predictions.indices < 0)
-    remaining = Predictions(
-        np.empty((len(predictions), width), dtype=np.int32), np.empty((len(predictions), width), dtype=np.float32)
-    )
+    remaining = Predictions(np.empty(shape, np.int32), np.empty(shape, np.float32))
 
     def drop(chunk: slice) -> None:
         if not dropped[chunk].any():

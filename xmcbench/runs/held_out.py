@@ -16,9 +16,10 @@ from xmcbench.evaluation import (
     drop_ignored,
     find_evaluators,
     find_hits,
+    inverse_propensity,
     score,
 )
-from xmcbench.evaluation.metrics import label_counts, weights_of_counts
+from xmcbench.evaluation.metrics import label_counts
 from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.run import HeldOut, held_out_rows
 from xmcbench.trial.trial import Selection
@@ -67,7 +68,7 @@ def hold_out(
     held_out, remaining = held_out_rows(selection, seed, total)
     data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
     counts = label_counts(train.targets)
-    weights = weights_of_counts(counts, total, card.propensity_a, card.propensity_b)
+    weights = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
     scorer = HeldOutScorer(data.targets, data.ignore, weights, counts, card, names, find_evaluators(names))
     held = HeldOut(data.texts, scorer, selection.metric, selection.evaluations, selection.patience)
     return held, train.most_rows(remaining), remaining

@@ -114,8 +114,7 @@ _open: ContextVar[_Block | None] = ContextVar("_open", default=None)
 
 def current_stage() -> str:
     """The stage that this thread works in; empty outside of every stage."""
-    block = _open.get()
-    return block.stage if block else ""
+    return block.stage if (block := _open.get()) else ""
 
 
 def allowed(name: str, limit: float, spent: Mapping[str, Any]) -> float:

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from pydantic import TypeAdapter
@@ -34,7 +34,6 @@ LINES, PACK = ".jsonl", ".safetensors"
 UNNAMED = "other"  # the file of records whose suite has no name that a file can have
 _OF_TRIAL = ("label", "method", "seed")  # fields of the trial that a line begins with, and
 _OF_RECORD = ("metrics", "key")  # of the record after them
-T = TypeVar("T")
 _JSON = TypeAdapter(Any)  # writes numbers as record files have them
 
 
@@ -81,11 +80,11 @@ class Packed:
 
     def sizes(self, path: Path) -> dict[str, int]:
         """The numbers in each array of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
-        return _pack(path, lambda file, name: math.prod(file.get_slice(name).get_shape()))
+        return _pack(path, take=lambda file, name: math.prod(file.get_slice(name).get_shape()))
 
     def arrays(self, path: Path) -> dict[str, np.ndarray]:
         """All arrays of a pack; none if there is no such file. Raises XMCBenchError and OSError."""
-        return _pack(path, _tensor)
+        return _pack(path)
 
     def has(self, key: str, name: str) -> bool:
         """Whether a result file of a trial is kept. Raises XMCBenchError and OSError."""
@@ -96,7 +95,7 @@ class Packed:
         if key not in self.records:
             return None
         path = self.records[key].path.with_suffix(PACK)
-        array = _pack(path, _tensor, f"{key}/{name}").get(f"{key}/{name}")
+        array = _pack(path, f"{key}/{name}").get(f"{key}/{name}")
         if array is not None and (array.dtype != np.uint8 or array.ndim != 1):
             raise XMCBenchError(
                 f"{path}: {key}/{name}: found {array.dtype} {array.shape}, expected the bytes of a file"
@@ -111,7 +110,7 @@ class Packed:
         """
         if key not in self.records or (place := self.records[key].path).with_suffix(PACK).exists():
             return None
-        half = _pack(compact_path(self.root, place.parent.name), _tensor, key).get(key)
+        half = _pack(compact_path(self.root, place.parent.name), key).get(key)
         return None if half is None else np.concatenate([half, -half], axis=1)
 
 
@@ -215,7 +214,9 @@ def _file_name(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}", name) else UNNAMED
 
 
-def _pack(path: Path, take: Callable[[Any, str], T], only: str | None = None) -> dict[str, T]:
+def _pack(
+    path: Path, only: str | None = None, take: Callable[[Any, str], Any] = lambda file, name: file.get_tensor(name)
+) -> dict[str, Any]:
     """`take(file, name)` of each array of the pack at `path`, or of `only` one of them; none if there is no file."""
     from safetensors import SafetensorError, safe_open
 
@@ -227,8 +228,3 @@ def _pack(path: Path, take: Callable[[Any, str], T], only: str | None = None) ->
             return {name: take(file, name) for name in sorted(file.keys()) if only in (None, name)}
     except SafetensorError as problem:
         raise XMCBenchError(f"{path}: damaged: {problem}".splitlines()[0]) from None
-
-
-def _tensor(file: Any, name: str) -> np.ndarray:
-    array: np.ndarray = file.get_tensor(name)
-    return array

@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
 from xmcbench.trial.budget import Ledger
-from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance, closed
+from xmcbench.trial.record_fields import Amount, Chosen, Count, Fraction, Frozen, Point, Provenance
 from xmcbench.trial.trial import SCHEMA_VERSION, Trial
 from xmcbench.trial.versions import Versions
 
@@ -49,7 +49,7 @@ _SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=Tru
     "side_by_side": Count,
     "wall_seconds": Amount,  # of a trial that was ended from outside
 }
-_SpentFields = closed(TypedDict("_SpentFields", _SPENT, total=False))  # type: ignore[operator]
+_SpentFields = TypedDict("_SpentFields", _SPENT, total=False)  # type: ignore[misc]
 Spent = Annotated[dict[str, Any], GetPydanticSchema(lambda _, handler: handler(_SpentFields))]
 
 

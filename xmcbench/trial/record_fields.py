@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired
 
-from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema, with_config
+from pydantic import AfterValidator, BaseModel, Field, GetPydanticSchema
 from typing_extensions import TypedDict
 
 LARGEST = 10**24  # of any amount
@@ -24,9 +24,6 @@ Number = Annotated[float, Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_
 
 class Frozen(BaseModel, frozen=True, extra="forbid", defer_build=True):
     """A model that cannot be changed, with fields of its names only."""
-
-
-closed = with_config(extra="forbid")  # fields of these names only
 
 
 def _checked(tree: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +57,6 @@ def walk(value: Any, depth: int = 1) -> Iterator[tuple[Any, int]]:
 Tree = Annotated[dict[str, Any], AfterValidator(_checked)]
 
 
-@closed
 class Git(TypedDict, total=False):
     """A commit, and whether the files differ from it."""
 
@@ -68,7 +64,6 @@ class Git(TypedDict, total=False):
     dirty: bool
 
 
-@closed
 class PluginCode(TypedDict):
     """The code of the plugins that a result depends on (`xmcbench.trial.provenance`)."""
 
@@ -76,7 +71,6 @@ class PluginCode(TypedDict):
     git: Git
 
 
-@closed
 class ProvenanceFields(TypedDict, total=False):
     """The code, versions, hardware and command of a trial (`xmcbench.trial.provenance`)."""
 
@@ -99,7 +93,6 @@ class ProvenanceFields(TypedDict, total=False):
     predictions: str  # name of the file that imported predictions came from
 
 
-@closed
 class SampleFields(TypedDict):
     """A configuration that tuning tried."""
 
@@ -110,7 +103,6 @@ class SampleFields(TypedDict):
     again: NotRequired[list[Annotated[float, Field(allow_inf_nan=False)]]]  # qualities with other seeds
 
 
-@closed
 class ChosenFields(TypedDict, total=False):
     """How tuning chose a configuration (`xmcbench.runs.tuning.Chosen`)."""
 

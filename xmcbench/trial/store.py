@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from hashlib import file_digest, sha256
 from io import BytesIO
@@ -246,16 +246,12 @@ class Store:
         from filelock import FileLock, Timeout
 
         path = self.root / "locks" / key
-        with _writing(path):
+        lock = FileLock(path)
+        with _writing(path), suppress(Timeout):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
-            try:
-                lock.acquire(timeout=-1 if wait else 0)
-            except Timeout:
-                yield False
-                return
+            lock.acquire(timeout=-1 if wait else 0)
         try:
-            yield True
+            yield lock.is_locked
         finally:
             lock.release()
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from operator import not_
 from typing import Any, Literal
 
-from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import Field
 
 from xmcbench.trial.budget import Budget, UnknownBudget
 from xmcbench.trial.record_fields import LARGEST, Count, Frozen, Tree
@@ -30,14 +30,9 @@ class Selection(Frozen):
         None,
         gt=0,
         le=LARGEST,
+        exclude_if=not_,  # keys and records are those of selections that know none
         description="training ends when the metric has not risen for this many evaluations; null: with the budget",
     )
-
-    @model_serializer(mode="wrap")
-    def _stated(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without a patience that is not given: keys and records are those of selections that know none."""
-        fields: dict[str, Any] = serialize(self)
-        return fields if self.patience is not None else {name: fields[name] for name in fields if name != "patience"}
 
 
 class Trial(Frozen):
