@@ -177,12 +177,14 @@ def fit_fusion(
     if len(parts) > MAX_PARTS:
         raise XMCBenchError(f"fusion by weighted: found {len(parts)} methods, expected at most {MAX_PARTS}")
     evaluators, k = find_evaluators([metric]), max(part.k for part in parts)
+    points = (point for point in product(range(STEPS + 1), repeat=len(parts)) if sum(point) == STEPS)
+    even_first = sorted(points, key=lambda point: sum(x * x for x in point))
 
     def value(weights_P: np.ndarray) -> float:
         ranked = candidates.ranked(Weighted(weights_P).scores(candidates), k)
         return score(find_hits(ranked, targets, inverse_propensity_L), [metric], evaluators)[metric]
 
-    return Weighted(max(_grid(len(parts)), key=value))
+    return Weighted(max((np.array(point) / STEPS for point in even_first), key=value))
 
 
 def restore_fusion(rule: RuleName, arrays: dict[str, np.ndarray]) -> Fusion:
@@ -216,9 +218,3 @@ def _fit_tree(candidates: Candidates, true_C: np.ndarray, inverse_propensity_L: 
         np.column_stack([tree.children_left, tree.children_right]),
         counts_M2[:, 1] / counts_M2.sum(axis=1),
     )
-
-
-def _grid(parts: int) -> list[np.ndarray]:
-    """All weights of `parts` methods that are multiples of 1 / STEPS and sum to 1, even ones first."""
-    points = (point for point in product(range(STEPS + 1), repeat=parts) if sum(point) == STEPS)
-    return [np.array(point) / STEPS for point in sorted(points, key=lambda point: sum(x * x for x in point))]

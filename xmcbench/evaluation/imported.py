@@ -71,10 +71,6 @@ def write_unbudgeted(
         budget=UnknownBudget(),
     )
     truth, now = truth_hash(dataset), datetime.now(UTC).isoformat(timespec="seconds")
-    digests = {
-        PREDICTIONS: store.write_predictions(trial.key, predictions, truth),
-        RESAMPLED: store.write_resampled(trial.key, scores.resampled, truth),
-    }
     record = Record(
         key=trial.key,
         suite=origin.method,
@@ -84,7 +80,10 @@ def write_unbudgeted(
         intervals=scores.intervals,
         metric_version=METRIC_VERSION,
         selection_split=origin.selection_split,
-        digests=digests,
+        digests={
+            PREDICTIONS: store.write_predictions(trial.key, predictions, truth),
+            RESAMPLED: store.write_resampled(trial.key, scores.resampled, truth),
+        },
         truth_hash=truth,
         provenance={**provenance(), **({"predictions": origin.file} if origin.file else {})},
         started=now,

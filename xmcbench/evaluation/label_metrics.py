@@ -69,23 +69,20 @@ def _counts(hits: Hits, labels: np.ndarray) -> np.ndarray:
 @partial(RatioMetric, "R-seen", "R of labels with a training query, over queries that have one")
 def recall_of_seen(hits: Hits, k: int) -> MetricTerms:
     """R-seen@k: the share of a query's true labels with a training query that are among its k predictions."""
-    return _recall(hits, _train_counts(hits) > 0, k)
+    return _recall(hits, True, k)
 
 
 @partial(RatioMetric, "R-unseen", "R of labels without a training query, likewise")
 def recall_of_unseen(hits: Hits, k: int) -> MetricTerms:
     """R-unseen@k: the same of true labels without a training query."""
-    return _recall(hits, _train_counts(hits) == 0, k)
+    return _recall(hits, False, k)
 
 
-def _train_counts(hits: Hits) -> np.ndarray:
+def _recall(hits: Hits, seen: bool, k: int) -> MetricTerms:
+    """The mean over the queries that have a label with, or without, a training query."""
     if hits.train_counts is None:
         raise XMCBenchError("R-seen and R-unseen need the training queries of a dataset")
-    return hits.train_counts
-
-
-def _recall(hits: Hits, group_L: np.ndarray, k: int) -> MetricTerms:
-    """The mean over the queries that have a label of the group."""
+    group_L = (hits.train_counts > 0) == seen
     top = (hits.ranks < k) & group_L[hits.labels]
     found_N = np.bincount(hits.queries[top], minlength=hits.num_queries)
     rows = np.repeat(np.arange(hits.num_queries), hits.num_true)

@@ -147,11 +147,6 @@ def uncharged_work(meter: Meter, ledger: Ledger, budget: Budget, num_labels: int
         return f"fit encoded {tokens[UNCHARGED]:,} tokens in uncharged(), which is for evaluations on the curve"
     if outside := [stage for stage, updates in meter.updates.items() if updates and stage not in BUDGETED_STAGES]:
         return f"fit trained in the stage {outside[0] or 'of another thread'}, which the budget does not cover"
-    return _uncharged_seconds(meter, ledger, budget, points)
-
-
-def _uncharged_seconds(meter: Meter, ledger: Ledger, budget: Budget, points: int) -> str:
-    """Why the seconds of `fit`, of the clock and of processors, are more than the ledger says."""
     seconds, cpu = ledger.stage_seconds, meter.cpu_seconds
     active = max(0.0, meter.seconds - meter.waited_seconds)  # without waiting for a core
     total = sum(seconds.values())

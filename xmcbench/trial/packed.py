@@ -147,7 +147,12 @@ def add_packed(root: Path, trials: Iterable[tuple[Record, bytes, Mapping[str, by
         stay = lines[path].keys() - keys.keys()
         stored = known.arrays(path.with_suffix(PACK))
         kept = {name: own for name, own in stored.items() if name.partition("/")[0] in stay}
-        _write(path, lines[path], kept | arrays[path])
+        write_arrays(path.with_suffix(PACK), kept | arrays[path])
+        if not lines[path]:
+            path.unlink(missing_ok=True)
+            continue
+        with atomic_write(path) as file:
+            file.write(b"".join(line + b"\n" for line in sorted_lines(lines[path].values())))
     return list(dict.fromkeys(keys.values()))
 
 
@@ -160,15 +165,6 @@ def write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
         return
     with atomic_write(path) as file:
         file.write(save(dict(sorted(arrays.items()))))
-
-
-def _write(path: Path, lines: Mapping[str, bytes], arrays: Mapping[str, np.ndarray]) -> None:
-    write_arrays(path.with_suffix(PACK), arrays)
-    if not lines:
-        path.unlink(missing_ok=True)
-        return
-    with atomic_write(path) as file:
-        file.write(b"".join(line + b"\n" for line in sorted_lines(lines.values())))
 
 
 def sorted_lines(lines: Iterable[bytes]) -> list[bytes]:

@@ -93,11 +93,9 @@ class Store:
             _log.warning("warning: %s; left out", problem)
         for key in self.trials():
             try:
-                record = self.record(key)
+                records += [record] if (record := self.record(key)) else []
             except StoreError as problem:
                 _log.warning("warning: %s; left out", problem)
-            else:
-                records += [record] if record else []
         return records
 
     def record(self, key: str) -> Record | None:
