@@ -19,6 +19,7 @@ A change to these rules raises `RESAMPLING_VERSION`: replicates of different ver
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
@@ -40,12 +41,10 @@ _MARGIN = 5.0  # standard deviations between the expected total of part 1 and N
 
 def resample(terms: Mapping[str, MetricTerms]) -> dict[str, np.ndarray]:
     """The replicates of each metric, float32 [B] each. `terms` are over the same N queries, or the same L labels."""
-    sizes = {name: len(ratio.numerator) for name, ratio in terms.items()}
-    return {
-        name: replicates
-        for size in dict.fromkeys(sizes.values())
-        for name, replicates in _resample({name: terms[name] for name in terms if sizes[name] == size}, size).items()
-    }
+    by_size: dict[int, dict[str, MetricTerms]] = defaultdict(dict)
+    for name, ratio in terms.items():
+        by_size[len(ratio.numerator)][name] = ratio
+    return {name: values for size, own in by_size.items() for name, values in _resample(own, size).items()}
 
 
 def _resample(terms: Mapping[str, MetricTerms], size: int) -> dict[str, np.ndarray]:

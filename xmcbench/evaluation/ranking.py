@@ -113,8 +113,7 @@ def check_predictions(
                 raise InvalidPredictions(f"{start} {chunk.start + row} hold {problem}{found}")
 
     map_chunks(check, *indices.shape)
-    ignored = find(binary(ignore), indices) if ignore is not None else np.empty(0, np.int64)
-    if len(ignored):
+    if ignore is not None and len(ignored := find(binary(ignore), indices)):
         raise InvalidPredictions(f"{start} {ignored[0] // predictions.k} hold a label that is to be filtered")
 
 

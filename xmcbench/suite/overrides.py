@@ -25,14 +25,10 @@ def put_encoder(document: YamlDocument, name: str) -> None:
     where, data = f"--encoder {name}", document.data
     if "encoder" in _entries(data, "sweep"):
         raise XMCBenchError(f"{where}: the suite sweeps over encoders; --set sweep.encoder=[...] replaces them")
-    holders: list[tuple[KeyPath, Any]] = [((), data), (("settings",), data.get("settings"))]
-    holders += [(("methods", label), entry) for label, entry in _entries(data, "methods").items()]
-    encoders = [
-        (key_path, holder["encoder"])
-        for key_path, holder in holders
-        if isinstance(holder, dict) and "encoder" in holder
-    ]
-    for key_path, encoder in encoders or [((), None)]:
+    holders: dict[KeyPath, Any] = {(): data, ("settings",): data.get("settings")}
+    holders |= {("methods", label): entry for label, entry in _entries(data, "methods").items()}
+    encoders = {path: own["encoder"] for path, own in holders.items() if isinstance(own, dict) and "encoder" in own}
+    for key_path, encoder in (encoders or {(): None}).items():
         value = {**encoder, "name": name} if isinstance(encoder, dict) else name
         put(document, (*key_path, "encoder"), value, where)
 
