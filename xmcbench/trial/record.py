@@ -27,7 +27,7 @@ METRIC_VERSION = 1  # of the definitions in evaluation/metrics.py; values of dif
 FEW_STEPS = 200  # below it a training has hardly begun
 SMALLEST_BATCH = 16  # queries of a step, by default at least
 
-
+# The ledger (`Ledger` explains its counts), what predicting cost, and what the harness measures.
 _SPENT = {name: kind for name, kind in get_type_hints(Ledger, include_extras=True).items() if name != "_clock"} | {
     "cut_queries": Fraction,  # share of the training queries that are as long as a text may be
     "alike_texts": Fraction,  # share of the queries or labels, the larger, that have the tokens of another text

@@ -57,6 +57,7 @@ def walk(value: Any, depth: int = 1) -> Iterator[tuple[Any, int]]:
 Tree = Annotated[dict[str, Any], AfterValidator(_checked)]
 
 
+# `Frozen` refuses other names in these too: pydantic passes a model's settings on to mappings without their own.
 class Git(TypedDict, total=False):
     """A commit, and whether the files differ from it."""
 

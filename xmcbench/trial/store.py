@@ -163,10 +163,8 @@ class Store:
         return self._has(key, PREDICTIONS)
 
     def _has(self, key: str, name: str) -> bool:
-        if (self.directory(key) / name).exists():
-            return True
         with _reading(self.root):
-            return self.packed.has(key, name)
+            return (self.directory(key) / name).exists() or self.packed.has(key, name)
 
     def predictions(self, record: Record, max_queries: int = 100_000_000) -> tuple[Predictions, str]:
         """The predictions of a trial, and the hash of the test targets that they were made for.
