@@ -14,9 +14,9 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.data.pairs import binary
 from xmcbench.errors import UnknownNameError, XMCBenchError
-from xmcbench.evaluation import label_metrics, metrics
 from xmcbench.evaluation.bootstrap import intervals, resample
-from xmcbench.evaluation.metrics import Hits, MetricTerms, find_hits, inverse_propensity, label_counts
+from xmcbench.evaluation.label_metrics import LABEL_EVALUATORS, SEEN_EVALUATORS
+from xmcbench.evaluation.metrics import EVALUATORS, Hits, MetricTerms, find_hits, inverse_propensity, label_counts
 from xmcbench.evaluation.ranking import check_metrics, check_predictions
 from xmcbench.plugins.hookspecs import hookimpl
 from xmcbench.plugins.registry import registry
@@ -146,18 +146,6 @@ def metric_terms(hits: Hits, metrics: Sequence[str], evaluators: Mapping[str, Ev
             with named_failure(metric):
                 by_metric[metric] = terms(hits, k)
     return by_metric
-
-
-EVALUATORS = (
-    metrics.precision,
-    metrics.ndcg,
-    metrics.propensity_scored_precision,
-    metrics.propensity_scored_ndcg,
-    metrics.recall,
-    metrics.f1,
-)
-LABEL_EVALUATORS = (label_metrics.macro_precision, label_metrics.macro_f1, label_metrics.coverage)
-SEEN_EVALUATORS = (label_metrics.recall_of_seen, label_metrics.recall_of_unseen)
 
 
 @hookimpl

@@ -88,3 +88,7 @@ def _recall(hits: Hits, seen: bool, k: int) -> MetricTerms:
     rows = np.repeat(np.arange(hits.num_queries), hits.num_true)
     true_N = np.bincount(rows[group_L[hits.truth.indices]], minlength=hits.num_queries)
     return MetricTerms(found_N / np.maximum(true_N, 1), (true_N > 0).astype(np.float64))
+
+
+LABEL_EVALUATORS = (macro_precision, macro_f1, coverage)
+SEEN_EVALUATORS = (recall_of_seen, recall_of_unseen)

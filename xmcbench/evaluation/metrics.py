@@ -176,17 +176,14 @@ def ndcg(hits: Hits, k: int) -> MetricTerms:
 @partial(RatioMetric, "PSP", "P weighted by inverse propensity, over the best attainable")
 def propensity_scored_precision(hits: Hits, k: int) -> MetricTerms:
     """PSP@k: weighted hits over those of the best possible ranking, a ratio of means."""
-    actual, ideal = (side.sum_per_query(side.top(k).weights, k) for side in (hits, hits.ideal))
-    return MetricTerms(actual, ideal)
+    return MetricTerms(*(side.sum_per_query(side.top(k).weights, k) for side in (hits, hits.ideal)))
 
 
 @partial(RatioMetric, "PSnDCG", "nDCG weighted by inverse propensity, over the best attainable")
 def propensity_scored_ndcg(hits: Hits, k: int) -> MetricTerms:
     """PSnDCG@k: PSP@k with discounted gains; both sides are normalised per row as in nDCG, without weights."""
-    actual, ideal = (
-        side.sum_per_query(side.top(k).weights * _discounted_gains(side, k), k) for side in (hits, hits.ideal)
-    )
-    return MetricTerms(actual, ideal)
+    sides = hits, hits.ideal
+    return MetricTerms(*(side.sum_per_query(side.top(k).weights * _discounted_gains(side, k), k) for side in sides))
 
 
 @partial(RatioMetric, "R", "share of a query's true labels among the k predictions")
@@ -200,6 +197,9 @@ def f1(hits: Hits, k: int) -> MetricTerms:
     """F1@k: the mean over rows of 2 hits / (predicted labels, at most k, + true labels); 0 without any of both."""
     predicted = np.count_nonzero(hits.predictions.indices[:, :k] >= 0, axis=1)
     return MetricTerms(2 * hits.sum_per_query(None, k) / np.maximum(predicted + hits.num_true, 1), hits.ones)
+
+
+EVALUATORS = (precision, ndcg, propensity_scored_precision, propensity_scored_ndcg, recall, f1)
 
 
 def _discounted_gains(hits: Hits, k: int) -> np.ndarray:

@@ -96,11 +96,13 @@ class Packed:
             return None
         path = self.records[key].path.with_suffix(PACK)
         array = _pack(path, f"{key}/{name}").get(f"{key}/{name}")
-        if array is not None and (array.dtype != np.uint8 or array.ndim != 1):
+        if array is None:
+            return None
+        if array.dtype != np.uint8 or array.ndim != 1:
             raise XMCBenchError(
                 f"{path}: {key}/{name}: found {array.dtype} {array.shape}, expected the bytes of a file"
             )
-        return None if array is None else array.tobytes()
+        return bytes(array)
 
     def compact(self, key: str) -> np.ndarray | None:
         """Compact resamples, float32 [metrics, 2 C] in the order of the trial's metrics, where no others are kept.
