@@ -26,7 +26,7 @@ from xmcbench.teachers.database import LOCKS, JudgementStore
 from xmcbench.teachers.subprocess_teacher import AnnotatedDataset, SubprocessTeacher
 from xmcbench.teachers.teacher import Answers, Pairs, Replies, Teacher, TeacherError
 from xmcbench.trial.budget import Budget, Ledger
-from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress, Run, TeacherSettings
+from xmcbench.trial.run import NO, UNASKED, UNPARSED, YES, Judge, Judgements, Progress, Run
 from xmcbench.trial.splitmix64 import mix, splitmix64
 
 KEY = np.dtype([("pair", "<i8"), ("checksum", "<i8")])  # in the file
@@ -328,7 +328,7 @@ class JudgeFactory:
     popen: Callable[..., subprocess.Popen[str]] = subprocess.Popen  # starts the process of a simulated teacher
     _judges: list[CachedJudge] = field(default_factory=list)
 
-    def __call__(self, config: TeacherSettings) -> Judge:
+    def __call__(self, config: Teacher.Config) -> Judge:
         """A judge that asks the teacher named in `config`. Making it asks nothing and loads nothing."""
         teacher: Teacher = registry().thing("teacher", config.name)(config)
         run = self.run

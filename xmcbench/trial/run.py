@@ -51,14 +51,6 @@ class Judgements:
         return np.asarray(self.answers != UNASKED)
 
 
-class TeacherSettings(Protocol):
-    """The settings that name a teacher: `xmcbench.teachers.Teacher.Config` or a subclass."""
-
-    @property
-    def name(self) -> str:
-        """The name of the teacher."""
-
-
 class Judge(Protocol):
     """Asks one teacher about the training documents and labels of a trial. Leaving the `with` block closes it."""
 
@@ -177,7 +169,7 @@ class CheckpointExchange(Protocol):
         """Bring what all workers uploaded last into this worker's `Run.checkpoint`."""
 
 
-def _no_judge(config: TeacherSettings) -> Judge:
+def _no_judge(config: Any) -> Judge:
     raise XMCBenchError(f"teacher {config.name!r} can be asked only within a trial")
 
 
@@ -193,8 +185,8 @@ class Run:
     held_out: HeldOut | None = None  # None if the suite sets no queries aside
     report: Callable[[Progress], None] = lambda _progress: None
     exchange: CheckpointExchange | None = None  # None if all workers share the folder `checkpoint`
-    # Makes the judge that asks the teacher named in a method's settings about training documents and labels.
-    judge: Callable[[TeacherSettings], Judge] = _no_judge
+    # Makes the judge that asks a teacher, of which it gets the `Teacher.Config`, about training documents and labels.
+    judge: Callable[[Any], Judge] = _no_judge
 
     @property
     def ledger(self) -> Ledger:
