@@ -15,9 +15,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from xmcbench.data.importing.write import Imported, write_json_layout
 from xmcbench.data.source import CARD_FILE
@@ -35,14 +34,13 @@ max_length: 128
 """
 
 
-@dataclass(frozen=True)
-class LibraryRecord:
+class LibraryRecord(NamedTuple):
     """A record: its number in the library, its texts, and its subjects as `gnd:` identifiers."""
 
     uid: str
     title: str
     abstract: str
-    subjects: frozenset[str]
+    subjects: set[str]
 
     @property
     def folded(self) -> tuple[str, str]:
@@ -74,14 +72,8 @@ def import_llms4subjects(clone: Path, folder: Path) -> Imported:
         ({"uid": label, "title": names[label], "content": ""} for label in labels),
         {CARD_FILE: CARD},
     )
-    return Imported(
-        train=len(train),
-        test=len(test),
-        labels=len(labels),
-        shared=len(official) - len(train),
-        removed=True,
-        folder=folder,
-    )
+    shared = len(official) - len(train)
+    return Imported(train=len(train), test=len(test), labels=len(labels), shared=shared, removed=True)
 
 
 def _read(clone: Path, parts: Iterable[str], names: dict[str, str]) -> Iterator[LibraryRecord]:
@@ -99,16 +91,12 @@ def _read(clone: Path, parts: Iterable[str], names: dict[str, str]) -> Iterator[
             for node in graph:
                 if "sameAs" in node and node["@id"].startswith(SUBJECT):
                     names.setdefault(node["@id"], _text(node["sameAs"]))
-            yield _record(path.stem, record)
+            given = record.get("dcterms:subject", [])
+            subjects = {subject["@id"] for subject in (given if isinstance(given, list) else [given])}
+            yield LibraryRecord(path.stem, _text(record["title"]), _text(record.get("abstract", "")), subjects)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             problem = f"{type(error).__name__}: {str(error)[:100]}"
             raise XMCBenchError(f"{path}: {problem}, expected a JSON-LD graph with one record") from error
-
-
-def _record(uid: str, node: dict[str, Any]) -> LibraryRecord:
-    given = node.get("dcterms:subject", [])
-    subjects = frozenset(subject["@id"] for subject in (given if isinstance(given, list) else [given]))
-    return LibraryRecord(uid, _text(node["title"]), _text(node.get("abstract", "")), subjects)
 
 
 def _text(value: str | list[str]) -> str:
@@ -118,11 +106,5 @@ def _text(value: str | list[str]) -> str:
 
 def _line(record: LibraryRecord, ids: dict[str, int]) -> dict[str, Any]:
     targets = sorted(ids[subject] for subject in record.subjects if subject in ids)
-    content = record.abstract[:ABSTRACT_CHARACTERS]
-    return {
-        "uid": record.uid,
-        "title": record.title,
-        "content": content,
-        "target_ind": targets,
-        "target_rel": [1.0] * len(targets),
-    }
+    texts = {"uid": record.uid, "title": record.title, "content": record.abstract[:ABSTRACT_CHARACTERS]}
+    return {**texts, "target_ind": targets, "target_rel": [1.0] * len(targets)}

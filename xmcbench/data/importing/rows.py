@@ -12,18 +12,18 @@ import logging
 import lzma
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from math import isfinite
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 from xml.parsers import expat
 
 from xmcbench.data.text_files import open_binary
 from xmcbench.errors import UnknownNameError, XMCBenchError, import_extra, shown, suggest
-from xmcbench.files.regular import open_regular, repeated, with_names_once
+from xmcbench.files.regular import repeated, with_names_once
 
 SAMPLE_BYTES = 1 << 20  # from which encoding and delimiter are detected
 MAX_FIELD = 1 << 20  # characters
@@ -55,22 +55,29 @@ class Columns:
             raise XMCBenchError(f"--text and --labels: found the column {shown(self.text)} twice, expected two columns")
 
 
-@dataclass
-class Place:
-    """The row of a file that is being read."""
-
-    row: int = 1
+T = TypeVar("T")
 
 
-@contextmanager
-def reading(path: Path) -> Iterator[Place]:
-    """What goes wrong in the block becomes an XMCBenchError of one line, with the file and the row that it keeps."""
-    place = Place()
+def _numbered(
+    path: Path, parse: Callable[[TextIO], Iterable[T]], encoding: str | None = None
+) -> Iterator[tuple[str, T]]:
+    """What `parse` finds in a text file, plain or .gz, each after its place. Without `encoding` it is detected.
+
+    What goes wrong becomes an XMCBenchError of one line, with the file and the row.
+    """
+    row = 1
     try:
-        yield place
+        with open_binary(path) as opened:
+            encoding = encoding or _encoding(path, opened.read(SAMPLE_BYTES))
+            opened.seek(0)
+            for found in parse(io.TextIOWrapper(opened, encoding, newline="")):
+                yield f"{path}: row {row}", found
+                row += 1
+    except LookupError as error:
+        raise XMCBenchError(f"{path}: {error}, expected the name of an encoding") from error
     except (OSError, EOFError, ValueError, RecursionError, csv.Error, zlib.error, lzma.LZMAError) as error:
         reason = str(error).partition("\n")[0] or type(error).__name__
-        raise XMCBenchError(f"{path}: row {place.row}: {reason}") from error
+        raise XMCBenchError(f"{path}: row {row}: {reason}") from error
 
 
 def check_file(path: Path) -> None:
@@ -85,8 +92,7 @@ def check_file(path: Path) -> None:
 
 def read_rows(path: Path, columns: Columns, encoding: str | None = None) -> Iterator[Row]:
     """The rows of a table. Fields of labels are lists, or texts with `columns.separator` between labels."""
-    for number, record in enumerate(read_records(path, encoding, (columns.text, columns.labels)), start=1):
-        where = f"{path}: row {number}"
+    for where, record in read_records(path, encoding, (columns.text, columns.labels)):
         if not {columns.text, columns.labels} & record.keys():
             found = shown(", ".join(map(str, record)))
             raise XMCBenchError(
@@ -115,40 +121,38 @@ def as_key(value: Any, where: str) -> str:
 
 
 def read_records(
-    path: Path, encoding: str | None = None, columns: Sequence[str] | None = None
-) -> Iterator[dict[str, Any]]:
-    """The records of a table by column; its format follows from the suffix of its name.
+    path: Path, encoding: str | None = None, columns: Sequence[str] = ()
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The records of a table by column, each after its place; the format follows from the suffix of the file's name.
 
     Where the format allows it only `columns` are read. A column or key that is there twice is an error.
     """
     check_file(path)
     suffix = Path(path.stem if path.suffix == ".gz" else path.name).suffix
     if suffix in (".csv", ".tsv"):
-        return _read_csv(path, "\t" if suffix == ".tsv" else None, encoding)
+        return _numbered(path, lambda file: _csv_records(path, file, suffix == ".tsv"), encoding)
     if suffix in (".jsonl", ".json", ".ndjson"):
-        return _read_json_lines(path, encoding)
+        return _numbered(path, _json_records, encoding)
     if suffix in (".parquet", ".arrow"):
         return _read_columnar(path, suffix, columns)
     raise XMCBenchError(f"{path}: found the ending {suffix!r}, expected .csv, .tsv, .jsonl, .parquet or .arrow")
 
 
-def _read_csv(path: Path, delimiter: str | None, encoding: str | None) -> Iterator[dict[str, Any]]:
+def _csv_records(path: Path, file: TextIO, tabs: bool) -> Iterator[dict[str, Any]]:
     csv.field_size_limit(MAX_FIELD)
-    with reading(path) as place, open_text(path, encoding) as file:
-        reader = csv.reader(file, delimiter=delimiter or _delimiter(path, file), strict=True)
-        header = [name or f"column {number}" for number, name in enumerate(next(reader, []), start=1)]
-        _check_once(header, str(path))
-        for fields in reader:
-            if len(fields) != len(header):
-                raise XMCBenchError(f"{path}: row {place.row}: found {len(fields)} fields, expected {len(header)}")
-            yield dict(zip(header, fields, strict=True))
-            place.row += 1
+    reader = csv.reader(file, delimiter="\t" if tabs else _delimiter(path, file), strict=True)
+    header = [name or f"column {number}" for number, name in enumerate(next(reader, []), start=1)]
+    _check_once(header, path)
+    for fields in reader:
+        if len(fields) != len(header):
+            raise ValueError(f"found {len(fields)} fields, expected {len(header)}")
+        yield dict(zip(header, fields, strict=True))
 
 
-def _check_once(names: Sequence[str], where: str) -> None:
+def _check_once(names: Sequence[str], path: Path) -> None:
     """Raise where a name is there twice: one of two values would be lost."""
     if problem := repeated(names):
-        raise XMCBenchError(f"{where}: {problem}")
+        raise XMCBenchError(f"{path}: {problem}")
 
 
 def _delimiter(path: Path, file: TextIO) -> str:
@@ -164,21 +168,18 @@ def _delimiter(path: Path, file: TextIO) -> str:
     return delimiter
 
 
-def _read_json_lines(path: Path, encoding: str | None) -> Iterator[dict[str, Any]]:
-    with reading(path) as place, open_text(path, encoding) as file:
-        while line := file.readline(16 * MAX_FIELD):
-            try:
-                record = json.loads(line.rstrip(), object_pairs_hook=with_names_once)
-            except json.JSONDecodeError as error:
-                problem = f"{error.msg} at character {error.colno}"
-                raise XMCBenchError(f"{path}: row {place.row}: {problem}, expected a JSON object a line") from error
-            if not isinstance(record, dict):
-                raise XMCBenchError(f"{path}: row {place.row}: found {shown(record)}, expected a JSON object a line")
-            yield record
-            place.row += 1
+def _json_records(file: TextIO) -> Iterator[dict[str, Any]]:
+    while line := file.readline(16 * MAX_FIELD):
+        try:
+            record = json.loads(line.rstrip(), object_pairs_hook=with_names_once)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{error.msg} at character {error.colno}, expected a JSON object a line") from error
+        if not isinstance(record, dict):
+            raise ValueError(f"found {shown(record)}, expected a JSON object a line")
+        yield record
 
 
-def _read_columnar(path: Path, suffix: str, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:
+def _read_columnar(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     arrow = import_extra("pyarrow", "parquet", f"reading {suffix} files")
     row = 1
     try:
@@ -188,31 +189,17 @@ def _read_columnar(path: Path, suffix: str, columns: Sequence[str] | None) -> It
         else:
             file = arrow.ipc.open_stream(path.open("rb"))
             names = file.schema.names
-        _check_once(names, str(path))
-        for column in columns or ():
+        _check_once(names, path)
+        for column in columns:
             if column not in names:
                 raise UnknownNameError("column", column, names, str(path))
         chosen = list(dict.fromkeys(columns or names))
         for batch in file.iter_batches(columns=chosen) if suffix == ".parquet" else file:
             records = batch.select(chosen).to_pylist()
-            yield from records
+            yield from ((f"{path}: row {number}", record) for number, record in enumerate(records, start=row))
             row += len(records)
     except (arrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise XMCBenchError(f"{path}: rows from {row} on: {str(error).partition(chr(10))[0]}") from error
-
-
-def open_text(path: Path, encoding: str | None = None) -> TextIO:
-    """A text file, plain or .gz. Without `encoding` it is detected, and the log says so where it is not UTF-8."""
-    opened = open_binary(path)
-    try:
-        encoding = encoding or _encoding(path, opened.read(SAMPLE_BYTES))
-        opened.seek(0)
-        return io.TextIOWrapper(opened, encoding, newline="")
-    except BaseException as error:
-        opened.close()
-        if isinstance(error, LookupError):  # no such encoding
-            raise XMCBenchError(f"{path}: {error}, expected the name of an encoding") from error
-        raise
 
 
 def _encoding(path: Path, sample: bytes) -> str:
@@ -287,17 +274,14 @@ def read_beir(directory: Path) -> tuple[dict[str, Iterator[Row]], dict[str, str]
 def _texts(path: Path) -> dict[str, str]:
     """Title, if there is one, and text of each record by its `_id`."""
     texts: dict[str, str] = {}
-    for number, record in enumerate(read_records(path), start=1):
-        where = f"{path}: row {number}"
+    for where, record in read_records(path):
         for name in ("_id", "text"):
             if name not in record:
                 raise UnknownNameError("key", name, record, where)
         key = as_key(record["_id"], f"{where}, key '_id'")
-        title, text = (
-            as_text(value, f"{where}, key {name!r}")
-            for name, value in (("title", record.get("title") or ""), ("text", record["text"]))
-        )
-        _add(texts, key, " ".join(part for part in (title, text) if part), where)
+        title = as_text(record.get("title") or "", f"{where}, key 'title'")
+        text = as_text(record["text"], f"{where}, key 'text'")
+        _add(texts, key, f"{title} {text}" if title and text else title or text, where)
     return texts
 
 
@@ -310,15 +294,15 @@ def _add(texts: dict[str, str], key: str, text: str, where: str) -> None:
 
 def _read_qrels(path: Path, queries: dict[str, str]) -> Iterator[Row]:
     relevant: dict[str, list[str]] = defaultdict(list)
-    for number, record in enumerate(read_records(path), start=1):
+    for where, record in read_records(path):
         try:
             query, document, score = record["query-id"], record["corpus-id"], float(record["score"])
         except (KeyError, ValueError) as error:
-            raise XMCBenchError(f"{path}: row {number}: {error}, expected query-id, corpus-id and score") from error
+            raise XMCBenchError(f"{where}: {error}, expected query-id, corpus-id and score") from error
         if not isfinite(score):
-            raise XMCBenchError(f"{path}: row {number}, column 'score': found {score}, expected a finite number")
+            raise XMCBenchError(f"{where}, column 'score': found {score}, expected a finite number")
         if query not in queries:
-            raise XMCBenchError(f"{path}: row {number}, column 'query-id': found {shown(query)}, which is no query")
+            raise XMCBenchError(f"{where}, column 'query-id': found {shown(query)}, which is no query")
         if score > 0:
             relevant[query].append(document)
     for query, documents in relevant.items():
@@ -340,19 +324,17 @@ def read_hugging_face(directory: Path, columns: Columns) -> dict[str, Iterator[R
 
 def read_annif(path: Path) -> Iterator[Row]:
     """An Annif corpus: a text, a tab, and the subjects' URIs in angle brackets, separated by spaces."""
-    for number, (text, rest) in enumerate(_tab_separated(path), start=1):
-        where = f"{path}: row {number}"
+    for where, (text, rest) in _tab_separated(path):
         subjects = rest.split()
-        wrong = [subject for subject in subjects if not (subject.startswith("<") and subject.endswith(">"))]
-        if wrong:
+        if wrong := [subject for subject in subjects if not (subject.startswith("<") and subject.endswith(">"))]:
             raise XMCBenchError(f"{where}: found {shown(wrong[0])}, expected URIs in angle brackets")
         yield Row(text, [subject[1:-1] for subject in subjects], where)
 
 
 def read_pecos(path: Path) -> Iterator[Row]:
     """A PECOS text file: label numbers separated by commas, a tab, and the text."""
-    for number, (labels, text) in enumerate(_tab_separated(path), start=1):
-        where, keys = f"{path}: row {number}", [label for label in labels.split(",") if label]
+    for where, (labels, text) in _tab_separated(path):
+        keys = [label for label in labels.split(",") if label]
         if wrong := [key for key in keys if not (key.isascii() and key.isdigit())]:
             raise XMCBenchError(
                 f"{where}: found the label {shown(wrong[0])}, expected numbers with commas, a tab, a text"
@@ -370,16 +352,15 @@ def read_label_texts(path: Path, language: str = "en") -> dict[str, str]:
     if path.suffix in (".ttl", ".rdf"):
         return _read_skos(path, language)
     if path.suffix == ".txt":
-        with reading(path), open_text(path) as file:
-            return {str(number): line.rstrip("\r\n") for number, line in enumerate(file)}
+        return {str(number): line.rstrip("\r\n") for number, (_, line) in enumerate(_numbered(path, iter))}
     texts: dict[str, str] = {}
     if path.suffix == ".tsv":
-        for number, (key, text) in enumerate(_tab_separated(path), start=1):
+        for where, (key, text) in _tab_separated(path):
             name = key[1:-1] if key.startswith("<") and key.endswith(">") else key
-            _add(texts, name, text.split("\t")[0], f"{path}: row {number}")
+            _add(texts, name, text.split("\t")[0], where)
         return texts
-    for number, record in enumerate(read_records(path), start=1):
-        where, values = f"{path}: row {number}", list(record.values())
+    for where, record in read_records(path):
+        values = list(record.values())
         if len(values) < 2:
             raise XMCBenchError(f"{where}: found {len(values)} columns, expected a key and a text per label")
         _add(texts, as_key(values[0], where), as_text(values[1], where), where)
@@ -416,17 +397,18 @@ def _check_entities(path: Path) -> None:
     parser = expat.ParserCreate()
     parser.EntityDeclHandler = declared
     parser.StartElementHandler = lambda name, _: begun.append(name)
-    with reading(path), open_regular(path) as file, suppress(expat.ExpatError):  # rdflib says what is wrong
+    with suppress(expat.ExpatError, OSError), path.open("rb") as file:  # rdflib says what is wrong
         while not begun and (chunk := file.read(1 << 12)):
             parser.Parse(chunk)
 
 
-def _tab_separated(path: Path) -> Iterator[tuple[str, str]]:
-    check_file(path)
-    with reading(path) as place, open_text(path) as file:
+def _tab_separated(path: Path) -> Iterator[tuple[str, tuple[str, str]]]:
+    def pairs(file: TextIO) -> Iterator[tuple[str, str]]:
         for line in file:
             first, tab, rest = line.rstrip("\r\n").partition("\t")
             if not tab:
-                raise XMCBenchError(f"{path}: row {place.row}: found no tab, expected two columns separated by a tab")
+                raise ValueError("found no tab, expected two columns separated by a tab")
             yield first, rest
-            place.row += 1
+
+    check_file(path)
+    return _numbered(path, pairs)

@@ -68,7 +68,7 @@ def import_spack(clone: Path, folder: Path) -> Imported:
         ({"uid": label, "title": texts.get(label, label)} for label in labels),
         {CARD_FILE: CARD, "filter_labels_train.txt": own(train), "filter_labels_test.txt": own(test)},
     )
-    return Imported(train=len(train), test=len(test), labels=len(labels), folder=folder)
+    return Imported(train=len(train), test=len(test), labels=len(labels))
 
 
 def package_name(folder: str) -> str:
@@ -95,26 +95,21 @@ def read_package(path: Path) -> tuple[str, set[str]]:
 
 def _dependencies(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
-        if (
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and node.func.id == "depends_on"
-            and node.args
-        ):
-            spec, whole = _start(node.args[0])
-            name = NAME.match(spec)
-            if name and (whole or name.end() < len(spec)):
-                yield name[0]
+        match node:
+            case ast.Call(func=ast.Name(id="depends_on"), args=[first, *_]):
+                spec, whole = _start(first)
+                name = NAME.match(spec)
+                if name and (whole or name.end() < len(spec)):
+                    yield name[0]
 
 
 def _start(spec: ast.expr) -> tuple[str, bool]:
     """The text with which a spec begins, as far as it is written out, and whether that is all of it."""
-    if isinstance(spec, ast.Constant) and isinstance(spec.value, str):
-        return spec.value, True
-    if isinstance(spec, ast.JoinedStr) and spec.values:
-        return _start(spec.values[0])[0], False
-    if isinstance(spec, ast.BinOp):
-        return _start(spec.left)[0], False
-    if isinstance(spec, ast.Call) and isinstance(spec.func, ast.Attribute) and spec.func.attr == "format":
-        return _start(spec.func.value)[0].partition("{")[0], False
+    match spec:
+        case ast.Constant(value=str(text)):
+            return text, True
+        case ast.JoinedStr(values=[first, *_]) | ast.BinOp(left=first):
+            return _start(first)[0], False
+        case ast.Call(func=ast.Attribute(attr="format", value=first)):
+            return _start(first)[0].partition("{")[0], False
     return "", False

@@ -66,7 +66,7 @@ def write_dataset(
     the training split; their labels are added to those of the earlier row of their split.
     """
     report = Imported(removed=deduplicate, folder=folder)
-    ids: dict[str, int] = {key: number for number, key in enumerate(label_texts)} if label_texts else {}
+    ids = {key: number for number, key in enumerate(label_texts or ())}
     seen: set[str] = set()
     splits = []
     for rows in (train, test):
@@ -82,15 +82,11 @@ def write_dataset(
     texts = [label_texts[key] if label_texts else key for key in ids]
     report.empty_rows = sum(not row.text.strip() for split in splits for row, _ in split)
     report.empty_labels = sum(not text.strip() for text in texts)
+    train_lines, test_lines = (({"title": row.text, "target_ind": labels} for row, labels in rows) for rows in splits)
     with new_folder(folder, replace) as made:
         try:
-            write_json_layout(
-                made,
-                _lines(splits[0]),
-                _lines(splits[1]),
-                ({"title": text} for text in texts),
-                {CARD_FILE: f"source: {json.dumps(source)}\n"},
-            )
+            card = f"source: {json.dumps(source)}\n"
+            write_json_layout(made, train_lines, test_lines, ({"title": text} for text in texts), {CARD_FILE: card})
         except UnicodeEncodeError as error:
             rows = (row for split in splits for row, _ in split)
             where = next((row.where for row in rows if HALF.search("".join((row.text, *row.labels)))), source)
@@ -99,38 +95,29 @@ def write_dataset(
 
 
 def _label_ids(row: Row, ids: dict[str, int], label_texts: dict[str, str] | None) -> list[int]:
-    if label_texts is None:
-        return sorted({ids.setdefault(key, len(ids)) for key in row.labels})
     for key in row.labels:
-        if key not in ids:
+        if label_texts is None:
+            ids.setdefault(key, len(ids))
+        elif key not in ids:
             near = suggest(key, list(ids)[:10_000])
             raise XMCBenchError(f"{row.where}: found the label {key!r}, which has no text{near}")
     return sorted({ids[key] for key in row.labels})
 
 
-def _lines(rows: list[tuple[Row, list[int]]]) -> Iterator[dict[str, Any]]:
-    return ({"title": row.text, "target_ind": ids} for row, ids in rows)
-
-
 def _unique(
     targets: list[tuple[Row, list[int]]], elsewhere: set[str], report: Imported, deduplicate: bool
 ) -> list[tuple[Row, list[int]]]:
-    first: dict[str, int] = {}
-    unique: list[tuple[Row, list[int]]] = []
-    for row, labels in targets:
-        if row.text in elsewhere:
-            report.shared += 1
-        if row.text in first:
-            report.repeated += 1
-        if deduplicate and row.text in elsewhere:
-            continue
-        if deduplicate and row.text in first:
-            place = first[row.text]
-            unique[place] = (unique[place][0], sorted({*unique[place][1], *labels}))
-            continue
-        first.setdefault(row.text, len(unique))
-        unique.append((row, labels))
-    return unique
+    """The rows that stay. Repeated texts, and those that are `elsewhere`, are counted in `report`."""
+    kept = [(row, labels) for row, labels in targets if row.text not in elsewhere]
+    report.shared += len(targets) - len(kept)
+    if not deduplicate:
+        kept = targets
+    first: dict[str, tuple[Row, list[int]]] = {}
+    for row, labels in kept:
+        earlier, others = first.get(row.text, (row, []))
+        first[row.text] = earlier, sorted({*others, *labels})
+    report.repeated += len(kept) - len(first)
+    return list(first.values()) if deduplicate else kept
 
 
 Lines = Iterable[Mapping[str, Any]]
@@ -154,21 +141,21 @@ def check_name(name: str) -> None:
     plain = name.isprintable() and name == name.strip() and "/" not in name and "\\" not in name
     if not (plain and name and name[0] not in ".-" and len(os.fsencode(name)) <= LONGEST_NAME - _SUFFIX):
         raise XMCBenchError(f"dataset name: found {shown(name)}, expected a plain folder name")
-    try:
-        known = registry().thing("dataset", name)
-    except UnknownNameError:
-        return
-    if not isinstance(known, FolderSource):
+    if not isinstance(_source(name), FolderSource):
         raise XMCBenchError(f"dataset name: found {name!r}, which is generated: a folder of that name is never read")
 
 
 def check_sizes(imported: Imported, name: str, source: str) -> None:
     """Raise XMCBenchError unless a dataset `name` of these sizes can be loaded: the catalogue may say others."""
+    _source(name).draft.card(imported.train, imported.test, imported.labels, source)
+
+
+def _source(name: str) -> Any:
+    """What is registered as `name`, or the source of a folder."""
     try:
-        known = registry().thing("dataset", name)
+        return registry().thing("dataset", name)
     except UnknownNameError:
-        known = FolderSource(Draft(name=name))
-    known.draft.card(imported.train, imported.test, imported.labels, source)
+        return FolderSource(Draft(name=name))
 
 
 def check_removable(folder: Path) -> None:
