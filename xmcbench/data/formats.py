@@ -34,14 +34,12 @@ IGNORE_FILES = {
 
 @dataclass(frozen=True)
 class Layout:
-    """The file names of one layout, each of which may also end with .gz, and the functions that read them."""
+    """The file names of one layout, each of which may also end with .gz: of each split the texts, then the targets."""
 
     name: str
     train: tuple[str, ...]
     test: tuple[str, ...]
     labels: str
-    read_labels: Callable[[Path, str], PackedTexts]
-    read_split: Callable[[tuple[Path, ...], str, int], Split]
 
     @property
     def stems(self) -> tuple[str, ...]:
@@ -55,16 +53,24 @@ class Layout:
         return forms[0] if forms else directory / stem
 
 
+LAYOUTS = (
+    Layout("JSON", ("trn.json",), ("tst.json",), "lbl.json"),
+    Layout("raw text", ("trn_X.txt", "trn_X_Y.txt"), ("tst_X.txt", "tst_X_Y.txt"), "Y.txt"),
+    Layout("DEXML", ("raw/trn_X.txt", "Y.trn.npz"), ("raw/tst_X.txt", "Y.tst.npz"), "raw/Y.txt"),
+    Layout("XR-Transformer", ("X.trn.txt", "Y.trn.npz"), ("X.tst.txt", "Y.tst.npz"), "output-items.txt"),
+)
+
+
 def read_directory(directory: Path, text: str, make_card: Callable[[int, int, int, str], DatasetCard]) -> Dataset:
     """Read the dataset in `directory`. `text` is "title" or "title content": the JSON fields that form a text.
 
     `make_card` gets the numbers of training queries, test queries and labels, and where they were read.
     """
     layout = detect(directory)
-    files = {stem: layout.find(directory, stem) for stem in layout.stems}
-    labels = layout.read_labels(files[layout.labels], text)
+    labels_file = layout.find(directory, layout.labels)
+    labels = _read_json(labels_file, text)[0] if layout.labels.endswith(".json") else read_texts(labels_file)
     train, test = (
-        layout.read_split(tuple(files[stem] for stem in stems), text, len(labels))
+        _read_split([layout.find(directory, stem) for stem in stems], text, len(labels))
         for stems in (layout.train, layout.test)
     )
     ignored = (
@@ -131,24 +137,16 @@ def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> scipy.
     return read_pairs(paths[0], shape) if paths else no_pairs(shape)
 
 
-def _plain_labels(path: Path, text: str) -> PackedTexts:  # noqa: ARG001 (plain text has no fields to choose from)
-    return read_texts(path)
-
-
-def _sparse_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
-    return _paired(paths, read_texts(paths[0]), read_targets(paths[1]), num_labels)
-
-
-def _npz_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:  # noqa: ARG001
+def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
+    """The queries in `paths`, texts and then targets, or both in one. Raises XMCBenchError if their sizes differ."""
+    if len(paths) == 1:
+        return Split(*_read_json(paths[0], text, num_labels))
     texts = read_texts(paths[0])
-    targets = read_npz(paths[1], (len(texts) + 1) * min(num_labels + 1, MEAN_LABELS))
-    return _paired(paths, texts, targets, num_labels)
-
-
-def _paired(paths: tuple[Path, ...], texts: PackedTexts, targets: scipy.sparse.csr_array, num_labels: int) -> Split:
-    """The split of `texts`, from `paths[0]`, and `targets`, from `paths[1]`. Raises XMCBenchError if sizes differ."""
-    expected = (len(texts), num_labels)
-    if targets.shape != expected:
+    if paths[1].suffix == ".npz":
+        targets = read_npz(paths[1], (len(texts) + 1) * min(num_labels + 1, MEAN_LABELS))
+    else:
+        targets = read_targets(paths[1])
+    if targets.shape != (len(texts), num_labels):
         found = f"found {targets.shape[0]} rows and {targets.shape[1]} labels"
         wanted = f"{len(texts)} rows (texts in {paths[0].name}) and {num_labels} labels (label texts)"
         raise XMCBenchError(f"{paths[1]}: {found}, expected {wanted}")
@@ -172,19 +170,8 @@ def read_npz(path: Path, max_entries: int) -> scipy.sparse.csr_array:
     return binary_csr(indptr, indices, data, columns)
 
 
-def _json_labels(path: Path, text: str) -> PackedTexts:
-    texts, _ = _read_json(path, text, num_labels=None)
-    return texts
-
-
-def _json_split(paths: tuple[Path, ...], text: str, num_labels: int) -> Split:
-    texts, targets = _read_json(paths[0], text, num_labels)
-    assert targets is not None
-    return Split(texts, targets)
-
-
-def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTexts, scipy.sparse.csr_array | None]:
-    """The texts of a file with one JSON object per line, and the targets unless `num_labels` is None."""
+def _read_json(path: Path, text: str, num_labels: int = -1) -> tuple[PackedTexts, scipy.sparse.csr_array]:
+    """The texts of a file with one JSON object per line, and their targets; no targets are read for -1 labels."""
     data, lengths = bytearray(), array("q")
     counts, labels, weights = array("q"), array("q"), array("d")
     for block in read_blocks(path):
@@ -195,23 +182,23 @@ def _read_json(path: Path, text: str, num_labels: int | None) -> tuple[PackedTex
                 if not isinstance(entry, dict):
                     raise ValueError(shown(entry))
                 encoded = _json_text(entry, text).encode()
-                if num_labels is not None:
-                    line_labels, line_weights = _json_targets(entry, num_labels)
-                    labels.extend(line_labels)
-                    weights.extend(line_weights)
-                    counts.append(len(line_labels))
+                line_labels, line_weights = _json_targets(entry, num_labels) if num_labels >= 0 else ([], [])
+                labels.extend(line_labels)
+                weights.extend(line_weights)
             except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-                raise _json_error(path, block.first_line + i, error, targets=num_labels is not None) from error
+                fields = "title, content" + (", target_ind, target_rel" if num_labels >= 0 else "")
+                found = f"no key {error}" if isinstance(error, KeyError) else str(error).removeprefix("found ")
+                place = f"{path}: line {block.first_line + i}"
+                raise XMCBenchError(f"{place}: found {found}, expected a JSON object with {fields}") from error
             data += encoded
             lengths.append(len(encoded))
+            counts.append(len(line_labels))
     if not lengths:
         raise XMCBenchError(f"{path}: found an empty file, expected one JSON object per line")
     texts = PackedTexts.from_lengths(np.frombuffer(bytes(data), np.uint8), np.frombuffer(lengths, np.int64))
-    if num_labels is None:
-        return texts, None
     indptr = np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.int64))])
     indices, values = np.frombuffer(labels, np.int64), np.frombuffer(weights, np.float64)
-    return texts, binary_csr(indptr, indices, values, num_labels)
+    return texts, binary_csr(indptr, indices, values, max(num_labels, 0))
 
 
 def _json_text(entry: dict[str, str], text: str) -> str:
@@ -237,31 +224,6 @@ def _json_targets(entry: dict[str, list[float]], num_labels: int) -> tuple[list[
 
 def _no_number(constant: str) -> float:
     raise ValueError(f"{constant}, which is not a number")
-
-
-def _json_error(path: Path, line: int, error: Exception, targets: bool) -> XMCBenchError:
-    fields = "title, content" + (", target_ind, target_rel" if targets else "")
-    found = f"no key {error}" if isinstance(error, KeyError) else str(error).removeprefix("found ")
-    return XMCBenchError(f"{path}: line {line}: found {found}, expected a JSON object with {fields}")
-
-
-LAYOUTS = (
-    Layout("JSON", ("trn.json",), ("tst.json",), "lbl.json", _json_labels, _json_split),
-    Layout(
-        "raw text", ("trn_X.txt", "trn_X_Y.txt"), ("tst_X.txt", "tst_X_Y.txt"), "Y.txt", _plain_labels, _sparse_split
-    ),
-    Layout(
-        "DEXML", ("raw/trn_X.txt", "Y.trn.npz"), ("raw/tst_X.txt", "Y.tst.npz"), "raw/Y.txt", _plain_labels, _npz_split
-    ),
-    Layout(
-        "XR-Transformer",
-        ("X.trn.txt", "Y.trn.npz"),
-        ("X.tst.txt", "Y.tst.npz"),
-        "output-items.txt",
-        _plain_labels,
-        _npz_split,
-    ),
-)
 
 
 def export(dataset: Dataset, folder: Path) -> None:
