@@ -14,11 +14,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-import scipy
 
 from xmcbench.data.dataset import Dataset, Split
 from xmcbench.data.source import Draft, Source, stamp
-from xmcbench.data.text_files import open_binary, pairs_csr
+from xmcbench.data.text_files import Block, check_utf8, open_binary, pairs_csr
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
 
@@ -59,7 +58,7 @@ class DebianPackages(Source):
         return build(b"\n\n".join(_content(path) for path in paths), ", ".join(map(str, paths)), self.draft)
 
     def _paths(self, data_dir: Path) -> list[Path]:
-        given = [data_dir / NAME / name for name in FILES if (data_dir / NAME / name).is_file()]
+        given = [path for name in FILES if (path := data_dir / NAME / name).is_file()]
         if len(given) > 1:
             names = " and ".join(path.name for path in given)
             raise XMCBenchError(f"{data_dir / NAME}: found {names}, expected one of them")
@@ -88,8 +87,8 @@ def build(index: bytes, where: str, draft: Draft) -> Dataset:
             f"{where}: found {len(train)} training and {len(test)} test queries, expected at least one of each"
         )
     card = draft.card(len(train), len(test), len(label_packages), where)
-    splits = tuple(Split(texts.take(ids), _rows(targets, ids)) for ids in (train, test))
-    return Dataset(card, splits[0], splits[1], texts.take(label_packages), _rows(own, train), _rows(own, test))
+    splits = Split(texts.take(train), targets[train]), Split(texts.take(test), targets[test])
+    return Dataset(card, *splits, texts.take(label_packages), own[train], own[test])
 
 
 def in_test(name: str) -> bool:
@@ -99,12 +98,7 @@ def in_test(name: str) -> bool:
 
 def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]]]:
     """The one-line description of each package, and the names in its relation fields."""
-    try:
-        index.decode()
-    except UnicodeDecodeError as error:
-        line = index.count(b"\n", 0, error.start) + 1
-        found = f"byte 0x{index[error.start]:02x} at offset {error.start}"
-        raise XMCBenchError(f"{where}: line {line}: found {found}, expected UTF-8 text") from error
+    check_utf8(Block(where, np.frombuffer(index, np.uint8), first_line=1, offset=0))
     descriptions: dict[str, str] = {}
     relations: dict[str, list[str]] = {}
     for stanza in re.split(rb"\n[ \t\r]*\n", index):
@@ -120,12 +114,6 @@ def parse(index: bytes, where: str) -> tuple[dict[str, str], dict[str, list[str]
         descriptions[name] = fields.get(b"Description", b"").decode().split("\n")[0].strip()
         relations[name] = [n.decode() for key in RELATIONS for n in RELATED_NAME.findall(fields.get(key, b""))]
     return descriptions, relations
-
-
-def _rows(matrix: scipy.sparse.csr_array, ids: np.ndarray) -> scipy.sparse.csr_array:
-    rows = scipy.sparse.csr_array(matrix[ids])
-    rows.sort_indices()
-    return rows
 
 
 def _apt_index() -> list[Path]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import scipy
@@ -30,7 +30,7 @@ MAX_LINE_BYTES = 1 << 24  # a longer line is an error: no dataset has one, a dam
 class Block:
     """Whole lines of a file, each ended by a newline: `data` is uint8, `first_line` counts from 1."""
 
-    path: Path
+    path: Path | str  # the place in errors
     data: np.ndarray
     first_line: int
     offset: int  # bytes of the (uncompressed) file before it
@@ -39,21 +39,16 @@ class Block:
     def newlines(self) -> np.ndarray:
         return np.flatnonzero(self.data == ord("\n"))
 
-    def line_of(self, position: int) -> int:
-        """The line number in the file of byte `position` of the block."""
-        return self.first_line + int(np.count_nonzero(self.data[:position] == ord("\n")))
-
     def error(self, position: int, found: str, expected: str) -> XMCBenchError:
-        return XMCBenchError(f"{self.path}: line {self.line_of(position)}: found {found}, expected {expected}")
+        """What is wrong at byte `position` of the block, with its line in the file."""
+        line = self.first_line + int(np.count_nonzero(self.data[:position] == ord("\n")))
+        return XMCBenchError(f"{self.path}: line {line}: found {found}, expected {expected}")
 
 
 def open_binary(path: Path) -> BinaryIO:
     """The uncompressed bytes of a plain, .gz or .xz file."""
-    if path.suffix == ".gz":
-        return cast("BinaryIO", gzip.open(path, "rb"))
-    if path.suffix == ".xz":
-        return cast("BinaryIO", lzma.open(path, "rb"))
-    return path.open("rb")
+    openers: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open}
+    return cast("BinaryIO", openers.get(path.suffix, Path.open)(path, "rb"))
 
 
 def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES, *, max_bytes: int | None = None) -> Iterator[Block]:
@@ -238,20 +233,16 @@ def _entries(block: Block, num_labels: int) -> tuple[np.ndarray, np.ndarray, np.
     colons = np.flatnonzero(block.data == ord(":"))
     # One colon inside each token: both are in ascending order, so the two lists fit place by place.
     if len(colons) != len(starts) or bool(((colons <= starts) | (colons >= ends)).any()):
-        raise _entry_error(block, starts, ends, colons)
+        first, after = np.searchsorted(colons, starts), np.searchsorted(colons, ends)
+        place = np.append(colons, len(block.data))[first]
+        # The first token without exactly one colon, or with an empty label or value.
+        wrong = int(np.argmax((after - first != 1) | (place <= starts) | (place >= ends)))
+        raise block.error(int(starts[wrong]), _text(block, starts[wrong], ends[wrong]), ENTRY)
     labels = _integers(block, starts, colons, ENTRY)
     _check_range(block, starts, labels, "label", num_labels)
     if num_labels <= np.iinfo(np.int32).max:
         labels = labels.astype(np.int32)
     return counts, labels, _values(block, colons + 1, ends)
-
-
-def _entry_error(block: Block, starts: np.ndarray, ends: np.ndarray, colons: np.ndarray) -> XMCBenchError:
-    """The first token without exactly one colon, or with an empty label or value."""
-    first, after = np.searchsorted(colons, starts), np.searchsorted(colons, ends)
-    place = np.append(colons, len(block.data))[first]
-    wrong = int(np.argmax((after - first != 1) | (place <= starts) | (place >= ends)))
-    return block.error(int(starts[wrong]), _text(block, starts[wrong], ends[wrong]), ENTRY)
 
 
 def _tokens(block: Block) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
