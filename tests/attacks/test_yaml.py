@@ -29,6 +29,16 @@ HOSTILE = {
     "alias bomb": (bomb("a{n}: &a{n} {{x: *a{m}, y: *a{m}}}"), ":1"),
     "list bomb": (bomb("a{n}: &a{n} [*a{m}, *a{m}, *a{m}]"), ":1"),
     "merge bomb": (bomb("a{n}: &a{n} {{<<: [*a{m}, *a{m}]}}"), ": more than 100,000 values"),
+    "bomb inside a merge": (
+        "a0: &a0 {x: 1, y: 2}\nb: {<<: ["
+        + ", ".join(f"&a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}" for n in range(1, 30))
+        + "]}",
+        ":2: more than 100,000 values",
+    ),
+    "depth behind aliases": (
+        "\n".join(["a0: &a0 1", *(f"a{n}: &a{n} {'[' * 40}*a{n - 1}{']' * 40}" for n in range(1, 40))]),
+        "values are nested more than 50 deep",
+    ),
     "depth": ("name: " + "[" * 900 + "]" * 900, ":1: values are nested more than 50 deep"),
     "great depth": ("name: " + "[" * 100_000, ":1: values are nested more than 50 deep"),
     "block depth": ("\n".join(" " * n + "a:" for n in range(900)), "values are nested more than 50 deep"),

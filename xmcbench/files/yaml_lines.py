@@ -36,11 +36,91 @@ _NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
 
 
 class _Loader(yaml.CSafeLoader):  # libyaml: eight times as fast
-    """YAML 1.1 as people write it: `1e-4` is a number, and a date is text."""
+    """YAML 1.1 as people write it: `1e-4` is a number, and a date is text. Notes the place of each value."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, name: str, text: str, exact: bool) -> None:
         super().__init__(text)
-        self.flat: set[yaml.Node] = set()  # mappings whose `<<` is resolved; an alias leads here again
+        self.places: dict[KeyPath, str] = {}
+        self._name, self._exact = name, exact
+        self._path: KeyPath = ()
+        self._count = 0
+        self._has_secret = redact(text) != text  # for the whole text at once: most have none
+        self._flat: set[yaml.Node] = set()  # mappings whose `<<` is resolved; an alias leads here again
+
+    def build(self, node: yaml.Node, path: KeyPath = (), above: tuple[yaml.Node, ...] = ()) -> Any:
+        """The value of `node`, which is at `path` and inside the nodes `above`."""
+        place = self._place(node)
+        self.places.setdefault(path, place)
+        if node in above:
+            raise XMCBenchError(f"{place}: a value that holds itself")
+        self._count += 1
+        _check_size(place, len(above), self._count)
+        if isinstance(node, yaml.ScalarNode):
+            return self._scalar(node, path)
+        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
+            raise XMCBenchError(f"{place}: found the tag {shown(node.tag)}, expected a plain list or mapping")
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
+        assert isinstance(node, yaml.MappingNode)
+        self._path = path
+        self.flatten_mapping(node)
+        data: dict[str, Any] = {}
+        for key, value in node.value:
+            self.places[(*path, key.value)] = self._place(key)
+            data[key.value] = self.build(value, (*path, key.value), (*above, node))
+        return data
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Resolve `<<`; the mapping's own keys come last and win. Raise for a key that is no text, or there twice."""
+        if node in self._flat:
+            return
+        self._flat.add(node)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise XMCBenchError(f"{self._place(key)}: found a list or mapping as a key, expected text")
+            if key.value in seen:
+                raise XMCBenchError(f"{self._place(key)}: {dotted((*self._path, key.value))}: the key is there twice")
+            seen.add(key.value)
+        super().flatten_mapping(node)
+        self._count += len(node.value)
+        _check_size(self._place(node), 0, self._count)
+
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+        """Text, a finite number, a boolean or None."""
+        start = f"{self._place(node)}: {dotted(path)}: " if path else f"{self._place(node)}: "
+        if self._exact and node.tag == f"{_TAG}float":
+            node.tag = f"{_TAG}str"  # `52.20` keeps its zero
+        if node.tag not in _SCALARS:
+            name = node.tag.replace(_TAG, "!!")
+            raise XMCBenchError(f"{start}found the tag {shown(name)}, expected text, a number, true, false or null")
+        if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
+            raise XMCBenchError(
+                f"{start}found a number of {len(node.value):,} characters, expected at most {MAX_DIGITS}"
+            )
+        try:
+            value = self.construct_object(node)
+        except (ValueError, LookupError, ArithmeticError):
+            kind = node.tag.removeprefix(_TAG)
+            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a value of type {kind}") from None
+        if isinstance(value, float) and not abs(value) <= MAX_NUMBER:
+            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number of at most {MAX_NUMBER:g}")
+        if isinstance(value, int) and abs(value) >= MAX_INTEGER:
+            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a whole number of at most 64 bits")
+        if self._has_secret and is_secret(str(path[-1]) if path else "", value):
+            raise XMCBenchError(f"{start}found a secret, expected it in an environment variable and not in a file")
+        return value
+
+    def _place(self, node: yaml.Node) -> str:
+        return f"{self._name}:{node.start_mark.line + 1}"
+
+
+def _check_size(place: str, depth: int, count: int) -> None:
+    """Raise for a text with too many or too deeply nested values."""
+    if depth > MAX_DEPTH:
+        raise XMCBenchError(f"{place}: values are nested more than {MAX_DEPTH} deep")
+    if count > MAX_VALUES:
+        raise XMCBenchError(f"{place}: more than {MAX_VALUES:,} values, counting those behind aliases")
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -48,16 +128,6 @@ _Loader.yaml_implicit_resolvers = {
     for letter, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 _Loader.add_implicit_resolver(f"{_TAG}float", re.compile(r"[-+]?(\d[\d_]*)(\.\d*)?[eE][-+]?\d+$"), list("-+0123456789"))
-
-
-class _ExactLoader(_Loader):
-    """Leaves decimal numbers as text, so that `52.20` keeps its zero."""
-
-
-_ExactLoader.yaml_implicit_resolvers = {
-    letter: [(tag, pattern) for tag, pattern in resolvers if tag != f"{_TAG}float"]
-    for letter, resolvers in _Loader.yaml_implicit_resolvers.items()
-}
 
 
 @dataclass
@@ -86,12 +156,11 @@ def read(path: Path, exact: bool = False) -> YamlDocument:
         text = content.decode("utf-8")
     except UnicodeDecodeError as problem:
         raise XMCBenchError(f"{path}: not UTF-8 at byte {problem.start}") from None
-    reader = _Reader(str(path), text, _ExactLoader if exact else _Loader)
-    value = reader.value()
+    value, places = _read(str(path), text, exact)
     if not isinstance(value, dict):
         found = "nothing" if value is None else "no mapping"
         raise XMCBenchError(f"{path}: found {found}, expected keys and values")
-    return YamlDocument(str(path), value, reader.places)
+    return YamlDocument(str(path), value, places)
 
 
 def parse_value(text: str, where: str) -> Any:
@@ -99,128 +168,29 @@ def parse_value(text: str, where: str) -> Any:
     if len(text) > MAX_BYTES:
         raise XMCBenchError(f"{where}: longer than {MAX_BYTES:,} characters")
     try:
-        return _Reader("", text, _Loader).value()
+        return _read("", text)[0]
     except XMCBenchError as problem:
         reason = re.sub(r"^:\d+: ", "", str(problem))
         raise XMCBenchError(redact(f"{where}: {shown(text)} is not a YAML value: {reason}")) from None
 
 
-class _Reader:
-    """Builds the value of a YAML text and notes the place of each part of it."""
-
-    def __init__(self, name: str, text: str, loader: type[_Loader]) -> None:
-        self.places: dict[KeyPath, str] = {}
-        self._name, self._text, self._loader = name, text, loader
-        self._has_secret = redact(text) != text  # for the whole text at once: most have none
-
-    def value(self) -> Any:
-        """The value of the text; None for an empty one."""
-        try:
-            self._check_size()
-            loader = self._loader(self._text)
-            try:
-                node = loader.get_single_node()
-                if node is None:
-                    return None
-                self._check_keys(node, (), set())
-                return self._build(loader, node, (), ())
-            finally:
-                loader.dispose()
-        except yaml.MarkedYAMLError as problem:
-            line = f":{problem.problem_mark.line + 1}" if problem.problem_mark else ""
-            raise XMCBenchError(f"{self._name}{line}: not YAML: {problem.problem}") from None
-        except yaml.YAMLError as problem:
-            raise XMCBenchError(f"{self._name}: not YAML: {' '.join(str(problem).split())}") from None
-
-    def _check_size(self) -> None:
-        """Raise for a text with too many or too deeply nested values. Its events are counted, nothing is built."""
-        count = 0
-        sizes: dict[str, int] = {}  # values below each anchor
-        opened: list[tuple[str | None, int]] = []  # anchor and first value of each list or mapping around an event
-        for event in yaml.parse(self._text, Loader=self._loader):
-            if isinstance(event, yaml.AliasEvent):
-                count += sizes.get(event.anchor or "", 1)
-            elif isinstance(event, yaml.CollectionEndEvent):
-                anchor, start = opened.pop()
-                if anchor:
-                    sizes[anchor] = count - start
-            elif isinstance(event, yaml.NodeEvent):
-                if isinstance(event, yaml.CollectionStartEvent):
-                    opened.append((event.anchor, count))
-                elif event.anchor:
-                    sizes[event.anchor] = 1
-                count += 1
-            place = f"{self._name}:{event.start_mark.line + 1}" if event.start_mark else self._name
-            if len(opened) > MAX_DEPTH:
-                raise XMCBenchError(f"{place}: values are nested more than {MAX_DEPTH} deep")
-            if count > MAX_VALUES:
-                raise XMCBenchError(f"{place}: more than {MAX_VALUES:,} values, counting those behind aliases")
-
-    def _build(self, loader: _Loader, node: yaml.Node, path: KeyPath, above: tuple[yaml.Node, ...]) -> Any:
-        """The value of `node`, which is at `path` and inside the nodes `above`."""
-        place = self._place(node)
-        self.places.setdefault(path, place)
-        if node in above:
-            raise XMCBenchError(f"{place}: a value that holds itself")
-        if isinstance(node, yaml.ScalarNode):
-            return self._scalar(loader, node, path)
-        if node.tag not in (f"{_TAG}map", f"{_TAG}seq"):
-            raise XMCBenchError(f"{place}: found the tag {shown(node.tag)}, expected a plain list or mapping")
-        if isinstance(node, yaml.SequenceNode):
-            return [self._build(loader, item, (*path, i), (*above, node)) for i, item in enumerate(node.value)]
-        assert isinstance(node, yaml.MappingNode)
-        if node not in loader.flat:
-            loader.flatten_mapping(node)  # resolves `<<`; the mapping's own keys come last and win
-            loader.flat.add(node)
-        data: dict[str, Any] = {}
-        for key, value in node.value:
-            self.places[(*path, key.value)] = self._place(key)
-            data[key.value] = self._build(loader, value, (*path, key.value), (*above, node))
-        return data
-
-    def _scalar(self, loader: _Loader, node: yaml.ScalarNode, path: KeyPath) -> Any:
-        """Text, a finite number, a boolean or None."""
-        start = f"{self._place(node)}: {dotted(path)}: " if path else f"{self._place(node)}: "
-        if node.tag not in _SCALARS:
-            name = node.tag.replace(_TAG, "!!")
-            raise XMCBenchError(f"{start}found the tag {shown(name)}, expected text, a number, true, false or null")
-        if node.tag in _NUMBERS and len(node.value) > MAX_DIGITS:
-            raise XMCBenchError(
-                f"{start}found a number of {len(node.value):,} characters, expected at most {MAX_DIGITS}"
-            )
-        try:
-            value = loader.construct_object(node)
-        except (ValueError, LookupError, ArithmeticError):
-            kind = node.tag.removeprefix(_TAG)
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a value of type {kind}") from None
-        if isinstance(value, float) and not abs(value) <= MAX_NUMBER:
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a finite number of at most {MAX_NUMBER:g}")
-        if isinstance(value, int) and abs(value) >= MAX_INTEGER:
-            raise XMCBenchError(f"{start}found {shown(node.value)}, expected a whole number of at most 64 bits")
-        if self._has_secret and is_secret(str(path[-1]) if path else "", value):
-            raise XMCBenchError(f"{start}found a secret, expected it in an environment variable and not in a file")
-        return value
-
-    def _check_keys(self, node: yaml.Node, path: KeyPath, checked: set[yaml.Node]) -> None:
-        """Raise for a mapping in `node` with a key that is no text, or with the same key twice."""
-        if node in checked or isinstance(node, yaml.ScalarNode):
-            return
-        checked.add(node)
-        if isinstance(node, yaml.SequenceNode):
-            for i, item in enumerate(node.value):
-                self._check_keys(item, (*path, i), checked)
-            return
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise XMCBenchError(f"{self._place(key)}: found a list or mapping as a key, expected text")
-            if key.value in seen:
-                raise XMCBenchError(f"{self._place(key)}: {dotted((*path, key.value))}: the key is there twice")
-            seen.add(key.value)
-            self._check_keys(value, (*path, key.value), checked)
-
-    def _place(self, node: yaml.Node) -> str:
-        return f"{self._name}:{node.start_mark.line + 1}"
+def _read(name: str, text: str, exact: bool = False) -> tuple[Any, dict[KeyPath, str]]:
+    """The value of a YAML text, None for an empty one, and the place of each part of it."""
+    depth = count = 0
+    try:
+        # Before anything is built: values behind aliases are counted when these are.
+        for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            count += isinstance(event, yaml.NodeEvent)
+            _check_size(f"{name}:{event.start_mark.line + 1}" if event.start_mark else name, depth, count)
+        loader = _Loader(name, text, exact)
+        node = loader.get_single_node()
+        return (None if node is None else loader.build(node)), loader.places
+    except yaml.MarkedYAMLError as problem:
+        line = f":{problem.problem_mark.line + 1}" if problem.problem_mark else ""
+        raise XMCBenchError(f"{name}{line}: not YAML: {problem.problem}") from None
+    except yaml.YAMLError as problem:
+        raise XMCBenchError(f"{name}: not YAML: {' '.join(str(problem).split())}") from None
 
 
 def dotted(path: KeyPath) -> str:
