@@ -213,6 +213,7 @@ QUERY_WORDS = (0.6, 0.2, 0.2)  # probability of each query word of a concept
 OMITTED = 0.2  # share of the concepts that a query omits
 MISTAKEN = 0.12  # share of the attributes of a query that are wrong
 RELATED = (0.05, 0.2, 0.5, 0.9)  # probability that a product of the line is a label, by number of shared attributes
+OTHERS = (1.0, 0.0)  # likewise of the anchor itself, and of what lies beyond the end of a short last line
 MISSING = 0.04  # share of the pairs that are missing
 MIN_LABELS, MAX_LABELS = 1.2, 9.0  # allowed mean number of labels per query: a line has ten products
 NOISE_WORDS, NOISE_MIN, NOISE_MAX = 3000, 2, 6  # size of the noise vocabulary, noise words per query
@@ -229,52 +230,38 @@ class Products:
     num_concepts: int
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options in a dataset's name. None stands for the default."""
-
-    test: int | None = None  # test queries
-    missing: float = MISSING  # share of the training pairs that are missing
-    labels: float | None = None  # mean number of labels per query, before pairs are dropped
-
-    @classmethod
-    def of(cls, name: str) -> Options:
-        """The options in a name that matches the pattern of the family."""
-        match = re.fullmatch(CATALOG_NAME, name)
-        assert match, name
-        test, missing, labels = (match[option] for option in CATALOG_OPTIONS)
-        options = cls(
-            test=size_of(f"test-{test}") if test else None,
-            missing=float(missing) if missing else MISSING,
-            labels=float(labels) if labels else None,
-        )
-        if options.labels is not None and not MIN_LABELS <= options.labels <= MAX_LABELS:
-            expected = f"expected {MIN_LABELS} to {MAX_LABELS:g} labels per query"
-            raise XMCBenchError(f"dataset {name}: found {options.labels:g}, {expected}")
-        return options
+CATALOG_OPTIONS = {"test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
+CATALOG_NAME = f"catalog-(?P<size>{SIZE})" + "".join(
+    f"(?:-{name}-(?P<{name}>{value}))?" for name, value in CATALOG_OPTIONS.items()
+)
 
 
 class ProductCatalog(Generated):
     """The catalogue with the number of labels in its name; `catalog-5k` and `catalog-5000` are the same."""
 
     def __init__(self, name: str) -> None:
-        self.size = size = size_of("-".join(name.split("-", 2)[:2]))
+        match = re.fullmatch(CATALOG_NAME, name)
+        assert match, name
+        self.size = size = size_of(f"catalog-{match['size']}")
         if size < 2 * LINE:
             raise XMCBenchError(f"dataset {name}: found {size} labels, expected at least {2 * LINE}")
-        self.options = Options.of(name)
-        num_test = self.options.test or round(size * TEST_PER_LABEL)
-        self.draft = synthetic_draft(name, (round(size * TRAIN_PER_LABEL), num_test, size), "see docs/datasets.md")
+        num_test = size_of(f"test-{match['test']}") if match["test"] else round(size * TEST_PER_LABEL)
+        self.num_queries = round(size * TRAIN_PER_LABEL), num_test
+        self.missing_pairs = float(match["missing"] or MISSING), MISSING
+        self.mean_labels = float(match["labels"]) if match["labels"] else None  # of a query, before pairs are dropped
+        if self.mean_labels is not None and not MIN_LABELS <= self.mean_labels <= MAX_LABELS:
+            expected = f"expected {MIN_LABELS} to {MAX_LABELS:g} labels per query"
+            raise XMCBenchError(f"dataset {name}: found {self.mean_labels:g}, {expected}")
+        self.draft = synthetic_draft(name, (*self.num_queries, size), "see docs/datasets.md")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
         """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""
-        products, options = make_products(self.size), self.options
+        products = make_products(self.size)
         vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
-        related = RELATED if options.labels is None else self._related(products, options.labels)
+        related = RELATED if self.mean_labels is None else self._related(products, self.mean_labels)
         splits = [
-            make_queries(products, Draws(3, self.size, split), count, missing, related)
-            for split, (count, missing) in enumerate(
-                ((self.draft.num_train or 0, options.missing), (self.draft.num_test or 0, MISSING))
-            )
+            make_queries(products, Draws(3, self.size, split), self.num_queries[split], missing, related)
+            for split, missing in enumerate(self.missing_pairs)
         ]
         train, test = (vocabulary.query_texts(stated, Draws(4, i)) for i, (stated, _) in enumerate(splits))
         labels = vocabulary.label_texts(products.concepts, Draws(5))
@@ -282,13 +269,13 @@ class ProductCatalog(Generated):
 
     def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
         """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""
-        candidates = draw_candidates(products, Draws(3, self.size, 0), self.draft.num_train or 0)
+        *_, kinds = draw_candidates(products, Draws(3, self.size, 0), self.num_queries[0])
         log_odds = np.log(RELATED) - np.log1p(-np.array(RELATED))
         low, high = -20.0, 20.0
         for _ in range(60):
             middle = (low + high) / 2
             shifted = 1 / (1 + np.exp(-(log_odds + middle)))
-            mean = candidates.label_probabilities(shifted).sum(axis=1).mean()
+            mean = np.append(shifted, OTHERS)[kinds].sum(axis=1).mean()
             low, high = (middle, high) if mean < mean_labels else (low, middle)
         return tuple(shifted.tolist())
 
@@ -311,24 +298,11 @@ def make_products(size: int) -> Products:
     return Products(concepts, palettes, popularity, categories + brands + values)
 
 
-@dataclass(frozen=True)
-class Candidates:
-    """The concepts that N queries are about, and the products of the anchor's line, which may be their labels."""
+def draw_candidates(products: Products, draws: Draws, n: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw the anchors of `n` queries, and what each is about: concept ids [N, 2 + ATTRIBUTES], candidates [N, C].
 
-    meant: np.ndarray  # [N, 2 + ATTRIBUTES] concept ids
-    labels: np.ndarray  # [N, C] products
-    exists: np.ndarray  # [N, C] False beyond the end of a short last line
-    is_anchor: np.ndarray  # [N, C]
-    shared: np.ndarray  # [N, C] number of attributes that query and product share
-
-    def label_probabilities(self, related: np.ndarray) -> np.ndarray:
-        """[N, C] the probability that a candidate is a label."""
-        probabilities: np.ndarray = np.where(self.is_anchor, 1.0, related[self.shared]) * self.exists
-        return probabilities
-
-
-def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
-    """Draw the anchors of `n` queries, and the concepts that each query is about."""
+    Third the kinds [N, C] of the candidates, places in `RELATED` and `OTHERS`: the probability to be a label.
+    """
     size = len(products.popularity)
     anchor = draws.weighted(products.popularity, n)
     meant = products.concepts[anchor]
@@ -339,7 +313,8 @@ def draw_candidates(products: Products, draws: Draws, n: int) -> Candidates:
     exists = candidates < size  # the last line may be short
     candidates = np.minimum(candidates, size - 1)
     shared = (products.concepts[candidates][:, :, 2:] == meant[:, None, 2:]).sum(axis=2)
-    return Candidates(meant, candidates, exists, candidates == anchor[:, None], shared)
+    is_anchor, others = candidates == anchor[:, None], len(RELATED)
+    return meant, candidates, np.where(exists, np.where(is_anchor, others, shared), others + 1)
 
 
 def make_queries(
@@ -349,14 +324,11 @@ def make_queries(
 
     The draws do not depend on `missing`: the pairs left by a larger share are a subset of those left by a smaller one.
     """
-    size = len(products.popularity)
-    candidates = draw_candidates(products, draws, n)
-    is_label = (draws.uniform(n, LINE) < np.array(related)[candidates.shared]) | candidates.is_anchor
-    is_label &= candidates.exists & (draws.uniform(n, LINE) >= missing)
-    row, column = np.nonzero(is_label)
-    targets = pairs_csr(row, candidates.labels[row, column], (n, size))
-    stated = np.where(draws.uniform(*candidates.meant.shape) < OMITTED, -1, candidates.meant)
-    return stated, targets
+    meant, candidates, kinds = draw_candidates(products, draws, n)
+    is_label = draws.uniform(n, LINE) < np.append(related, OTHERS)[kinds]
+    row, column = np.nonzero(is_label & (draws.uniform(n, LINE) >= missing))
+    targets = pairs_csr(row, candidates[row, column], (n, len(products.popularity)))
+    return np.where(draws.uniform(*meant.shape) < OMITTED, -1, meant), targets
 
 
 class Vocabulary:
@@ -393,11 +365,6 @@ class Vocabulary:
         codes = self.first_code + draws.integers(self.num_codes, n, 2)
         return self.words.join_rows(np.hstack([brand, attributes, category, codes]))
 
-
-CATALOG_OPTIONS = {"test": SIZE, "missing": r"0?\.[0-9]+", "labels": r"[0-9]+(?:\.[0-9]+)?"}
-CATALOG_NAME = f"catalog-{SIZE}" + "".join(
-    f"(?:-{name}-(?P<{name}>{value}))?" for name, value in CATALOG_OPTIONS.items()
-)
 
 CATALOG = Family(
     name="catalog-<n>",
