@@ -90,13 +90,16 @@ def load(name: str, data_dir: Path | None = None, cache_dir: Path | None = None)
     A missing copy is made from the source; a damaged one is made again, with a warning.
     """
     source, data_dir, directory = _places(name, data_dir, cache_dir)
+
+    def write(made: Path) -> None:
+        dataset = source.read(data_dir)
+        if not isinstance(dataset, Dataset):
+            kind = type(dataset).__name__
+            raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.data.Dataset")
+        write_copy(dataset, made)
+
     try:
-        return open_or_make(
-            directory,
-            read_copy,
-            lambda made: write_copy(_read(source, data_dir), made),
-            f"the prepared copy of {source.name}",
-        )
+        return open_or_make(directory, read_copy, write, f"the prepared copy of {source.name}")
     except OSError as error:
         raise XMCBenchError(f"{directory}: cannot be written ({error.strerror or error})") from error
 
@@ -123,14 +126,6 @@ def _places(name: str, data_dir: Path | None, cache_dir: Path | None) -> tuple[S
     if message := source.missing(data_dir):
         raise XMCBenchError(message)
     return source, data_dir, prepared_directory(source, data_dir, cache_dir or default_cache_dir())
-
-
-def _read(source: Source, data_dir: Path) -> Dataset:
-    dataset = source.read(data_dir)
-    if not isinstance(dataset, Dataset):
-        kind = type(dataset).__name__
-        raise XMCBenchError(f"dataset {source.name}: read returned {kind}, expected xmcbench.data.Dataset")
-    return dataset
 
 
 def prepared_directory(source: Source, data_dir: Path, cache_dir: Path) -> Path:
@@ -162,19 +157,19 @@ def content_hash(dataset: Dataset) -> str:
     It does not depend on where the files lie. The card's other facts change metrics, but no prediction.
     """
     digest = sha256()
-    _update(digest, np.array([dataset.card.max_length, dataset.card.max_label_length]), "<i8")
+
+    def update(values: Any, kind: str) -> None:
+        digest.update(np.ascontiguousarray(values, dtype=kind).data)
+
+    update([dataset.card.max_length, dataset.card.max_label_length], "<i8")
     for texts in _texts(dataset):
-        _update(digest, texts.offsets - texts.offsets[0], "<i8")
-        _update(digest, texts.data[texts.offsets[0] : texts.offsets[-1]], "u1")
+        update(texts.offsets - texts.offsets[0], "<i8")
+        update(texts.data[texts.offsets[0] : texts.offsets[-1]], "u1")
     for matrix in _matrices(dataset):
-        _update(digest, np.array(matrix.shape), "<i8")
-        _update(digest, matrix.indptr, "<i8")
-        _update(digest, matrix.indices, "<i4")
+        update(matrix.shape, "<i8")
+        update(matrix.indptr, "<i8")
+        update(matrix.indices, "<i4")
     return digest.hexdigest()
-
-
-def _update(digest: Any, values: np.ndarray, kind: str) -> None:
-    digest.update(np.ascontiguousarray(values, dtype=kind))
 
 
 def _texts(dataset: Dataset) -> list[PackedTexts]:
@@ -205,15 +200,15 @@ def write_copy(dataset: Dataset, directory: Path) -> None:
 def read_copy(directory: Path) -> Dataset:
     """The dataset in a prepared copy, memory-mapped. Raises ValueError, OSError or EOFError where parts do not fit."""
     card = read_card(directory)
-    train, test, labels = (PackedTexts.open(directory / name) for name in TEXTS)
-    rows = (card.num_train, card.num_test) * 2
-    for texts, size in zip((train, test, labels), (*rows[:2], card.num_labels), strict=True):
-        if len(texts) != size:
-            raise ValueError(f"found {len(texts)} texts, expected {size} by the card")
+    texts = [PackedTexts.open(directory / name) for name in TEXTS]
+    rows = (card.num_train, card.num_test)
+    for part, size in zip(texts, (*rows, card.num_labels), strict=True):
+        if len(part) != size:
+            raise ValueError(f"found {len(part)} texts, expected {size} by the card")
     y_train, y_test, ignore_train, ignore_test = (
-        _open_matrix(directory, name, (n, card.num_labels)) for name, n in zip(MATRICES, rows, strict=True)
+        _open_matrix(directory, name, (n, card.num_labels)) for name, n in zip(MATRICES, rows * 2, strict=True)
     )
-    return Dataset(card, Split(train, y_train), Split(test, y_test), labels, ignore_train, ignore_test)
+    return Dataset(card, Split(texts[0], y_train), Split(texts[1], y_test), texts[2], ignore_train, ignore_test)
 
 
 def read_card(directory: Path) -> DatasetCard:
@@ -252,12 +247,7 @@ class Spread(BaseModel):
 
     @classmethod
     def of(cls, counts: np.ndarray) -> Spread:
-        return cls(
-            mean=float(counts.mean()),
-            median=float(np.median(counts)),
-            least=int(counts.min()),
-            most=int(counts.max()),
-        )
+        return cls(mean=counts.mean(), median=np.median(counts), least=counts.min(), most=counts.max())
 
 
 class Statistics(BaseModel):

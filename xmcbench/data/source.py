@@ -90,11 +90,8 @@ class Family:
 
 def stamp(paths: list[Path]) -> str:
     """Path, size and modification time of each file."""
-    lines = []
-    for path in paths:
-        state = path.stat()
-        lines.append(f"{path.resolve()} {state.st_size} {state.st_mtime_ns}")
-    return "\n".join(lines)
+    states = ((path.resolve(), path.stat()) for path in paths)
+    return "\n".join(f"{place} {state.st_size} {state.st_mtime_ns}" for place, state in states)
 
 
 CARD_FILE = "card.yaml"

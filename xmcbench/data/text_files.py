@@ -98,8 +98,7 @@ def check_utf8(block: Block) -> None:
 
 def read_texts(path: Path) -> PackedTexts:
     """One text a line; a line may be empty, the file not. A carriage return before the newline is dropped."""
-    parts: list[np.ndarray] = []
-    lengths: list[np.ndarray] = []
+    parts, lengths = [], []
     for block in read_blocks(path):
         check_utf8(block)
         ends = block.newlines
@@ -107,8 +106,7 @@ def read_texts(path: Path) -> PackedTexts:
         keep = np.ones(len(block.data), bool)
         keep[ends] = keep[returns] = False
         parts.append(block.data[keep])
-        kept_before = np.cumsum(keep)[ends]
-        lengths.append(np.diff(kept_before, prepend=0))
+        lengths.append(np.diff(np.cumsum(keep)[ends], prepend=0))
     if not parts:
         raise XMCBenchError(f"{path}: found an empty file, expected one text a line")
     return PackedTexts.from_lengths(np.concatenate(parts), np.concatenate(lengths))
@@ -203,27 +201,24 @@ def read_targets(path: Path) -> scipy.sparse.csr_array:
 
 def read_pairs(path: Path, shape: tuple[int, int]) -> scipy.sparse.csr_array:
     """Read `row label` a line into a matrix of ones; the file may be empty."""
-    rows: list[np.ndarray] = [np.zeros(0, np.int64)]
-    labels: list[np.ndarray] = [np.zeros(0, np.int64)]
+    pairs = [np.zeros(0, np.int64)]
     for block in read_blocks(path):
         starts, ends, counts = _tokens(block)
-        wrong = np.flatnonzero(counts != 2)
-        if len(wrong):
+        if len(wrong := np.flatnonzero(counts != 2)):
             position = int(np.concatenate([[0], block.newlines + 1])[wrong[0]])
             raise block.error(position, _line(block, position), "two integers 'row label'")
         numbers = _integers(block, starts, ends, "an integer")
         for column, (name, limit) in enumerate(zip(("row", "label"), shape, strict=True)):
             _check_range(block, starts[column::2], numbers[column::2], name, limit)
-        rows.append(numbers[0::2])
-        labels.append(numbers[1::2])
-    return pairs_csr(np.concatenate(rows), np.concatenate(labels), shape)
+        pairs.append(numbers)
+    rows, labels = np.concatenate(pairs).reshape(-1, 2).T
+    return pairs_csr(rows, labels, shape)
 
 
 def _header(block: Block) -> tuple[int, int]:
-    line = _line(block, 0)
     fields = block.data[: block.newlines[0]].tobytes().split()
     if len(fields) != 2 or not all(field.isdigit() and len(field) <= MAX_DIGITS for field in fields):
-        raise block.error(0, line, "a header 'rows labels' of two integers")
+        raise block.error(0, _line(block, 0), "a header 'rows labels' of two integers")
     return int(fields[0]), int(fields[1])
 
 
@@ -343,10 +338,8 @@ def _number(string: bytes) -> float:
 
 
 def _check_range(block: Block, starts: np.ndarray, numbers: np.ndarray, name: str, limit: int) -> None:
-    beyond = np.flatnonzero(numbers >= limit)
-    if len(beyond):
-        first = beyond[0]
-        raise block.error(int(starts[first]), f"{name} {numbers[first]}", f"0 to {limit - 1}")
+    if len(beyond := np.flatnonzero(numbers >= limit)):
+        raise block.error(int(starts[beyond[0]]), f"{name} {numbers[beyond[0]]}", f"0 to {limit - 1}")
 
 
 def _text(block: Block, start: int, end: int) -> str:
@@ -355,5 +348,4 @@ def _text(block: Block, start: int, end: int) -> str:
 
 
 def _line(block: Block, position: int) -> str:
-    newlines = block.newlines
-    return _text(block, position, int(newlines[np.searchsorted(newlines, position)]))
+    return _text(block, position, int(block.newlines[np.searchsorted(block.newlines, position)]))

@@ -13,7 +13,6 @@ import re
 import secrets
 import shutil
 import stat
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -64,10 +63,9 @@ def atomic_directory(path: Path, partial: Path | None = None, replace: bool = Fa
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     _remove_unfinished(path.parent.absolute())
-    if partial is None:
-        partial = beside(path)
-    else:
+    if partial:
         shutil.rmtree(partial, ignore_errors=True)
+    partial = partial or beside(path)
     partial.mkdir()
     with _held(partial):
         try:
@@ -101,8 +99,6 @@ def _exchange(one: Path, other: Path) -> bool:
     """Exchange two folders at once, as Linux can on most file systems; False, and nothing is changed, elsewhere."""
     import ctypes
 
-    if sys.platform != "linux":
-        return False
     with suppress(AttributeError):  # a C library without it
         rename = ctypes.CDLL(None).renameat2
         return bool(rename(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE) == 0)
@@ -149,14 +145,11 @@ def _follow_umask(folder: Path) -> None:
 
     Some libraries (safetensors) write files that only their owner can read.
     """
-    rights = stat.S_IMODE(folder.stat().st_mode) & 0o777
+    rights = folder.stat().st_mode & 0o777
     for path in folder.rglob("*"):
-        state = path.lstat()
-        if stat.S_ISLNK(state.st_mode):
-            continue  # it leads to what is not of this folder
-        mode = stat.S_IMODE(state.st_mode)
-        wanted = mode | (rights if stat.S_ISDIR(state.st_mode) else rights & 0o666)
-        if wanted != mode:
+        mode = stat.S_IMODE(path.lstat().st_mode)
+        wanted = mode | (rights if path.is_dir() else rights & 0o666)
+        if wanted != mode and not path.is_symlink():  # a link leads to what is not of this folder
             with suppress(PermissionError):  # of another user who writes to the same folder
                 path.chmod(wanted)
 

@@ -11,21 +11,20 @@ import ipaddress
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 NAME = "audit hook"  # of this guard, for the record
 _EVENTS = ("socket.connect", "socket.sendto")
 _forbidden = _allowed = 0  # blocks that are open
-_installed = False
+_install = cache(lambda: sys.addaudithook(_hook))  # once: Python cannot remove it
 
 
 @contextmanager
 def forbid_network() -> Iterator[None]:
     """Refuse connections to other machines in the block, with `PermissionError`, outside `allow_network`."""
-    global _forbidden, _installed
-    if not _installed:
-        sys.addaudithook(_hook)  # Python cannot remove it
-        _installed = True
+    global _forbidden
+    _install()
     _forbidden += 1
     try:
         yield

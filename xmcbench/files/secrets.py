@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO, cast
 from urllib.parse import unquote, urlsplit
@@ -92,15 +93,9 @@ def _values() -> set[str]:
         if _VARIABLE.search(name):
             secrets.add(value)
         elif "://" in value and "@" in value:
-            secrets.add(unquote(_password(value)))
+            with suppress(ValueError):
+                secrets.add(unquote(urlsplit(value).password or ""))
     return {secret for secret in secrets if len(secret) >= SHORTEST}
-
-
-def _password(url: str) -> str:
-    try:
-        return urlsplit(url).password or ""
-    except ValueError:
-        return ""
 
 
 class RedactingStream:
