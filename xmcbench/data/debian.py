@@ -1,9 +1,7 @@
 """`debian-packages`: the dependencies of packages, from the apt index of the machine or a Packages file.
 
-A query is a package that has labels; its text is "name: one-line description". Its labels are the packages named in its
-fields Depends, Recommends, Suggests and Enhances. Each alternative is a label, versions and architectures are dropped,
-and names without a package in the index (virtual packages) are left out. A package is never a label of itself, and
-evaluation ignores this pair. Only the first of several versions of a package is used.
+docs/datasets.md says what is a query and what a label. Each alternative is a label, versions and architectures are
+dropped, and only the first of several versions of a package is used.
 """
 
 from __future__ import annotations

@@ -73,26 +73,26 @@ def read_directory(directory: Path, text: str, make_card: Callable[[int, int, in
         _read_split([layout.find(directory, stem) for stem in stems], text, len(labels))
         for stems in (layout.train, layout.test)
     )
-    ignored = (
-        _read_ignored(directory, name, (len(split.texts), len(labels)))
-        for name, split in (("train", train), ("test", test))
-    )
+    ignored = []
+    for name, split in (("train", train), ("test", test)):
+        paths, shape = _ignore_files(directory, name), (len(split.texts), len(labels))
+        ignored.append(read_pairs(paths[0], shape) if paths else no_pairs(shape))
     card = make_card(len(train.texts), len(test.texts), len(labels), str(directory))
     return Dataset(card, train, test, labels, *ignored)
 
 
 def detect(directory: Path) -> Layout:
     """The layout whose files are all in `directory`. Raises XMCBenchError unless there is exactly one."""
-    absent = {layout.name: missing_files(layout, directory) for layout in LAYOUTS}
-    complete = [layout for layout in LAYOUTS if not absent[layout.name]]
+    absent = {layout: missing_files(layout, directory) for layout in LAYOUTS}
+    complete = [layout for layout in LAYOUTS if not absent[layout]]
     if len(complete) == 1:
         return complete[0]
     if complete:
         names = " and ".join(layout.name for layout in complete)
         raise XMCBenchError(f"{directory}: found the files of {names}, expected those of one layout")
-    partial = [layout for layout in LAYOUTS if len(absent[layout.name]) < len(layout.stems)]
+    partial = [layout for layout in LAYOUTS if len(absent[layout]) < len(layout.stems)]
     if len(partial) == 1:
-        lacking = ", ".join(absent[partial[0].name])
+        lacking = ", ".join(absent[partial[0]])
         raise XMCBenchError(f"{directory}: found part of the {partial[0].name} layout, expected also {lacking}")
     raise XMCBenchError(f"{directory}: found no dataset, expected {expected_files()}")
 
@@ -109,8 +109,7 @@ def expected_files() -> str:
 
 def file_names() -> set[str]:
     """The names that files of a dataset may have, in any layout."""
-    names = {stem for layout in LAYOUTS for stem in layout.stems}
-    names |= {name for ignored in IGNORE_FILES.values() for name in ignored}
+    names = {stem for layout in LAYOUTS for stem in layout.stems}.union(*IGNORE_FILES.values())
     return names | {f"{name}.gz" for name in names}
 
 
@@ -122,19 +121,14 @@ def dataset_files(directory: Path) -> list[Path]:
 
 
 def _ignore_files(directory: Path, split: str) -> list[Path]:
-    """The files of ignored pairs that are there. Raises XMCBenchError for a folder, a pipe or a link to nothing."""
-    paths = [directory / name for name in IGNORE_FILES[split] if os.path.lexists(directory / name)]
+    """The file of ignored pairs if it is there. Raises XMCBenchError for two, a folder, a pipe or a link to nothing."""
+    paths = [path for name in IGNORE_FILES[split] if os.path.lexists(path := directory / name)]
     for path in paths:
         if not path.is_file():
             raise XMCBenchError(f"{path}: not a regular file")
-    return paths
-
-
-def _read_ignored(directory: Path, split: str, shape: tuple[int, int]) -> scipy.sparse.csr_array:
-    paths = _ignore_files(directory, split)
     if len(paths) > 1:
         raise XMCBenchError(f"{directory}: found {' and '.join(p.name for p in paths)}, expected one of them")
-    return read_pairs(paths[0], shape) if paths else no_pairs(shape)
+    return paths
 
 
 def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
@@ -263,8 +257,7 @@ def write_targets(targets: scipy.sparse.csr_array, path: Path) -> None:
 def write_pairs(pairs: scipy.sparse.csr_array, path: Path) -> None:
     """Write `row label` a line for each entry of `pairs` [N, L]."""
     with path.open("w", encoding="ascii") as file:
-        for row, labels in enumerate(_rows(pairs)):
-            file.writelines(f"{row} {label}\n" for label in labels)
+        file.writelines(f"{row} {label}\n" for row, labels in enumerate(_rows(pairs)) for label in labels)
 
 
 def _rows(pairs: scipy.sparse.csr_array) -> Iterator[list[int]]:

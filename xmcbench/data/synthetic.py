@@ -1,21 +1,10 @@
 """Synthetic datasets: the two of DEXML, a product catalogue, and the words and random draws that all share.
 
-`catalog-<n>` is a product catalogue of n labels, with learnable structure, a semantic gap and a Zipf tail.
+docs/datasets.md says what is in them, and the options of the catalogue.
 
-How the catalogue is generated:
-
-1. Labels are products. Ten products of the same category and brand form a *line* and differ in three attributes. Each
-   line draws its attribute values from its own palette.
-2. A concept (category, brand or attribute value) has three words that queries use and one that labels use. For some
-   concepts the label word is the first query word; for the others no query ever uses it, so that its meaning must be
-   learnt from the pairs of queries and labels.
-3. A query is about one product, its anchor, drawn from a Zipf distribution. It may omit an attribute or state a wrong
-   one. Its labels are the anchor and products of the same line that share attributes with it, so labels are
-   correlated.
-4. Each pair is missing with a small probability, independently in train and test.
-
-Options follow the size in the name: `catalog-1k-test-20k-missing-0.2-labels-6` has 20,000 test queries, 20 % of the
-training pairs missing, and 6 labels per query on average before pairs are dropped.
+A concept of the catalogue (a category, brand or attribute value) has three words that queries use and one that labels
+use, for some the first of the three. Each line of products draws its attribute values from its own palette. Each pair
+is missing independently in train and test.
 
 Legend: N queries, L labels, C candidate labels of a query, the products of its anchor's line.
 """
@@ -129,9 +118,7 @@ class Generated(Source):
 class TStar(Generated):
     """DEXML Section 4.1: five labels always occur together, and only one of them shares a word with the query.
 
-    The first 100 training queries start with t* and have the labels 0 to 4; the text of label 0 ends with t*. Test
-    queries are new texts that start with t* and have only label 0. The paper does not give the labels of the other 900
-    training queries; here each has one label, drawn uniformly from 5 to 4,999.
+    The paper does not give the labels of the training queries without t*; here each has one, drawn uniformly.
     """
 
     def __init__(self) -> None:

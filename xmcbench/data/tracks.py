@@ -1,14 +1,7 @@
-"""Tracks: datasets derived from another by a documented, seeded rule. `lf-tate-titles-16k+few-shot-4` is one.
+"""Tracks: datasets derived from another by a seeded rule (docs/datasets.md). `lf-tate-titles-16k+few-shot-4` is one.
 
-| track | the dataset that it makes |
-| --- | --- |
-| `few-shot-N` | the training queries that are among the first N, in a drawn order, of one of their labels |
-| `new-labels-S` | a share S of the labels loses its training pairs; a query that loses its last label goes |
-| `completion-S` | a share S of a query's labels is given in its text, and the others are to be found |
-| `missing-labels-S` | a share S of the training pairs is missing; the truth is complete |
-
-`-seed-N` may follow; the seed is 0 without it. Every draw is the same on every machine. Test queries and their true
-labels are those of the first dataset, but for `completion`.
+Every draw is the same on every machine. Test queries and their true labels are those of the first dataset, but for
+`completion`.
 
 Legend: N training queries, L labels, P true pairs.
 """
@@ -87,7 +80,7 @@ def derived_source(base: Source, track: str) -> DerivedSource:
 
 
 def _few_shot(whole: Dataset, shots: float, draws: Draws) -> Dataset:
-    """Queries with all their labels: what is kept is annotated as completely as before."""
+    """Queries with all their labels that are among the first `shots`, in a drawn order, of one of these."""
     order_N = draws.permutation(len(whole.train.texts))
     queries_P, labels_P = _pairs(whole.train.targets)
     place_N = np.argsort(order_N)
@@ -98,6 +91,7 @@ def _few_shot(whole: Dataset, shots: float, draws: Draws) -> Dataset:
 
 
 def _new_labels(whole: Dataset, share: float, draws: Draws) -> Dataset:
+    """A share of the labels loses its training pairs, and a query that loses its last label goes."""
     num_labels = len(whole.label_texts)
     new_L = np.zeros(num_labels, bool)
     new_L[draws.permutation(num_labels)[: max(1, round(share * num_labels))]] = True
