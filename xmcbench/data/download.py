@@ -153,7 +153,4 @@ def _members(archive: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
 def _place(name: str) -> str | None:
     """The path of an archived file in a dataset folder; None for files of no layout."""
     known, parts = formats.file_names(), PurePosixPath(name).parts
-    for place in ("/".join(parts[-2:]), parts[-1] if parts else ""):
-        if place in known:
-            return place
-    return None
+    return next((place for place in ("/".join(parts[-2:]), "/".join(parts[-1:])) if place in known), None)

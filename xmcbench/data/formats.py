@@ -136,7 +136,7 @@ def _read_split(paths: list[Path], text: str, num_labels: int) -> Split:
     if len(paths) == 1:
         return Split(*_read_json(paths[0], text, num_labels))
     texts = read_texts(paths[0])
-    if paths[1].suffix == ".npz":
+    if ".npz" in paths[1].suffixes:
         targets = read_npz(paths[1], (len(texts) + 1) * min(num_labels + 1, MEAN_LABELS))
     else:
         targets = read_targets(paths[1])

@@ -284,10 +284,9 @@ def statistics(dataset: Dataset) -> Statistics:
     per_label = np.bincount(dataset.train.targets.indices, minlength=card.num_labels)
     head, tail = per_label >= card.head_at_least, per_label <= card.tail_at_most
     in_test = np.bincount(dataset.test.targets.indices, minlength=card.num_labels) > 0
-    train, test = PackedTexts.of(dataset.train.texts), PackedTexts.of(dataset.test.texts)
+    train, test, labels = _texts(dataset)
     train_hashes, test_hashes = (texts.hashes()[texts.lengths > 0] for texts in (train, test))
     different = np.unique(train_hashes)
-    labels = PackedTexts.of(dataset.label_texts)
     query_words, label_words = count_words(train), count_words(labels)
     query_tokens, label_tokens = count_tokens(train, query_words), count_tokens(labels, label_words)
     return Statistics(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -29,27 +29,16 @@ VERSION = 1  # of the rules below: a change of one gives its datasets other cont
 GIVEN = "; ", " | "  # between given labels, and between them and the query's own text
 
 
-@dataclass(frozen=True)
-class Track:
-    """A kind of derived dataset, and its rule."""
-
-    name: str
-    whole: bool  # whether its value is a count from 1 on; else a share between 0 and 1
-    derive: Callable[[Dataset, float, Draws], Dataset]
-
-    @property
-    def shape(self) -> str:
-        """Its name with its value as people write it."""
-        return f"{self.name}-{'N' if self.whole else 'S'}"
+Rule = Callable[[Dataset, float, Draws], Dataset]
 
 
 class DerivedSource(Source):
     """The dataset that a track makes of `base`."""
 
-    def __init__(self, base: Source, track: Track, value: float, seed: int, name: str) -> None:
+    def __init__(self, base: Source, name: str, rule: Rule, value: float, seed: int) -> None:
         self.base: Source = base
         self.draft = base.draft.model_copy(update={"name": name, **dict.fromkeys(SIZES)})
-        self._track, self._value, self._seed = track, value, seed
+        self._rule, self._value, self._seed = rule, value, seed
 
     def missing(self, data_dir: Path) -> str | None:
         return self.base.missing(data_dir)
@@ -58,7 +47,7 @@ class DerivedSource(Source):
         return f"track {VERSION} {self.name}\n{self.base.fingerprint(data_dir)}"
 
     def read(self, data_dir: Path) -> Dataset:
-        made = self._track.derive(self.base.read(data_dir), self._value, Draws(self._seed))
+        made = self._rule(self.base.read(data_dir), self._value, Draws(self._seed))
         if not len(made.test.texts):
             raise XMCBenchError(f"{self.name}: no test query is left: {self.base.name} has none with two labels")
         sizes = len(made.train.texts), len(made.test.texts), len(made.label_texts)
@@ -69,14 +58,14 @@ def derived_source(base: Source, track: str) -> DerivedSource:
     """The dataset that the track of this name makes of `base`. Raises XMCBenchError for an unknown one."""
     name = f"{base.name}{MARK}{track}"
     parts = re.fullmatch(r"([a-z-]+)-([0-9.]{1,9})(?:-seed-([0-9]{1,9}))?", track, flags=re.ASCII)
-    known = {each.name: each for each in TRACKS}
-    if parts is None or parts[1] not in known:
-        raise UnknownNameError("track", track, [each.shape for each in TRACKS], f"dataset {name}")
-    kind = known[parts[1]]
-    if not re.fullmatch(r"[1-9][0-9]*" if kind.whole else r"0?\.[0-9]*[1-9]", parts[2]):
-        expected = "a whole number from 1 on" if kind.whole else "a share above 0 and below 1, without a last 0"
-        raise XMCBenchError(f"dataset {name}: found {parts[2]} after {kind.name}, expected {expected}")
-    return DerivedSource(base, kind, float(parts[2]), int(parts[3] or 0), name)
+    shape = next((shape for shape in RULES if parts and parts[1] == shape[:-2]), None)
+    if parts is None or shape is None:
+        raise UnknownNameError("track", track, RULES, f"dataset {name}")
+    whole = shape.endswith("N")
+    if not re.fullmatch(r"[1-9][0-9]*" if whole else r"0?\.[0-9]*[1-9]", parts[2]):
+        expected = "a whole number from 1 on" if whole else "a share above 0 and below 1, without a last 0"
+        raise XMCBenchError(f"dataset {name}: found {parts[2]} after {parts[1]}, expected {expected}")
+    return DerivedSource(base, name, RULES[shape], float(parts[2]), int(parts[3] or 0))
 
 
 def _few_shot(whole: Dataset, shots: float, draws: Draws) -> Dataset:
@@ -119,12 +108,12 @@ def _completion(whole: Dataset, share: float, draws: Draws) -> Dataset:
     )
 
 
-TRACKS = (
-    Track("few-shot", True, _few_shot),
-    Track("new-labels", False, _new_labels),
-    Track("completion", False, _completion),
-    Track("missing-labels", False, _missing_labels),
-)
+RULES: dict[str, Rule] = {  # by the names of the tracks: N stands for a whole number, S for a share
+    "few-shot-N": _few_shot,
+    "new-labels-S": _new_labels,
+    "completion-S": _completion,
+    "missing-labels-S": _missing_labels,
+}
 
 
 def _give(

@@ -20,7 +20,6 @@ MACHINE_FAULTS = frozenset(
     (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE)
 )
 HINTS = {errno.EMFILE: " (raise `ulimit -n`)"}
-_MISSING = frozenset({errno.ENOENT, errno.ENOTDIR})
 
 
 def open_regular(path: Path, limit: int | None = None, buffering: int = -1) -> Any:
@@ -82,7 +81,7 @@ class MachineFault(XMCBenchError):
 
 def is_missing(problem: OSError) -> bool:
     """Whether `problem` says that there is no such file."""
-    return problem.errno in _MISSING
+    return problem.errno in (errno.ENOENT, errno.ENOTDIR)
 
 
 def machine_fault(problem: BaseException | None) -> str | None:

@@ -52,21 +52,20 @@ def import_spack(clone: Path, folder: Path) -> Imported:
             f"{clone}: found {len(train)} training and {len(test)} test packages, expected some of each"
         )
 
-    def lines(names: list[str]) -> Iterator[dict[str, object]]:
-        return (
-            {"uid": name, "title": texts[name], "target_ind": sorted(ids[label] for label in needs[name])}
-            for name in names
-        )
-
-    def own(names: list[str]) -> str:
-        return "".join(f"{row} {ids[name]}\n" for row, name in enumerate(names) if name in ids)
-
+    lines = {
+        name: {"uid": name, "title": texts[name], "target_ind": sorted(ids[label] for label in needed)}
+        for name, needed in needs.items()
+    }
+    own = {
+        f"filter_labels_{split}.txt": "".join(f"{row} {ids[name]}\n" for row, name in enumerate(names) if name in ids)
+        for split, names in (("train", train), ("test", test))
+    }
     write_json_layout(
         folder,
-        lines(train),
-        lines(test),
+        (lines[name] for name in train),
+        (lines[name] for name in test),
         ({"uid": label, "title": texts.get(label, label)} for label in labels),
-        {CARD_FILE: CARD, "filter_labels_train.txt": own(train), "filter_labels_test.txt": own(test)},
+        {CARD_FILE: CARD, **own},
     )
     return Imported(train=len(train), test=len(test), labels=len(labels))
 
