@@ -1,9 +1,7 @@
 """Cards of the datasets that the papers report on, and of two real datasets that are small enough for a CPU.
 
-Sizes are from the tables named below. Maximum lengths are from DEXML (Table 7), else PRIME (Table 10); where neither
-gives one, 128 for long texts. Labels are truncated at the same length. The propensity constants A and B are 0.5 and 0.4
-for Wikipedia categories, 0.6 and 2.6 for Amazon products, and 0.55 and 1.5 otherwise (AmazonCat-13K and
-LF-WikiSeeAlso-320K included).
+docs/datasets.md says which tables the sizes and maximum lengths are from. The propensity constants A and B of
+AmazonCat-13K and LF-WikiSeeAlso-320K are those of neither Amazon products nor Wikipedia categories.
 
 Mean words of texts, from which a plan without the data infers tokens: titles of products and articles from UniDEC's
 Table 4 (labels are titles too), Wikipedia categories as counted in 824 of them (those of the 206 articles in gensim

@@ -6,7 +6,7 @@ N queries, K predicted labels per query, L labels.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import numpy as np
@@ -27,16 +27,13 @@ def num_threads() -> int:
     return max(1, min(cores, int(limit))) if limit.isdecimal() else cores
 
 
-def row_chunks(num_rows: int, width: int) -> Iterator[slice]:
-    """Slices that cover `num_rows` rows of `width` entries, about `CHUNK_ENTRIES` entries each."""
-    step = max(1, CHUNK_ENTRIES // max(1, width))
-    for start in range(0, num_rows, step):
-        yield slice(start, min(start + step, num_rows))
-
-
 def map_chunks(function: Callable[[slice], Result], num_rows: int, width: int) -> list[Result]:
-    """`function` of every slice of `row_chunks`, in their order; computed by several threads."""
-    chunks = list(row_chunks(num_rows, width))
+    """`function` of slices that cover the rows of `width` entries in order, each about `CHUNK_ENTRIES` entries.
+
+    Computed by several threads.
+    """
+    step = max(1, CHUNK_ENTRIES // max(1, width))
+    chunks = [slice(start, min(start + step, num_rows)) for start in range(0, num_rows, step)]
     if len(chunks) < 2:
         return [function(chunk) for chunk in chunks]
     from concurrent.futures import ThreadPoolExecutor

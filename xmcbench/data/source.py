@@ -38,8 +38,7 @@ class Draft(Facts):
         """The card of data with these sizes, read from `where`. Raises XMCBenchError if a size is unexpected."""
         sizes = dict(zip(SIZES, (num_train, num_test, num_labels), strict=True))
         for size, value in sizes.items():
-            expected = getattr(self, size)
-            if expected is not None and expected != value:
+            if (expected := getattr(self, size)) not in (None, value):
                 raise XMCBenchError(
                     f"{where}: found {size} = {value}, expected {expected} by the card of {self.name}; "
                     "other data belong under another name"

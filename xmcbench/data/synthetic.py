@@ -121,8 +121,7 @@ class TStar(Generated):
     The paper does not give the labels of the training queries without t*; here each has one, drawn uniformly.
     """
 
-    def __init__(self) -> None:
-        self.draft = synthetic_draft("tstar", (STAR_TRAIN, STAR_TEST, STAR_LABELS), "after DEXML Section 4.1")
+    draft = synthetic_draft("tstar", (STAR_TRAIN, STAR_TEST, STAR_LABELS), "after DEXML Section 4.1")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002
         draws = Draws(41)

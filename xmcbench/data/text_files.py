@@ -155,10 +155,6 @@ class Rows:
     labels: np.ndarray
     values: np.ndarray
 
-    @property
-    def indptr(self) -> np.ndarray:
-        return np.concatenate([[0], np.cumsum(self.counts)])
-
 
 def read_rows(path: Path, num_labels: int | None = None, max_bytes: int | None = None) -> Rows:
     """Read `label:value ...` a row, where an empty line is a row without labels, after a header `rows labels`.
@@ -196,7 +192,8 @@ def read_targets(path: Path) -> scipy.sparse.csr_array:
     """Read the rows of `path`, which begins with a header, into a matrix of ones where a value is not zero."""
     rows = read_rows(path)
     assert rows.header is not None
-    return binary_csr(rows.indptr, rows.labels, rows.values, rows.header[1])
+    indptr = np.concatenate([[0], np.cumsum(rows.counts)])
+    return binary_csr(indptr, rows.labels, rows.values, rows.header[1])
 
 
 def read_pairs(path: Path, shape: tuple[int, int]) -> scipy.sparse.csr_array:

@@ -162,9 +162,8 @@ def open_or_make(directory: Path, open: Callable[[Path], T], write: Callable[[Pa
     Raises XMCBenchError where files cannot be written, and `MachineFault` where they cannot be read: then the folder
     stays as it is.
     """
-    if directory.is_dir():
-        with suppress(DamagedFolder):  # another process may be making it again: look once more under the lock
-            return _opened_intact(directory, open)
+    with suppress(DamagedFolder):  # another process may be making it: look once more under the lock
+        return _opened_intact(directory, open)
     from filelock import FileLock
 
     directory.parent.mkdir(parents=True, exist_ok=True)

@@ -1,14 +1,8 @@
-"""Import of a clone of the LLMs4Subjects collection: TIBKAT's library records with GND subjects.
+"""Import of a clone of the LLMs4Subjects collection, TIBKAT's library records with GND subjects (docs/datasheets.md).
 
-The collection (https://github.com/sciknoworg/subject-indexing-dataset) has one JSON-LD file per record, in folders by
-part, type of record and language. A record is a graph: the node with the title is the record, the others name what it
-refers to, its subjects among them. The dataset made of it:
-
-- Texts are title and abstract, the abstract cut at 1,500 characters; runs of blanks are one blank.
-- The training split is the official training and development parts, without records that repeat title and abstract of a
-  test record in lower case. The test split is the official test part with its released gold subjects.
-- Labels are the subjects of the training split, in the order of their GND identifiers, with their German names. Other
-  subjects of test records are left out, and test records that have no other.
+It has one JSON-LD file per record, in folders by part, type of record and language. A record is a graph: the node with
+the title is the record, the others name what it refers to, its subjects among them. Of texts, runs of blanks are one
+blank. Labels are in the order of their GND identifiers.
 """
 
 from __future__ import annotations

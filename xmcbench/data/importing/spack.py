@@ -1,13 +1,8 @@
-"""Import of a clone of spack's packages: from a package's description to the packages that it depends on.
+"""Import of a clone of spack's packages: from a package to those that it depends on (docs/datasheets.md).
 
-The clone (https://github.com/spack/spack-packages) has a folder with a `package.py` per package. The files are parsed,
-never run: the description is the docstring of the package's class, the dependencies are the names in its calls of
-`depends_on`, whatever their versions and conditions. A name that is put together at run time is left out.
-
-- A query is a package with a dependency: "name: description". A label is a package that a query depends on, with a text
-  of the same form; a virtual package, such as `mpi`, has only its name. A package is no label of itself, and evaluation
-  ignores that pair.
-- A package is in the test split if the SHA-256 of its name, modulo 10, is 0 or 1.
+Each package has a `package.py`, which is parsed, never run: the description is the docstring of its class, dependencies
+are the names in calls of `depends_on`, whatever their versions and conditions. A name that is put together at run time
+is left out; a virtual package, such as `mpi`, has only its name as text.
 """
 
 from __future__ import annotations
