@@ -20,7 +20,7 @@ def count_words(texts: PackedTexts) -> np.ndarray:
     >>> count_words(PackedTexts.of(["two words", "", " one "])).tolist()
     [2, 0, 1]
     """
-    data, offsets = _bytes(texts)
+    data, offsets = np.asarray(texts.data), texts.offsets
     blank = _BLANK[data]
     starts = ~blank
     starts[1:] &= blank[:-1]
@@ -39,7 +39,7 @@ def count_tokens(texts: PackedTexts, words: np.ndarray) -> np.ndarray:
     >>> count_tokens(texts, count_words(texts)).tolist()
     [5, 7, 7]
     """
-    data, offsets = _bytes(texts)
+    data, offsets = np.asarray(texts.data), texts.offsets
     others = _count(data >= FIRST_OF_MANY, offsets)  # characters that are not ASCII
     ascii_ = np.diff(offsets) - _count(data >= BEYOND_ASCII, offsets)
     pieces = np.maximum(WORD_PIECES * words, ascii_ / PIECE + others)
@@ -72,11 +72,6 @@ def tokens_of(words: float | None, longest: int) -> int:
     (7, 128, 128)
     """
     return longest if words is None else min(longest, round(ENDS + WORD_PIECES * words))
-
-
-def _bytes(texts: PackedTexts) -> tuple[np.ndarray, np.ndarray]:
-    """The texts end to end, uint8, and where each begins."""
-    return np.asarray(texts.data[texts.offsets[0] : texts.offsets[-1]]), texts.offsets - texts.offsets[0]
 
 
 def _count(marked: np.ndarray, offsets: np.ndarray) -> np.ndarray:

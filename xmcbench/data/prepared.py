@@ -163,8 +163,8 @@ def content_hash(dataset: Dataset) -> str:
 
     update([dataset.card.max_length, dataset.card.max_label_length], "<i8")
     for texts in _texts(dataset):
-        update(texts.offsets - texts.offsets[0], "<i8")
-        update(texts.data[texts.offsets[0] : texts.offsets[-1]], "u1")
+        update(texts.offsets, "<i8")
+        update(texts.data, "u1")
     for matrix in _matrices(dataset):
         update(matrix.shape, "<i8")
         update(matrix.indptr, "<i8")

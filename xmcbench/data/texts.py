@@ -27,7 +27,7 @@ class PackedTexts(Sequence[str]):
     """
 
     def __init__(self, data: np.ndarray, offsets: np.ndarray) -> None:
-        fit = offsets.ndim == 1 and len(offsets) >= 1 and offsets[0] >= 0 and offsets[-1] <= len(data)
+        fit = offsets.ndim == 1 and len(offsets) >= 1 and offsets[0] == 0 and offsets[-1] == len(data)
         if not fit or bool((offsets[1:] < offsets[:-1]).any()):
             raise ValueError(f"offsets {offsets.shape} do not fit {len(data)} bytes")
         self.data = data
@@ -58,8 +58,8 @@ class PackedTexts(Sequence[str]):
 
     def save(self, stem: Path) -> None:
         """Write `<stem>.bytes.npy` and `<stem>.offsets.npy`."""
-        np.save(stem.with_name(stem.name + ".bytes.npy"), self.data[self.offsets[0] : self.offsets[-1]])
-        np.save(stem.with_name(stem.name + ".offsets.npy"), self.offsets - self.offsets[0])
+        np.save(stem.with_name(stem.name + ".bytes.npy"), self.data)
+        np.save(stem.with_name(stem.name + ".offsets.npy"), self.offsets)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -97,7 +97,8 @@ class PackedTexts(Sequence[str]):
             start, stop, step = index.indices(len(self))
             if step != 1:
                 return self.take(np.arange(start, stop, step))
-            return PackedTexts(self.data, self.offsets[start : max(start, stop) + 1])
+            offsets = self.offsets[start : max(start, stop) + 1]
+            return PackedTexts(self.data[offsets[0] : offsets[-1]], offsets - offsets[0])
         if not -len(self) <= index < len(self):
             raise IndexError(f"text {index} of {len(self)}")
         i = index % len(self)

@@ -29,7 +29,7 @@ def text_hash(texts: Sequence[str], identity: str) -> str:
     packed = PackedTexts.of(texts)
     digest = xxhash.xxh3_128(identity.encode())
     digest.update(np.ascontiguousarray(packed.lengths, "<i8").data)
-    digest.update(np.ascontiguousarray(packed.data[packed.offsets[0] : packed.offsets[-1]]).data)
+    digest.update(np.ascontiguousarray(packed.data).data)
     return digest.hexdigest()
 
 
