@@ -108,8 +108,9 @@ class Unannotated(TrainingData):
             )
         return super().__getattribute__(name)
 
-    def _with(self, texts: Texts, ids: np.ndarray) -> TrainingData:
-        return replace(self, texts=texts, targets=no_pairs((len(ids), self.num_labels)), ignore=self.ignore[ids])
+    def rows(self, ids: np.ndarray) -> TrainingData:
+        none = no_pairs((len(ids), self.num_labels))
+        return replace(self, texts=take(self.texts, ids), targets=none, ignore=self.ignore[ids])
 
 
 @dataclass(frozen=True)
