@@ -27,10 +27,8 @@ def test_it_is_the_list_it_packs(texts: list[str], part: slice, data: st.DataObj
         assert packed[-1] == texts[-1]
 
 
-@pytest.mark.parametrize("at_once", [1, 3, 7])
-def test_texts_are_taken_block_by_block(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_texts_are_taken_of_a_slice_and_of_a_subset() -> None:
     texts = ["rot", "", "日本", "x", "ärmel", "hut"]
-    monkeypatch.setattr("xmcbench.data.texts.AT_ONCE", at_once)
     ids = np.array([5, 1, 1, 0, 4, 2, 3])
     assert list(TextSubset(PackedTexts.of(texts), ids)) == [texts[i] for i in ids]
     assert list(PackedTexts.of(["before", *texts])[1:].take(ids)) == [texts[i] for i in ids]

@@ -98,18 +98,16 @@ def check_utf8(block: Block) -> None:
 
 def read_texts(path: Path) -> PackedTexts:
     """One text a line; a line may be empty, the file not. A carriage return before the newline is dropped."""
-    parts, lengths = [], []
-    for block in read_blocks(path):
-        check_utf8(block)
-        ends = block.newlines
-        returns = ends[(ends > 0) & (block.data[ends - 1] == ord("\r"))] - 1
-        keep = np.ones(len(block.data), bool)
-        keep[ends] = keep[returns] = False
-        parts.append(block.data[keep])
-        lengths.append(np.diff(np.cumsum(keep)[ends], prepend=0))
-    if not parts:
+
+    def lines() -> Iterator[bytes]:
+        for block in read_blocks(path):
+            check_utf8(block)
+            yield from (line.removesuffix(b"\r") for line in block.data.tobytes().split(b"\n")[:-1])
+
+    texts = PackedTexts.of_encoded(lines())
+    if not len(texts):
         raise XMCBenchError(f"{path}: found an empty file, expected one text a line")
-    return PackedTexts.from_lengths(np.concatenate(parts), np.concatenate(lengths))
+    return texts
 
 
 MAX_DIGITS = 18  # any integer of so many digits fits int64
@@ -121,9 +119,7 @@ def binary_csr(indptr: np.ndarray, indices: np.ndarray, values: np.ndarray, num_
     """The matrix [len(indptr) - 1, num_labels] of ones where a value is not zero, indices sorted and unique."""
     indices, starts = np.asarray(indices), np.asarray(indptr)
     if not (nonzero := values != 0).all():
-        rows = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
-        counts = np.bincount(rows[nonzero], minlength=len(indptr) - 1)
-        indices, starts = indices[nonzero], np.concatenate([[0], np.cumsum(counts)])
+        indices, starts = indices[nonzero], np.append(0, np.cumsum(nonzero))[starts]
     shape = len(indptr) - 1, num_labels
     kind = np.dtype("int32" if max(*shape, len(indices)) <= np.iinfo(np.int32).max else "int64")
     # Both of one type: otherwise scipy copies the indices to the wider one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -10,8 +11,7 @@ from typing import overload
 import numpy as np
 import xxhash
 
-AT_ONCE = 8192  # texts decoded at a time, at most
-BYTES_AT_ONCE = 2**23  # of them, unless one text is longer
+AT_ONCE = 8192  # texts of a batch, at most
 BATCH_BYTES = 2**20  # of a batch of texts, about: a tokenizer takes 10 to 200 times as much before it cuts them
 PIECE = 2**16  # characters of a piece of a long text, at most, where it has spaces
 
@@ -38,12 +38,16 @@ class PackedTexts(Sequence[str]):
         """Pack `texts`. Raises UnicodeEncodeError for half a surrogate pair, which UTF-8 cannot encode."""
         if isinstance(texts, PackedTexts):
             return texts
-        data, lengths = bytearray(), []
+        return cls.of_encoded(text.encode() for text in texts)
+
+    @classmethod
+    def of_encoded(cls, texts: Iterable[bytes | memoryview]) -> PackedTexts:
+        """Pack texts that are UTF-8 already."""
+        data, lengths = bytearray(), array("q")
         for text in texts:
-            encoded = text.encode()
-            data += encoded
-            lengths.append(len(encoded))
-        return cls.from_lengths(np.frombuffer(bytes(data), np.uint8), np.array(lengths, np.int64))
+            data += text
+            lengths.append(len(text))
+        return cls.from_lengths(np.frombuffer(data, np.uint8), np.frombuffer(lengths, np.int64))
 
     @classmethod
     def from_lengths(cls, data: np.ndarray, lengths: np.ndarray) -> PackedTexts:
@@ -68,25 +72,17 @@ class PackedTexts(Sequence[str]):
 
     def hashes(self) -> np.ndarray:
         """The XXH3 hash of each text, uint64 [n]: equal for equal texts."""
-        hashes = (xxhash.xxh3_64_intdigest(block[begin:end]) for block, places in self._read() for begin, end in places)
-        return np.fromiter(hashes, np.uint64, len(self))
+        return np.fromiter(map(xxhash.xxh3_64_intdigest, self._encoded()), np.uint64, len(self))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __iter__(self) -> Iterator[str]:
-        for block, places in self._read():
-            if block.isascii():
-                text = block.decode()
-                yield from (text[begin:end] for begin, end in places)
-            else:
-                yield from (block[begin:end].decode() for begin, end in places)
+        return (str(text, "utf-8") for text in self._encoded())
 
-    def _read(self) -> Iterator[tuple[bytes, Iterator[tuple[int, int]]]]:
-        """The bytes of some texts at a time, and where in them each text begins and ends."""
-        for rows in _blocks(self.offsets):
-            offsets = self.offsets[rows.start : rows.stop + 1]
-            yield self.data[offsets[0] : offsets[-1]].tobytes(), pairwise((offsets - offsets[0]).tolist())
+    def _encoded(self) -> Iterator[memoryview]:
+        data = self.data.data
+        return (data[begin:end] for begin, end in pairwise(np.asarray(self.offsets)))
 
     @overload
     def __getitem__(self, index: int) -> str: ...
@@ -106,15 +102,8 @@ class PackedTexts(Sequence[str]):
 
     def take(self, ids: np.ndarray) -> PackedTexts:
         """A copy of the texts `ids` [m], in that order."""
-        lengths = self.lengths[ids]
-        places = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])  # of the texts taken
-        taken = np.empty(places[-1], np.uint8)
-        for rows in _blocks(places):  # the source of a byte takes eight times its memory
-            first = places[rows.start]
-            source = np.repeat(self.offsets[:-1][ids[rows]] - (places[rows] - first), lengths[rows])
-            source += np.arange(len(source))
-            taken[first : first + len(source)] = self.data[source]
-        return PackedTexts.from_lengths(taken, lengths)
+        data, begins, ends = self.data.data, self.offsets[:-1][ids], self.offsets[1:][ids]
+        return PackedTexts.of_encoded(data[begin:end] for begin, end in zip(begins, ends, strict=True))
 
     def join_rows(self, ids: np.ndarray) -> PackedTexts:
         """One text per row of `ids` [n, width]: the words with these ids, separated by spaces; -1 is no word.
@@ -123,27 +112,8 @@ class PackedTexts(Sequence[str]):
         >>> joined[0]
         'red hat'
         """
-        row, column = np.nonzero(ids >= 0)
-        words = self.take(ids[row, column])
-        ends = words.lengths + 1  # each word and the space after it
-        spaced = np.full(ends.sum(), ord(" "), np.uint8)
-        shift = np.repeat(np.arange(len(words)), words.lengths)  # spaces before each byte
-        spaced[np.arange(len(words.data)) + shift] = words.data
-        lengths = np.bincount(row, weights=ends, minlength=len(ids)).astype(np.int64)
-        # The space after a row's last word belongs to no text.
-        keep = np.ones(len(spaced), bool)
-        keep[np.cumsum(lengths)[lengths > 0] - 1] = False
-        return PackedTexts.from_lengths(spaced[keep], np.maximum(lengths - 1, 0))
-
-
-def _blocks(offsets: np.ndarray) -> Iterator[slice]:
-    """Cut the texts that begin and end at `offsets` [n + 1] into runs of `AT_ONCE` texts and `BYTES_AT_ONCE` bytes."""
-    start, end = 0, len(offsets) - 1
-    while start < end:
-        fitting = int(np.searchsorted(offsets, offsets[start] + BYTES_AT_ONCE, side="right")) - 1
-        stop = min(start + AT_ONCE, max(start + 1, fitting), end)
-        yield slice(start, stop)
-        start = stop
+        words = list(self)
+        return PackedTexts.of(" ".join([words[i] for i in row.tolist() if i >= 0]) for row in ids)
 
 
 class TextSubset(PackedTexts):

@@ -30,7 +30,6 @@ _READ_BYTES = 1 << 22
 _checked: dict[Path, tuple[Any, ...]] = {}  # digest, size and time of each file that this process checked
 T = TypeVar("T")
 NAME = "name.txt"  # the file that holds the name of the folder
-_LONGEST_NAME = 1000
 _log = logging.getLogger(__name__)
 
 
@@ -192,7 +191,7 @@ def check_cached_folder(directory: Path, names: Iterable[str] | None = None) -> 
     """
     check_manifest(directory, None if names is None else [*names, NAME])
     with _faults(directory / NAME):
-        found = (directory / NAME).read_bytes()[:_LONGEST_NAME].decode(errors="replace")
+        found = (directory / NAME).read_text(encoding="utf-8", errors="replace")
     if found != directory.name:
         raise DamagedFolder(f"{directory}: holds a copy of {shown(found)}")
 
