@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 
 from xmcbench.data.dataset import Dataset, Split
-from xmcbench.data.source import Draft, Family, Source
+from xmcbench.data.source import SIZES, Draft, Family, Source
 from xmcbench.data.text_files import no_pairs, pairs_csr
 from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError
@@ -78,41 +78,27 @@ def make_words(n: int, draws: Draws) -> list[str]:
     return ["".join(word) for word in zip(*parts, strict=True)]
 
 
-def make_dataset(
-    draft: Draft,
-    texts: tuple[PackedTexts, PackedTexts, PackedTexts],
-    targets: tuple[scipy.sparse.csr_array, scipy.sparse.csr_array],
-) -> Dataset:
-    """A dataset without ignored pairs, from the texts of (train, test, labels) and the targets of (train, test)."""
-    train, test, labels = texts
-    card = draft.card(len(train), len(test), len(labels), where=draft.name)
-    ignored = (no_pairs((len(split), len(labels))) for split in (train, test))
-    return Dataset(card, Split(train, targets[0]), Split(test, targets[1]), labels, *ignored)
-
-
-def synthetic_draft(name: str, sizes: tuple[int, int, int], origin: str) -> Draft:
-    """The card of a synthetic dataset with these numbers of training queries, test queries and labels."""
-    train, test, labels = sizes
-    return Draft(
-        name=name,
-        num_train=train,
-        num_test=test,
-        num_labels=labels,
-        source=f"synthetic, {origin}",
-        licence="Apache-2.0",
-    )
-
-
 class Generated(Source):
     """A source that generates its data. Every change of the generated data raises `version`."""
 
     version = 1
+
+    def __init__(self, name: str, sizes: tuple[int, int, int], origin: str) -> None:
+        """`sizes` are the numbers of training queries, test queries and labels."""
+        facts = dict(zip(SIZES, sizes, strict=True))
+        self.draft = Draft(name=name, **facts, source=f"synthetic, {origin}", licence="Apache-2.0")
 
     def missing(self, data_dir: Path) -> str | None:  # noqa: ARG002 (nothing is read)
         return None
 
     def fingerprint(self, data_dir: Path) -> str:  # noqa: ARG002
         return f"{type(self).__name__} {self.version}"
+
+    def dataset(self, train: Split, test: Split, labels: PackedTexts) -> Dataset:
+        """The dataset of these parts, without ignored pairs."""
+        card = self.draft.card(len(train.texts), len(test.texts), len(labels), where=self.name)
+        ignored = (no_pairs((len(split.texts), len(labels))) for split in (train, test))
+        return Dataset(card, train, test, labels, *ignored)
 
 
 class TStar(Generated):
@@ -121,7 +107,8 @@ class TStar(Generated):
     The paper does not give the labels of the training queries without t*; here each has one, drawn uniformly.
     """
 
-    draft = synthetic_draft("tstar", (STAR_TRAIN, STAR_TEST, STAR_LABELS), "after DEXML Section 4.1")
+    def __init__(self) -> None:
+        super().__init__("tstar", (STAR_TRAIN, STAR_TEST, STAR_LABELS), "after DEXML Section 4.1")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002
         draws = Draws(41)
@@ -134,12 +121,11 @@ class TStar(Generated):
         rows = np.concatenate([np.repeat(np.arange(STAR_QUERIES), STAR_POSITIVES), np.arange(STAR_QUERIES, STAR_TRAIN)])
         others = STAR_POSITIVES + draws.integers(STAR_LABELS - STAR_POSITIVES, STAR_TRAIN - STAR_QUERIES)
         columns = np.concatenate([np.tile(np.arange(STAR_POSITIVES), STAR_QUERIES), others])
-        targets = (
-            pairs_csr(rows, columns, (STAR_TRAIN, STAR_LABELS)),
-            pairs_csr(np.arange(STAR_TEST), np.zeros(STAR_TEST, np.int64), (STAR_TEST, STAR_LABELS)),
-        )
-        return make_dataset(
-            self.draft, (words.join_rows(train), words.join_rows(test), words.join_rows(labels)), targets
+        firsts = np.zeros(STAR_TEST, np.int64)
+        return self.dataset(
+            Split(words.join_rows(train), pairs_csr(rows, columns, (STAR_TRAIN, STAR_LABELS))),
+            Split(words.join_rows(test), pairs_csr(np.arange(STAR_TEST), firsts, (STAR_TEST, STAR_LABELS))),
+            words.join_rows(labels),
         )
 
 
@@ -148,7 +134,7 @@ class RandomPairs(Generated):
 
     def __init__(self, name: str) -> None:
         self.size = size = size_of(name)
-        self.draft = synthetic_draft(name, (size, size, size), "after DEXML Section C.1")
+        super().__init__(name, (size, size, size), "after DEXML Section C.1")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002
         draws = Draws(1, self.size)
@@ -156,8 +142,8 @@ class RandomPairs(Generated):
         queries = words.join_rows(draws.integers(VOCABULARY, self.size, TEXT_WORDS))
         labels = words.join_rows(draws.integers(VOCABULARY, self.size, TEXT_WORDS))
         same = np.arange(self.size)
-        targets = pairs_csr(same, same, (self.size, self.size))
-        return make_dataset(self.draft, (queries, queries, labels), (targets, targets))
+        split = Split(queries, pairs_csr(same, same, (self.size, self.size)))
+        return self.dataset(split, split, labels)
 
 
 def size_of(name: str) -> int:
@@ -238,20 +224,19 @@ class ProductCatalog(Generated):
         if self.mean_labels is not None and not MIN_LABELS <= self.mean_labels <= MAX_LABELS:
             expected = f"expected {MIN_LABELS} to {MAX_LABELS:g} labels per query"
             raise XMCBenchError(f"dataset {name}: found {self.mean_labels:g}, {expected}")
-        self.draft = synthetic_draft(name, (*self.num_queries, size), "see docs/datasets.md")
+        super().__init__(name, (*self.num_queries, size), "see docs/datasets.md")
 
     def read(self, data_dir: Path) -> Dataset:  # noqa: ARG002 (nothing is read)
         """Generate the data. The training queries do not depend on the number of test queries or the missing pairs."""
         products = make_products(self.size)
         vocabulary = Vocabulary(products.num_concepts, min(self.size, CODES))
         related = RELATED if self.mean_labels is None else self._related(products, self.mean_labels)
-        splits = [
-            make_queries(products, Draws(3, self.size, split), self.num_queries[split], missing, related)
-            for split, missing in enumerate(self.missing_pairs)
-        ]
-        train, test = (vocabulary.query_texts(stated, Draws(4, i)) for i, (stated, _) in enumerate(splits))
-        labels = vocabulary.label_texts(products.concepts, Draws(5))
-        return make_dataset(self.draft, (train, test, labels), (splits[0][1], splits[1][1]))
+        splits = []
+        for i, missing in enumerate(self.missing_pairs):
+            stated, targets = make_queries(products, Draws(3, self.size, i), self.num_queries[i], missing, related)
+            splits.append(Split(vocabulary.query_texts(stated, Draws(4, i)), targets))
+        train, test = splits
+        return self.dataset(train, test, vocabulary.label_texts(products.concepts, Draws(5)))
 
     def _related(self, products: Products, mean_labels: float) -> tuple[float, ...]:
         """`RELATED` with its log-odds shifted so that the training queries have `mean_labels` labels on average."""

@@ -5,6 +5,7 @@ Every error names the file, the row and the column. Rows count from 1, without t
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -203,12 +204,9 @@ def _read_columnar(path: Path, suffix: str, columns: Sequence[str]) -> Iterator[
 
 
 def _encoding(path: Path, sample: bytes) -> str:
-    try:
-        sample.decode("utf-8")
+    with suppress(UnicodeDecodeError):  # the end of the sample may cut a character
+        codecs.getincrementaldecoder("utf-8")().decode(sample, final=len(sample) < SAMPLE_BYTES)
         return "utf-8-sig"
-    except UnicodeDecodeError as error:
-        if error.start >= len(sample) - 3 and len(sample) == SAMPLE_BYTES:  # a character cut by the end of the sample
-            return "utf-8-sig"
     from charset_normalizer import from_bytes
 
     best = from_bytes(sample).best()
