@@ -103,11 +103,10 @@ def read_csr(
     if layout != "csr":
         raise XMCBenchError(f"{where}: found a matrix in {layout!r} format, expected 'csr', as .tocsr() makes it")
     kinds = {"shape": "iu", "indptr": "iu", "indices": "iu", "data": "fiub"}
-    parts = {name: read_array(archive, name, kind, most, where) for name, kind in kinds.items()}
-    if any(part.ndim != 1 for part in parts.values()) or len(parts["shape"]) != 2:
+    parts = [read_array(archive, name, kind, most, where) for name, kind in kinds.items()]
+    if any(part.ndim != 1 for part in parts) or len(parts[0]) != 2:
         raise XMCBenchError(f"{where}: found arrays of other dimensions, expected a CSR matrix saved by scipy")
-    indptr, indices, data = parts["indptr"], parts["indices"], parts["data"]
-    rows, columns = (int(size) for size in parts["shape"])
+    (rows, columns), indptr, indices, data = parts[0].tolist(), *parts[1:]
     valid = len(indptr) == rows + 1 and indptr[0] == 0 and indptr[-1] == len(indices) == len(data)
     if not valid or (np.diff(indptr) < 0).any():
         raise XMCBenchError(f"{where}: found row pointers that do not fit {rows} rows, expected a valid CSR matrix")
