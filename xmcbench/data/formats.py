@@ -19,7 +19,7 @@ import scipy
 
 from xmcbench.data.dataset import Dataset, DatasetCard, Split
 from xmcbench.data.text_files import binary_csr, check_utf8, no_pairs, read_blocks, read_pairs, read_targets, read_texts
-from xmcbench.data.texts import PackedTexts, batches
+from xmcbench.data.texts import PackedTexts
 from xmcbench.errors import XMCBenchError, shown
 from xmcbench.files.arrays import open_npz, read_csr
 from xmcbench.files.atomic import atomic_directory
@@ -240,11 +240,7 @@ def export(dataset: Dataset, folder: Path) -> None:
 def write_texts(texts: Sequence[str], path: Path) -> None:
     """Write one text a line; a line break within a text becomes a space."""
     with path.open("w", encoding="utf-8", newline="") as file:
-        for batch in batches(texts):
-            lines = "\n".join(batch)
-            if "\r" in lines or lines.count("\n") >= len(batch):
-                lines = "\n".join(text.replace("\r", " ").replace("\n", " ") for text in batch)
-            file.write(lines + "\n")
+        file.writelines(text.replace("\r", " ").replace("\n", " ") + "\n" for text in texts)
 
 
 def write_targets(targets: scipy.sparse.csr_array, path: Path) -> None:

@@ -29,8 +29,7 @@ def cell(value: Any) -> Any:
 def csv_text(rows: Iterable[Iterable[Any]]) -> str:
     """The rows as CSV, each line ended by a newline. A carriage return becomes a space: Python would not quote it."""
     text = StringIO()
-    lines = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        cells = map(cell, row)
-        lines.writerow([value.replace("\r", " ") if isinstance(value, str) else value for value in cells])
+    csv.writer(text, lineterminator="\n").writerows(
+        [value.replace("\r", " ") if isinstance(value, str) else value for value in map(cell, row)] for row in rows
+    )
     return text.getvalue()

@@ -82,9 +82,8 @@ def read_package(path: Path) -> tuple[str, set[str]]:
             tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError) as error:
         raise XMCBenchError(f"{path}: {error}, expected Python") from error
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    described = [text for node in classes if (text := ast.get_docstring(node))]
-    return " ".join(described[0].split()) if described else "", set(_dependencies(tree))
+    texts = (ast.get_docstring(node) for node in tree.body if isinstance(node, ast.ClassDef))
+    return " ".join(next(filter(None, texts), "").split()), set(_dependencies(tree))
 
 
 def _dependencies(tree: ast.AST) -> Iterator[str]:

@@ -8,7 +8,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Imported:
     empty_rows: int = 0  # rows and labels whose text is empty
     empty_labels: int = 0
     removed: bool = False  # whether these rows were left out
-    folder: Path = field(default_factory=Path)
+    folder: Path = Path()
 
 
 def split_by_hash(rows: Iterable[Row], test_share: float) -> tuple[list[Row], list[Row]]:
