@@ -130,10 +130,8 @@ def folder_sources() -> list[FolderSource]:
 @hookimpl
 def register_datasets(register: Callable[[Any], None]) -> None:
     """Register the catalogued folders, the synthetic sets and the Debian packages."""
-    for source in (*folder_sources(), DebianPackages(), synthetic.TStar()):
-        register(source)
-    for family in (synthetic.CATALOG, synthetic.RANDOM_PAIRS):
-        register(family)
+    for thing in (*folder_sources(), DebianPackages(), synthetic.TStar(), synthetic.CATALOG, synthetic.RANDOM_PAIRS):
+        register(thing)
 
 
 def check_plugin(thing: Any) -> None:
