@@ -12,6 +12,7 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import PurePath
@@ -48,7 +49,7 @@ LONGEST_NAME = 100  # characters
 # A name that every reader sees alike: no letters of other scripts, invisible characters or markup; values of a sweep.
 NAME = r"[A-Za-z0-9][A-Za-z0-9._+-]*( [A-Za-z0-9._+-]+)*(\[[ -~]*\])?"
 LONGEST_LIST = 20_000  # characters of texts and lists that are no names
-FIRST_YEAR = 2026  # of xmcbench
+FIRST_YEAR = "2026"  # of xmcbench
 # What the harness says of how it checked a method's contract.
 CHECKS = {
     "network": {"audit hook"},
@@ -91,29 +92,25 @@ def outdated(record: Record) -> Iterator[str]:
         yield "its provenance does not say which checks of the method were made: run it again"
     if missing := [name for name in MEASURED if name not in record.spent]:
         yield f"it does not say what the harness measured: {', '.join(missing)}"
-    trial = record.trial
-    plugin = _registered(trial.method)
-    if plugin is not None and plugin.origin.distribution == trial.distribution:
-        try:
-            config = plugin.thing.Config.model_validate(trial.config)
-        except ValidationError as problem:
-            error = problem.errors(include_url=False)[0]
-            place = ".".join(map(str, error["loc"]))
-            yield f"its setting {shown(place)} is {shown(error['input'])}: {error['msg']}"
-            return
-        if _written(config.model_dump(mode="json")) != _written(trial.config):  # 16.0 is not 16
-            yield "its settings are not all that its method has, as it writes them"
-        try:
-            chosen_by = selection_versions(trial.selection.metric) if trial.selection else {}
-        except UnknownNameError as problem:
-            yield str(problem)
-            return
-        if (parts := {**plugin.thing.versions(config), **chosen_by}) != trial.versions:
-            yield f"it is a result of {_parts(trial.versions)}, this code has {_parts(parts)}: run it again"
-
-
-def _written(config: Any) -> str:
-    return json.dumps(config, sort_keys=True)
+    trial, plugin = record.trial, _registered(record.trial.method)
+    if plugin is None or plugin.origin.distribution != trial.distribution:
+        return
+    try:
+        config = plugin.thing.Config.model_validate(trial.config)
+    except ValidationError as problem:
+        error = problem.errors(include_url=False)[0]
+        yield f"its setting {shown('.'.join(map(str, error['loc'])))} is {shown(error['input'])}: {error['msg']}"
+        return
+    written, stated = (json.dumps(own, sort_keys=True) for own in (config.model_dump(mode="json"), trial.config))
+    if written != stated:  # 16.0 is not 16
+        yield "its settings are not all that its method has, as it writes them"
+    try:
+        chosen_by = selection_versions(trial.selection.metric) if trial.selection else {}
+    except UnknownNameError as problem:
+        yield str(problem)
+        return
+    if (parts := {**plugin.thing.versions(config), **chosen_by}) != trial.versions:
+        yield f"it is a result of {_parts(trial.versions)}, this code has {_parts(parts)}: run it again"
 
 
 def _parts(versions: Mapping[str, int]) -> str:
@@ -133,32 +130,31 @@ def contradictions(records: Sequence[Record], before: Mapping[str, Record]) -> d
     found: dict[str, list[str]] = defaultdict(list)
     by_key = {record.key: record for record in records}
     methods = {record.trial.method for record in records}
-    data: dict[str, Counter[tuple[str, str]]] = defaultdict(Counter)  # by content: truths and names
-    seeds: dict[tuple[str, str], list[Record]] = defaultdict(list)
+    data: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # by content: truths and names
+    seeds: dict[tuple[str, str], Record] = {}
     for record in records:
-        data[record.trial.dataset_hash].update((("truth", record.truth_hash), ("dataset", record.trial.dataset)))
+        data[record.trial.dataset_hash, "truth"][record.truth_hash] += 1
+        data[record.trial.dataset_hash, "dataset"][record.trial.dataset] += 1
         if record.spent.get("encoder_tokens") and (digest := record.digests.get(PREDICTIONS)):
             settings = record.trial.model_dump_json(exclude={"seed", "version", "label"})
-            seeds[settings, digest].append(record)
-    for same in seeds.values():
-        for record in same[1:]:
-            found[record.key].append(f"it has the predictions of {same[0].key}, which has another seed")
+            if (same := seeds.setdefault((settings, digest), record)) is not record:
+                found[record.key].append(f"it has the predictions of {same.key}, which has another seed")
     for record in records:
-        trial = record.trial
+        trial, problems = record.trial, found[record.key]
         if trial.label != trial.method and trial.label in methods:
-            found[record.key].append(f"its label is {shown(trial.label)}, the name of another method")
+            problems.append(f"its label is {shown(trial.label)}, the name of another method")
         for what, own in (("truth", record.truth_hash), ("dataset", trial.dataset)):
-            usual = next(name for (kind, name), _ in data[trial.dataset_hash].most_common() if kind == what)
+            ((usual, _),) = data[trial.dataset_hash, what].most_common(1)
             if own != usual:
-                found[record.key].append(f"its {what} is {shown(own)}, others of its data have {usual}")
+                problems.append(f"its {what} is {shown(own)}, others of its data have {usual}")
         trainer = by_key.get(record.trained_by)
         if record.trained_by and (trainer is None or trainer is record or _training(record) != _training(trainer)):
-            found[record.key].append(f"its model is of {record.trained_by}, which is no accepted training of it")
-        if record.key in before and before[record.key] != record:
-            found[record.key].append("it differs from the record of this key that was accepted before")
+            problems.append(f"its model is of {record.trained_by}, which is no accepted training of it")
+        if before.get(record.key, record) != record:
+            problems.append("it differs from the record of this key that was accepted before")
         for sample in record.chosen.get("samples", ()):
             if sample["trial"] in by_key.keys() - {record.key}:  # which the board would leave out
-                found[record.key].append(f"its tuning names {sample['trial']}, an accepted trial")
+                problems.append(f"its tuning names {sample['trial']}, an accepted trial")
     return found
 
 
@@ -179,15 +175,14 @@ def _identity(record: Record) -> Iterator[str]:
     if not re.fullmatch(DIGEST, trial.dataset_hash):
         yield f"it names the content of its dataset {shown(trial.dataset_hash)}, expected 64 hexadecimal digits"
     newest = {"engine": ENGINE_VERSION, "selection": SELECTION_VERSION}
-    plugin = _registered(trial.method)
     if not isinstance(trial.budget, UnknownBudget) and not trial.versions.get("method"):
         yield "it names no version of its method"
     if min(trial.versions.values(), default=1) < 1:
         yield f"it is a result of {_parts(trial.versions)}, expected versions from 1"
-    if plugin is not None and plugin.origin.distribution != trial.distribution:
-        yield f"its method {trial.method!r} is of {trial.distribution}, expected {plugin.origin.distribution}"
-    if plugin is not None:
+    if plugin := _registered(trial.method):
         newest["method"] = plugin.thing.info.version
+        if plugin.origin.distribution != trial.distribution:
+            yield f"its method {trial.method!r} is of {trial.distribution}, expected {plugin.origin.distribution}"
     elif trial.distribution == OWN:
         yield f"its method {shown(trial.method)} is none of xmcbench"
     for part, version in trial.versions.items():
@@ -276,27 +271,22 @@ def _gaps(record: Record) -> Iterator[str]:
 
 
 def _dates(record: Record) -> Iterator[str]:
-    """Times that are not written as the harness writes them, or outside of the years in which trials can have run.
-
-    The page sorts results by these texts.
-    """
-    passed = elapsed(record)
-    if passed is None or not all(re.fullmatch(TIME, text) for text in (record.started, record.ended)):
+    """Times that are not written as the harness writes them, by which the page sorts, or when no trial can have run."""
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    if _elapsed(record) is None or not all(re.fullmatch(TIME, text) for text in (record.started, record.ended)):
         yield "it does not say when it began and ended, in UTC and to the second"
-        return
-    began, ended = datetime.fromisoformat(record.started), datetime.fromisoformat(record.ended)
-    if passed < 0 or began.year < FIRST_YEAR or ended > datetime.now(UTC) + timedelta(days=1):
+    elif not FIRST_YEAR <= record.started <= record.ended <= tomorrow:
         yield f"it began at {record.started} and ended at {record.ended}"
 
 
 def _links(record: Record) -> Iterator[str]:
     """What names other trials, files or parts of the data, and cannot be right."""
     trial = record.trial
-    held_out = f"train: {trial.selection.queries} queries held out" if trial.selection else ""
-    if held_out and record.selection_split != held_out:
-        yield f"its checkpoint was chosen on {shown(record.selection_split)}, its trial says {held_out}"
-    if not held_out and record.selection_split.startswith("train:"):
-        yield f"its checkpoint was chosen on {shown(record.selection_split)}, and its trial holds no queries out"
+    split, chosen_on = record.selection_split, f"its checkpoint was chosen on {shown(record.selection_split)}"
+    if trial.selection and split != (held_out := f"train: {trial.selection.queries} queries held out"):
+        yield f"{chosen_on}, its trial says {held_out}"
+    if not trial.selection and split.startswith("train:"):
+        yield f"{chosen_on}, and its trial holds no queries out"
     if record.trained_by and (record.trained_by == record.key or not re.fullmatch(KEY, record.trained_by)):
         yield f"it was trained by {shown(record.trained_by)}, expected a key of another trial"
     for name, digest in record.digests.items():
@@ -318,19 +308,15 @@ def _tuning(record: Record) -> Iterator[str]:
         yield "its tuning names no samples, one twice, or samples that are no keys of trials"
     if not re.fullmatch(r"train: [0-9]+ queries held out", chosen["on"]):
         yield f"its tuning chose on {shown(chosen['on'])}, expected held-out training queries"
-    if not _holds(
-        record.trial.config, {name: own for name, own in chosen["settings"].items() if name in record.trial.config}
-    ):
+    config = record.trial.config
+    if not _holds(config, {name: own for name, own in chosen["settings"].items() if name in config}):
         yield "its tuning chose other settings than it has"
-    means = [
-        fmean((sample["quality"], *sample.get("again", ())))
-        for sample in samples
-        if sample["settings"] == chosen["settings"] and sample["quality"] is not None
-    ]
+    same = [own for own in samples if own["settings"] == chosen["settings"] and own["quality"] is not None]
+    means = [fmean((own["quality"], *own.get("again", ()))) for own in same]
     if not any(abs(mean - chosen["quality"]) <= ROUNDING for mean in means) or not 0 <= chosen["quality"] <= 1:
         yield f"its tuning found a quality of {chosen['quality']:g}, which none of its samples with these settings has"
-    if unknown := sorted(chosen["spent"].keys() - {*CURVE_COSTS, "teacher_calls"}):
-        yield f"its tuning spent {shown(unknown[0])}, expected some of {', '.join(CURVE_COSTS)}"
+    if unknown := chosen["spent"].keys() - {*CURVE_COSTS, "teacher_calls"}:
+        yield f"its tuning spent {shown(min(unknown))}, expected some of {', '.join(CURVE_COSTS)}"
     if not chosen["spent"]:
         yield "its tuning does not say what it spent"
 
@@ -351,11 +337,15 @@ def label_problems(trial: Trial) -> Iterator[str]:
     first = stem(trial.label)
     if owner := _owner(first, trial):
         yield f"its label is {shown(trial.label)}, the name of another method: {owner}"
-    for axis, said in _swept(trial.label):
-        value: object = trial.config
+    for pair in re.split(r",(?=[\w.]+=)", trial.label.partition("[")[2].removesuffix("]")):  # the values of a sweep
+        axis, equals, text = pair.partition("=")
+        said: Any = text
+        value: Any = trial.config
+        with suppress(json.JSONDecodeError):
+            said = json.loads(text)
         for part in axis.split("."):
             value = value.get(part, ABSENT) if isinstance(value, dict) else ABSENT
-        if axis.partition(".")[0] != "budget" and not isinstance(value, dict | list) and value != said:
+        if equals and axis.partition(".")[0] != "budget" and not isinstance(value, dict | list) and value != said:
             yield f"its label says {shown(axis)} is {shown(said)}, its settings have {shown(value)}"
 
 
@@ -379,17 +369,6 @@ def _owner(first: str, trial: Trial) -> str:
 def _read(name: str) -> str:
     """A name as a hurried reader sees it."""
     return folded(name).translate(ALIKE).replace("rn", "m").replace("vv", "w")
-
-
-def _swept(label: str) -> Iterator[tuple[str, object]]:
-    """The settings that a label of a sweep names, with their values."""
-    for pair in re.split(r",(?=[\w.]+=)", label.partition("[")[2].removesuffix("]")):
-        axis, equals, text = pair.partition("=")
-        if equals:
-            try:
-                yield axis, json.loads(text)
-            except json.JSONDecodeError:
-                yield axis, text
 
 
 AFTER_FIT = ("predict", "check", "score")  # stages
@@ -419,8 +398,8 @@ def ledger_problems(record: Record) -> Iterator[str]:
         if not step <= spent.get(name, 0):
             yield f"its largest step took {step:g} {name}, all steps together {spent.get(name, 0):g}"
     seconds = spent["stage_seconds"]
-    if unknown := sorted(set(seconds) - set(STAGES)):
-        yield f"it spent seconds in the stage {shown(unknown[0])}, expected some of {', '.join(STAGES)}"
+    if unknown := set(seconds) - set(STAGES):
+        yield f"it spent seconds in the stage {shown(min(unknown))}, expected some of {', '.join(STAGES)}"
     sums = {
         "device_seconds": sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES),
         "flops": spent.get("encoder_flops", 0) + spent.get("scoring_flops", 0),
@@ -436,17 +415,18 @@ def ledger_problems(record: Record) -> Iterator[str]:
 
 def _work(record: Record) -> Iterator[str]:
     """Steps, tokens, queries and teachers of which one is impossible without the other."""
-    spent, calls = record.spent, record.spent.get("teacher_calls", 0)
-    if (spent["encoder_tokens"] > 0) != (spent.get("encoder_flops", 0) > 0):
-        yield f"it spent {spent['encoder_tokens']} encoder_tokens in {spent.get('encoder_flops', 0):g} encoder_flops"
-    if spent["steps"] and spent["encoder_tokens"] and not record.num_parameters:
-        yield f"it took {spent['steps']} steps over {spent['encoder_tokens']} tokens, and trained no parameters"
-    queries = spent.get("queries", 0)
-    if (spent.get("epochs", 0) > 0) != (queries > 0):
-        yield f"it spent {spent.get('epochs', 0):g} epochs on {queries} queries"
-    if spent.get("pool_positives", 0) > max(1, queries) * max(1, spent.get("pool_labels", 0)):
-        yield f"it had {spent['pool_positives']} positives among {spent.get('pool_labels', 0)} labels"
-    if spent.get("refused_pass", 0) > 1 or spent.get("teacher_cached", 0) > calls:
+    spent = defaultdict(int, record.spent)
+    steps, tokens, epochs, queries = (spent[name] for name in ("steps", "encoder_tokens", "epochs", "queries"))
+    calls = spent["teacher_calls"]
+    if (tokens > 0) != (spent["encoder_flops"] > 0):
+        yield f"it spent {tokens} encoder_tokens in {spent['encoder_flops']:g} encoder_flops"
+    if steps and tokens and not record.num_parameters:
+        yield f"it took {steps} steps over {tokens} tokens, and trained no parameters"
+    if (epochs > 0) != (queries > 0):
+        yield f"it spent {epochs:g} epochs on {queries} queries"
+    if spent["pool_positives"] > max(1, queries) * max(1, spent["pool_labels"]):
+        yield f"it had {spent['pool_positives']} positives among {spent['pool_labels']} labels"
+    if spent["refused_pass"] > 1 or spent["teacher_cached"] > calls:
         yield "it refused more than one pass, or more answers were cached than given"
     if (bool(record.teacher) or record.simulated_teacher) != (calls > 0):
         yield f"its teacher is {shown(record.teacher)}, which was asked {calls} times"
@@ -484,7 +464,7 @@ def _seconds(record: Record) -> Iterator[str]:
     if "wall_seconds" in spent:
         yield "it was ended from outside"
     after = sum(seconds.get(stage, 0.0) for stage in AFTER_FIT)
-    passed = elapsed(record)
+    passed = _elapsed(record)
     if passed is not None and not after <= passed + CLOCKS:
         yield f"it predicted for {after:.0f} seconds, {passed:.0f} passed between its start and its end"
     cores = record.provenance.get("cores") or MOST_PROCESSES
@@ -508,11 +488,11 @@ def _seconds(record: Record) -> Iterator[str]:
         yield f"its imports took {spent['import_cpu_seconds']:g} seconds, expected at most {IMPORT_SECONDS:g}"
 
 
-def elapsed(record: Record) -> float | None:
+def _elapsed(record: Record) -> float | None:
     """Seconds from start to end; None where one of them is no time."""
     try:
         return (datetime.fromisoformat(record.ended) - datetime.fromisoformat(record.started)).total_seconds()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError):  # no time, or only one of them with a zone
         return None
 
 
@@ -555,12 +535,10 @@ def _plain(record: Record) -> bool:
 
 def _flat(record: Record) -> bool:
     """Whether training ended as the metric had not risen for as many evaluations as the selection's patience."""
-    held_out = record.trial.selection
-    if held_out is None or not all(held_out.metric in point for point in record.curve):
+    held_out, ended = record.trial.selection, record.spent["ended"]
+    if not ended or held_out is None or not all(held_out.metric in point for point in record.curve):
         return False
-    return bool(record.spent["ended"]) and record.spent["ended"] == why_flat(
-        record.curve, held_out.metric, held_out.patience
-    )
+    return bool(ended == why_flat(record.curve, held_out.metric, held_out.patience))
 
 
 def _evaluations(record: Record, selection: Selection) -> Iterator[str]:
