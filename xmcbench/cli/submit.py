@@ -109,7 +109,7 @@ def _verify(run: str, to: Path, place: Path, verified: Path) -> list[str]:
     record = find_trial(accepted, run)
     outcome = review.verify(accepted, record, Store(place))
     review.write_verification(outcome, verified)
-    verdict = "verified" if outcome.verified else f"not verified within {review.MARGIN:g} point"
+    verdict = "verified" if outcome.agrees else f"not verified within {review.MARGIN:g} point"
     echo(f"{verified}: {', '.join(outcome.records)} {verdict}: {outcome}")
     return []
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from operator import itemgetter
 from pathlib import Path
-from typing import Literal
 
 import yaml
 from pydantic import Field
@@ -36,7 +36,6 @@ from xmcbench.trial.store import Store
 _COSTS = (
     "Costs: steps, tokens and operations counted again from the settings, or stated. Seconds and memory are stated."
 )
-State = Literal["verified", "retrained", "recomputed", "imported", "rejected"]
 
 
 @dataclass(frozen=True)
@@ -46,36 +45,30 @@ class Checked:
     record: Record
     problems: tuple[str, ...]
     recomputed: bool  # its metrics follow from its predictions
-    verification: Verification | Retraining | None = None  # how close the runs of the maintainers are
-    costs: str = ""  # whether steps, tokens and operations were recounted; empty: they were not looked at
+    verification: Verification | Retraining | None  # how close the runs of the maintainers are
+    costs: str  # whether steps, tokens and operations were recounted; empty: they were not looked at
 
     @property
-    def state(self) -> State:
+    def state(self) -> str:
         """The degree to which the trial has been verified."""
         if self.problems:
             return "rejected"
         if not self.recomputed or isinstance(self.record.trial.budget, UnknownBudget):
             return "imported"
-        if isinstance(self.verification, Retraining):
-            return "retrained" if self.verification.agrees else "recomputed"
-        return "verified" if self.verification and self.verification.verified else "recomputed"
+        if not self.verification or not self.verification.agrees:
+            return "recomputed"
+        return "verified" if isinstance(self.verification, Verification) else "retrained"
 
 
 def comment(checked: Sequence[Checked]) -> str:
     """The review as Markdown, for a comment on a pull request."""
-    headings = [Heading(name, left=True) for name in ("trial", "key", "state", "trained again", "costs", "problems")]
-    rows = tuple(
-        (
-            f"{one.record.trial.dataset}/{one.record.trial.label}",
-            one.record.key,
-            one.state,
-            str(one.verification or "-"),
-            one.costs,
-            "; ".join(one.problems) or "none",
-        )
-        for one in checked
-    )
-    return render_tables([TextTable("Submissions", tuple(headings), rows, (_COSTS,))], "markdown") + "\n"
+    names = ("trial", "key", "state", "trained again", "costs", "problems")
+    rows = []
+    for one in checked:
+        trial, again, problems = one.record.trial, str(one.verification or "-"), "; ".join(one.problems) or "none"
+        rows.append((f"{trial.dataset}/{trial.label}", one.record.key, one.state, again, one.costs, problems))
+    table = TextTable("Submissions", tuple(Heading(name, left=True) for name in names), tuple(rows), (_COSTS,))
+    return render_tables([table], "markdown") + "\n"
 
 
 FEWEST_SEEDS = 3
@@ -96,14 +89,13 @@ class Verification(Written):
     margins: dict[str, float] = Field(min_length=1, description="by metric: points within which both are shown to be")
 
     @property
-    def verified(self) -> bool:
+    def agrees(self) -> bool:
         """Whether every metric is within the margin."""
         return max(self.margins.values()) <= MARGIN
 
     def __str__(self) -> str:
-        """The widest margin, with its metric."""
-        metric = max(self.margins, key=lambda name: self.margins[name])
-        return f"within {self.margins[metric]:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
+        metric, margin = max(self.margins.items(), key=itemgetter(1))
+        return f"within {margin:.2f} points (widest: {metric}, {len(self.seeds)} fresh seeds)"
 
 
 class Retraining(Written):
@@ -121,13 +113,12 @@ class Retraining(Written):
         return near and all(abs(share - 1) <= SAME for share in self.costs.values())
 
     def __str__(self) -> str:
-        """The widest difference of a metric and of a cost."""
-        metric = max(self.points, key=lambda name: self.points[name])
-        text = f"trained again: {metric} differs by {self.points[metric]:.2f} points"
+        metric, points = max(self.points.items(), key=itemgetter(1))
+        text = f"trained again: {metric} differs by {points:.2f} points"
         if not self.costs:
             return text + "; costs follow the clock"
-        cost = max(self.costs, key=lambda name: abs(self.costs[name] - 1))
-        return text + f", {cost} {self.costs[cost]:.3f} times"
+        cost, share = max(self.costs.items(), key=lambda own: abs(own[1] - 1))
+        return text + f", {cost} {share:.3f} times"
 
 
 class Verifications(Written):
@@ -141,7 +132,7 @@ class Verifications(Written):
         digest = _digest(accepted, record)
         known: list[Verification | Retraining] = [*self.verified, *self.retrained]
         found = [own for own in known if own.records.get(record.key) == digest]
-        return next((own for own in found if isinstance(own, Verification) and own.verified), next(iter(found), None))
+        return min(found, key=lambda own: not (isinstance(own, Verification) and own.agrees), default=None)
 
 
 def read_verifications(path: Path) -> Verifications:
@@ -164,12 +155,7 @@ def write_verification(found: Verification | Retraining, path: Path) -> None:
 
 
 def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
-    """Compare an accepted result with the runs of it in `fresh` whose seeds are not accepted ones.
-
-    Args:
-        accepted: the store of accepted results.
-        record: one of the trials of the result.
-        fresh: a store with runs of the same trial, seeds aside.
+    """Compare an accepted result, of which `record` is a trial, with the runs of it in `fresh` that have other seeds.
 
     Raises `XMCBenchError` if there are too few runs, or if they answer to other test targets.
     """
@@ -192,7 +178,7 @@ def verify(accepted: Store, record: Record, fresh: Store) -> Verification:
     margins = {name: difference(of_theirs[name], of_runs[name]).equivalence_margin for name in names}
     return Verification(
         records={own.key: _digest(accepted, own) for own in theirs.values()},
-        commits=sorted({str((run.provenance.get("git") or {}).get("commit")) for run in runs.values()}),
+        commits=sorted(set(map(_commit, runs.values()))),
         seeds=sorted(runs),
         margins={name: round(100 * margin, 4) for name, margin in margins.items()},
     )
@@ -211,7 +197,7 @@ def compare_retrained(accepted: Store, record: Record, again: Record) -> Retrain
     costs = {name: (record.spent.get(name, 0), again.spent.get(name, 0)) for name in COSTS if not clock}
     return Retraining(
         records={record.key: _digest(accepted, record)},
-        commits=[str((again.provenance.get("git") or {}).get("commit"))],
+        commits=[_commit(again)],
         points={name: round(100 * abs(value - again.metrics[name]), 4) for name, value in record.metrics.items()},
         costs={name: round((own + 1) / (other + 1), 6) for name, (own, other) in costs.items()},
     )
@@ -222,6 +208,10 @@ def _same(first: Record, second: Record) -> bool:
     trials = [record.trial.changed(label="").but_seed for record in (first, second)]
     ended = first.status is Status.OK
     return ended and trials[0] == trials[1] and first.metrics.keys() >= second.metrics.keys()
+
+
+def _commit(run: Record) -> str:
+    return str((run.provenance.get("git") or {}).get("commit"))
 
 
 def _digest(accepted: Store, record: Record) -> str:
