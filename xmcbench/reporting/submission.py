@@ -9,11 +9,11 @@ Legend: C configurations of one table, each with its seeds; B resamples.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
-from typing import Any
 
 import numpy as np
 
@@ -88,11 +88,8 @@ def resampling(store: Store, record: Record) -> Iterator[str]:
     if missing := sorted(record.intervals.keys() - stored.keys()):
         yield f"{RESAMPLED} does not hold {missing[0]}"
     for name, values in stored.items():
-        if (
-            values.dtype != np.float32
-            or values.shape != (RESAMPLES,)
-            or not ((values >= -_FLOAT32) & (values <= 1 + _FLOAT32)).all()
-        ):
+        typed = values.dtype == np.float32 and values.shape == (RESAMPLES,)
+        if not typed or not ((values >= -_FLOAT32) & (values <= 1 + _FLOAT32)).all():
             yield f"{RESAMPLED}: {name} is not {RESAMPLES} fractions"
             return
     yield from _intervals(record, stored, "resamples")
@@ -108,17 +105,16 @@ def _intervals(record: Record, resampled: Mapping[str, np.ndarray], source: str)
 
 def accept(store: Store, records: Sequence[Record], folder: Path) -> list[str]:
     """Add trials without problems to `folder`, shortened and without paths; returns the files that hold them."""
+    added = []
+    for record in records:
+        resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
+        files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
+        digests = {name: sha256(content).hexdigest() for name, content in files.items()}
+        if len(files[PREDICTIONS]) > LARGEST:
+            del files[PREDICTIONS]
+        shared = shortened(without_paths(record)).model_copy(update={"digests": digests}).without_secrets()
+        added.append((shared, encode(shared), files))
     with Store(folder).lock(LOCK):
-        added = []
-        for record in records:
-            shared = shortened(without_paths(record))
-            resampled = resampled_file(store.resampled(record, list(record.metrics)), record.truth_hash)
-            files = {PREDICTIONS: store.result(record, PREDICTIONS), RESAMPLED: resampled}
-            digests = {name: sha256(content).hexdigest() for name, content in files.items()}
-            if len(files[PREDICTIONS]) > LARGEST:
-                del files[PREDICTIONS]
-            content = encode(shared.model_copy(update={"digests": digests}).without_secrets())
-            added.append((shared, content, files))
         return [str(path) for path in add_packed(folder, added)]
 
 
@@ -143,21 +139,19 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
         for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
-        by_configuration: dict[str, list[Record]] = defaultdict(list)  # trials that differ in their seed alone
+        seeds: dict[str, list[Record]] = defaultdict(list)  # trials that differ in their seed alone
         for record in records:
-            by_configuration[record.trial.but_seed].append(record)
-        seeds = list(by_configuration.values())
-        made = {record.key: np.full((len(record.metrics), len(seeds)), np.nan, np.float32) for record in records}
+            seeds[record.trial.but_seed].append(record)
+        for record in records:
+            arrays[record.key] = np.full((len(record.metrics), len(seeds)), np.nan, np.float32)
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
         for metric in dict.fromkeys(name for own in resampled.values() for name in own):
-            having = [own for own in seeds if all(metric in resampled[record.key] for record in own)]
-            means_CB = [
-                np.mean([resampled[record.key][metric] for record in own], axis=0, dtype=np.float64) for own in having
-            ]
-            for own, row_C in zip(having, compact_resamples(np.stack(means_CB), len(seeds)), strict=True):
+            having = [own for own in seeds.values() if all(metric in resampled[record.key] for record in own)]
+            values = ([resampled[record.key][metric] for record in own] for own in having)
+            means_CB = np.stack([np.mean(own, axis=0, dtype=np.float64) for own in values])
+            for own, row_C in zip(having, compact_resamples(means_CB, len(seeds)), strict=True):
                 for record in own:
-                    made[record.key][list(record.metrics).index(metric)] = row_C
-        arrays |= made
+                    arrays[record.key][list(record.metrics).index(metric)] = row_C
     return arrays
 
 
@@ -191,14 +185,11 @@ def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]
         found = store.packed.arrays(path)
     except (XMCBenchError, OSError) as problem:
         return str(problem)
-    same = found.keys() == expected.keys() and all(found[key].shape == own.shape for key, own in expected.items())
-    same = same and all(
-        np.allclose(
-            mine_TT, own_TT, _COVARIANCE, _COVARIANCE * np.nan_to_num(abs(own_TT)).max(initial=0), equal_nan=True
-        )
-        for records in tables
-        for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True)
-    )
+    same = {key: own.shape for key, own in found.items()} == {key: own.shape for key, own in expected.items()}
+    for records in tables if same else ():
+        for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True):
+            near = _COVARIANCE * np.nan_to_num(abs(own_TT)).max(initial=0)
+            same = same and np.allclose(mine_TT, own_TT, _COVARIANCE, near, equal_nan=True)
     return "" if same else f"{path}: not of the resamples beside it: submitting a trial on {dataset} writes it anew"
 
 
@@ -220,17 +211,16 @@ def stray_files(store: Store) -> Iterator[str]:
 
 def _stray_arrays(packed: Packed, path: Path) -> Iterator[str]:
     """Arrays of a pack that belong to no record of the file beside it, or that are too large."""
-    keys = {key for key, own in packed.records.items() if own.path.with_suffix(PACK) == path}
+    keys = [key for key, own in packed.records.items() if own.path.with_suffix(PACK) == path]
+    expected = {f"{key}/{file}" for key in keys for file in (PREDICTIONS, RESAMPLED)}
     try:
-        sizes = packed.sizes(path)
+        for name, size in packed.sizes(path).items():
+            if name not in expected:
+                yield f"{path}: {name} is not expected here"
+            elif size > LARGEST:
+                yield f"{path}: {name} has {size:,} bytes, expected at most {LARGEST:,}"
     except (XMCBenchError, OSError) as problem:
         yield str(problem)
-        return
-    for name, size in sizes.items():
-        if name not in {f"{key}/{file}" for key in keys for file in (PREDICTIONS, RESAMPLED)}:
-            yield f"{path}: {name} is not expected here"
-        elif size > LARGEST:
-            yield f"{path}: {name} has {size:,} bytes, expected at most {LARGEST:,}"
 
 
 def misplaced(store: Store, record: Record) -> Iterator[str]:
@@ -244,26 +234,16 @@ def misplaced(store: Store, record: Record) -> Iterator[str]:
 
 def shortened(record: Record) -> Record:
     """The record with the costs, curve and intervals that were measured in nine digits, which hold any float32."""
-    measured = {name: _nine_digits(getattr(record, name)) for name in ("spent", "curve", "intervals")}
-    return record.model_copy(update=measured)
-
-
-def _nine_digits(value: Any) -> Any:
-    """Every fraction within `value` in nine significant digits."""
-    if isinstance(value, float):
-        return float(f"{value:.9g}")
-    if isinstance(value, Mapping):
-        return {name: _nine_digits(own) for name, own in value.items()}
-    return type(value)(map(_nine_digits, value)) if isinstance(value, list | tuple) else value
+    measured = record.model_dump_json(include={"spent", "curve", "intervals"})
+    rounded = json.loads(measured, parse_float=lambda text: float(f"{float(text):.9g}"))
+    return Record.model_validate({**record.model_dump(), **rounded})
 
 
 def without_paths(record: Record) -> Record:
-    """The record without paths of this machine in its command."""
-    command = [_without_place(str(word)) for word in record.provenance.get("command", ())]
+    """The record without paths of this machine in its command: of absolute ones the last part is left."""
+    words = (str(word).rpartition("=") for word in record.provenance.get("command", ()))
+    command = [
+        f"{name}{equals}{PurePath(value).name if PurePath(value).is_absolute() else value}"
+        for name, equals, value in words
+    ]
     return record.model_copy(update={"provenance": {**record.provenance, "command": command}})
-
-
-def _without_place(word: str) -> str:
-    """A word of a command, absolute paths cut to their last part."""
-    name, equals, value = word.rpartition("=")
-    return f"{name}{equals}{PurePath(value).name}" if PurePath(value).is_absolute() else word
