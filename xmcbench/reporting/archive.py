@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import published
 from xmcbench.reporting.rows import Leaderboard
 
@@ -48,9 +50,6 @@ class Archive:
 
     def recomputable(self, data: Path) -> Callable[[Record], bool]:
         """Whether the predictions of a trial are here, and its dataset is known."""
-        from functools import cache
-
-        from xmcbench.errors import XMCBenchError
 
         @cache
         def is_known(dataset: str) -> bool:
@@ -72,7 +71,6 @@ class Archive:
         Problems go to `on_problem`: of predictions that are not here, as of large submissions, one for each dataset.
         """
         from xmcbench.data import load
-        from xmcbench.errors import XMCBenchError
         from xmcbench.evaluation.evaluator import stored_predictions
 
         by_dataset: dict[str, list[Record]] = defaultdict(list)
