@@ -7,10 +7,9 @@ has its scale beside it; it says "reproduced" or "contradicted" only at the pape
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import ConfigDict, Field
 
@@ -21,7 +20,7 @@ CLAIMS = Path(__file__).parent / "leaderboard" / "claims.yaml"
 TrialKey = Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
 Sign = Literal["+", "-", "?"]  # of a difference; ?: the interval, corrected for the number of claims, contains 0
 Finding = Literal["seen", "seen in part", "not seen", "undecided", "not run yet"]
-FINDINGS: tuple[Finding, ...] = ("seen", "seen in part", "not seen", "undecided", "not run yet")
+FINDINGS: tuple[Finding, ...] = get_args(Finding)
 AT_PAPERS_SCALE = {"seen": "reproduced", "seen in part": "reproduced in part", "not seen": "contradicted"}
 
 
@@ -42,15 +41,14 @@ class PaperPair(_Model):
 
     def printed(self, published: Iterable[PublishedRow]) -> dict[str, dict[str, float]]:
         """By metric and dataset: the better row minus the other, in per cent, of all columns printed for both."""
-        rows = {(row.dataset, row.label): row for row in published if row.source == self.table}
-        found: dict[str, dict[str, float]] = defaultdict(dict)
-        for (dataset, label), better in rows.items():
-            than = rows.get((dataset, self.than)) if label == self.better else None
-            for metric in better.metrics.keys() & than.metrics.keys() if than else ():
-                assert than is not None
-                found[metric][dataset] = round(100 * (better.metrics[metric] - than.metrics[metric]), 4)
-        columns = dict.fromkeys(metric for row in rows.values() for metric in row.metrics)
-        return {metric: found[metric] for metric in columns if metric in found}
+        rows = [row for row in published if row.source == self.table]
+        than = {row.dataset: row.metrics for row in rows if row.label == self.than}
+        found: dict[str, dict[str, float]] = {metric: {} for row in rows for metric in row.metrics}
+        for better in (row for row in rows if row.label == self.better and row.dataset in than):
+            for metric in better.metrics.keys() & than[better.dataset].keys():
+                difference = better.metrics[metric] - than[better.dataset][metric]
+                found[metric][better.dataset] = round(100 * difference, 4)
+        return {metric: own for metric, own in found.items() if own}
 
 
 class Column(_Model):
