@@ -183,8 +183,8 @@ def test_the_selection_split_is_stated() -> None:
 
 def test_columns_are_the_usual_ones_that_were_recorded_unless_named() -> None:
     records = [record("a", metrics={"P@1": 0.1, "R@7": 0.2, "PSP@5": 0.3})]
-    assert leaderboard(records).metrics == ("P@1", "PSP@5")
-    assert leaderboard(records, view=View(metrics=["R@7"])).metrics == ("R@7",)
+    assert leaderboard(records).groups[0].metrics == ("P@1", "PSP@5")
+    assert leaderboard(records, view=View(metrics=["R@7"])).groups[0].metrics == ("R@7",)
     assert recorded_metrics(records) == ("P@1", "R@7", "PSP@5")
     assert leaderboard([record("a", metrics={"Own@3": 0.1})]).groups[0].sort == "Own@3"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from xmcbench.reporting.notes import BELOW_POPULAR, POPULAR
+from xmcbench.reporting.notes import BELOW_POPULAR, is_below_popular
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import encoder_text, measured_rows, newest_versions, printed_row
 from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, half_width, heading
@@ -38,18 +38,15 @@ def time_to_quality(records: Sequence[Record], target: Target) -> str:
     """
     if not any(target.metric in point for record in records for point in record.curve):
         return "-"
-    reached = (
-        [point for point in record.curve if point.get(target.metric, -1.0) >= target.value] for record in records
-    )
+    reached = ([point for point in own.curve if point.get(target.metric, -1.0) >= target.value] for own in records)
     costs = [points[0][target.unit] for points in reached if points]
     if len(costs) < len(records):
         return f"{len(costs)} of {len(records)} seeds" if costs else "not reached"
-    half = half_width(costs) if len(costs) > 1 else 0.0
-    mean, low, high = (
-        format_value(cost, COLUMNS[target.unit].kind)
-        for cost in (fmean(costs), max(0.0, fmean(costs) - half), fmean(costs) + half)
+    mean, half = fmean(costs), half_width(costs) if len(costs) > 1 else 0.0
+    text, low, high = (
+        format_value(cost, COLUMNS[target.unit].kind) for cost in (mean, max(0.0, mean - half), mean + half)
     )
-    return f"{mean} ({low} to {high})" if len(costs) > 1 else mean
+    return f"{text} ({low} to {high})" if len(costs) > 1 else text
 
 
 def time_to_quality_table(cells: Sequence[SweepCell], target: Target) -> TextTable:
@@ -64,9 +61,7 @@ def time_to_quality_table(cells: Sequence[SweepCell], target: Target) -> TextTab
     return replace(table, headings=("method", *(CURVE_COSTS[unit] for unit in UNITS)), notes=(note,))
 
 
-POOL = "negative_pool"
-SHOWN_COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes")
-OUTSIDE = ("overrun", "unspent")  # how a trial missed its budget
+SHOWN_COSTS = ("encoder_tokens", "flops", "device_seconds", "peak_bytes", "overrun", "unspent")
 COMMON_COSTS = ("flops", "device_hours")  # two cells are compared by the first of these that both have
 
 
@@ -99,20 +94,13 @@ def cells(
         seeds[trial.but_seed].append((trial, record))
     found = []
     for own in seeds.values():
-        trial, unused = own[0][0], idle(own[0][0])
-        statuses = [str(record.status) if record else "not run" for _, record in own]
-        scored = [record for _, record in own if record and record.status in SCORED]
-        rows = [row for _, row in measured_rows(scored, newest_versions(scored))]
-        found.append(
-            SweepCell(
-                entry=entries.get(trial.label, trial.label),
-                trial=trial,
-                settings={name: value for name, value in trial.config.items() if name not in unused},
-                status=", ".join(dict.fromkeys(statuses)),
-                records=tuple(scored),
-                row=rows[0] if rows else Row("measured", trial.label),
-            )
-        )
+        trial = own[0][0]
+        entry, unused = entries.get(trial.label, trial.label), idle(trial)
+        settings = {name: value for name, value in trial.config.items() if name not in unused}
+        statuses = dict.fromkeys(str(record.status) if record else "not run" for _, record in own)
+        scored = tuple(record for _, record in own if record and record.status in SCORED)
+        rows = measured_rows(scored, newest_versions(scored)) or [Row("measured", trial.label)]
+        found.append(SweepCell(entry, trial, settings, ", ".join(statuses), scored, rows[0]))
     return found
 
 
@@ -122,22 +110,17 @@ def cell_table(
     """The table of a suite: its cells, and below them the rows of the paper's table that it is shaped like."""
     shown = [cell for cell in cells if shape.methods is None or cell.entry in shape.methods]
     rows = [(cell.label, *(_text(cell, name) for name in shape.columns)) for cell in shown]
-    theirs = [row for row in published if row.source == shape.beside]
-    for row in theirs:
-        name_of_row = f"{row.source}: {row.label}, {row.dataset}"
-        printed = printed_row(row)
-        values = (
-            cell(printed, name) if "@" in name or name in COLUMNS else str(row.settings.get(name, ""))
-            for name in shape.columns
-        )
-        rows.append((name_of_row, *(value or "-" for value in values)))
     notes = []
-    if POOL in shape.columns:
+    if "negative_pool" in shape.columns:
         notes.append("pool: labels that a step's queries are scored against, mean over steps")
-    if theirs:
+    if theirs := [row for row in published if row.source == shape.beside]:
         notes.append(f"rows of {shape.beside} are as printed there, on the datasets and budgets of the paper")
-    headings = ("method", *(_heading(name) for name in shape.columns))
-    return TextTable(title, headings, tuple(rows), tuple(notes))
+    for row in theirs:
+        printed, settings = printed_row(row), {name: str(value) for name, value in row.settings.items()}
+        known = (cell(printed, name) if _is_known(name) else settings.get(name) for name in shape.columns)
+        rows.append((f"{row.source}: {row.label}, {row.dataset}", *(value or "-" for value in known)))
+    headings = ("negatives" if name == "negatives_per_query" else heading(name) for name in shape.columns)
+    return TextTable(title, ("method", *headings), tuple(rows), tuple(notes))
 
 
 def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
@@ -145,16 +128,16 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
 
     An outside program has no counted operations: device time is what its cost and an encoder's have in common.
     """
-    order = {entry: place for place, entry in enumerate(dict.fromkeys(cell.entry for cell in cells))}
-    scored = sorted((cell for cell in cells if metric in cell.row.metrics), key=lambda e: (order[e.entry], *_cost(e)))
+    order = list(dict.fromkeys(cell.entry for cell in cells))
+    scored = [cell for cell in cells if metric in cell.row.metrics]
     rows = []
-    for candidate in scored:
-        rivals = [other for other in scored if other.entry == candidate.entry]
-        of_method = _undominated(candidate, rivals, metric)
-        mark = "all" if _undominated(candidate, scored, metric) else "method" if of_method else ""
-        label = candidate.label + BELOW_POPULAR * _below_popular(candidate, scored, metric)
-        rows.append((label, *(_text(candidate, name) for name in (metric, *SHOWN_COSTS, *OUTSIDE)), mark))
-    headings = ("method", metric, *(_heading(name) for name in (*SHOWN_COSTS, *OUTSIDE)), "best of")
+    for own in sorted(scored, key=lambda cell: (order.index(cell.entry), *_cost(cell))):
+        same = [other for other in scored if other.trial.dataset == own.trial.dataset]
+        better = [other.entry for other in same if _beats(other, own, metric)]
+        mark = ("" if own.entry in better else "method") if better else "all"
+        label = own.label + BELOW_POPULAR * is_below_popular(own.row, [other.row for other in same], metric)
+        rows.append((label, *(_text(own, name) for name in (metric, *SHOWN_COSTS)), mark))
+    headings = ("method", *(heading(name) for name in (metric, *SHOWN_COSTS)), "best of")
     notes = [
         f"best of: no cell of the method, or of all methods, has as high a {metric} for less: in operations,",
         "or in device time where one of two cells has none that are counted, as an outside program",
@@ -164,29 +147,16 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
     return TextTable(f"quality against cost: {metric}", headings, tuple(rows), tuple(notes))
 
 
-def _below_popular(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
-    """Whether a trained cell could be, and is not, above the labels ranked by frequency alone, on the same dataset."""
-    same = [other for other in others if other.trial.dataset == cell.trial.dataset]
-    popular = [other.row.metrics[metric] for other in same if other.trial.method == POPULAR]
-    value = cell.row.metrics[metric]
-    return bool(cell.row.facts.get("steps") and popular) and value <= max(popular) and value < 1
-
-
 def _cost(cell: SweepCell) -> tuple[float, ...]:
     known = costs(cell.row)
     return tuple(known.get(name, 0.0) for name in COMMON_COSTS)
 
 
-def _undominated(cell: SweepCell, others: Sequence[SweepCell], metric: str) -> bool:
-    """Whether no other on the same dataset is as good for less, or better for as much."""
-
-    def beats(other: SweepCell) -> bool:
-        gain = other.row.metrics[metric] - cell.row.metrics[metric]
-        both_known = (own - its for own, its in zip(_cost(cell), _cost(other), strict=True) if own and its)
-        saved = next(both_known, -1.0)  # without a common cost neither beats the other
-        return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
-
-    return not any(beats(other) for other in others if other.trial.dataset == cell.trial.dataset)
+def _beats(first: SweepCell, second: SweepCell, metric: str) -> bool:
+    """Whether the first is as good for less, or better for as much; not without a common cost."""
+    gain = first.row.metrics[metric] - second.row.metrics[metric]
+    saved = next((own - its for its, own in zip(_cost(first), _cost(second), strict=True) if own and its), -1.0)
+    return gain >= 0 and saved >= 0 and (gain > 0 or saved > 0)
 
 
 def _text(sweep_cell: SweepCell, name: str) -> str:
@@ -195,15 +165,15 @@ def _text(sweep_cell: SweepCell, name: str) -> str:
     if "@" in name and name not in sweep_cell.row.metrics:
         return sweep_cell.status
     if name not in sweep_cell.settings:
-        return cell(sweep_cell.row, name) or "-" if "@" in name or name in COLUMNS else "-"
+        return (cell(sweep_cell.row, name) if _is_known(name) else "") or "-"
     value = sweep_cell.settings[name]
     if isinstance(value, dict) and "name" in value:  # an encoder
         value = encoder_text(value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _heading(name: str) -> str:
-    return "negatives" if name == "negatives_per_query" else heading(name)
+def _is_known(name: str) -> bool:
+    return "@" in name or name in COLUMNS
 
 
 # (record, names of metrics) -> each metric on resamples of the test queries, [B]; empty where none are stored
@@ -244,10 +214,10 @@ def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
     A trial must have spent at least the limit, or have ended before a pass over the data that did not fit, or because
     its curve was flat, and at most one of its own steps more. A line that begins with UNEQUAL names those that did not.
     """
-    groups: dict[float, list[Record]] = {}
+    groups: dict[float, list[Record]] = defaultdict(list)
     for record in records:
         if record.status in SCORED:
-            groups.setdefault(float(record.trial.budget.limits()[limit]), []).append(record)
+            groups[float(record.trial.budget.limits()[limit])].append(record)
     return [_check(group, limit, allowed) for allowed, group in groups.items()]
 
 
@@ -257,17 +227,18 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
     early = [record for record in trained if record.spent[limit] < allowed]
     flat = [record for record in early if record.spent.get("ended")]
     refused = [record for record in early if not record.spent.get("ended")]
-    wrong = [record for record in trained if record.spent[limit] > allowed + _largest_step(record, limit)]
+    steps = {record.key: float(record.spent["largest_step"].get(limit, 0.0)) for record in trained}
+    wrong = [record for record in trained if record.spent[limit] > allowed + steps[record.key]]
     wrong += [record for record in refused if not record.spent.get("refused_pass")]
     if wrong:
         return f"UNEQUAL {name}: " + "; ".join(
-            f"{record.trial.label} spent {record.spent[limit]:,.10g} of {allowed:,.10g}, its largest step "
-            f"{_largest_step(record, limit):,.10g}"
-            for record in wrong
+            f"{own.trial.label} spent {own.spent[limit]:,.10g} of {allowed:,.10g}, "
+            f"its largest step {steps[own.key]:,.10g}"
+            for own in wrong
         )
     if not trained:
         return f"equal {name}: no trial has spent any"
-    spent, largest = [record.spent[limit] for record in trained], max(_largest_step(own, limit) for own in trained)
+    spent, largest = [record.spent[limit] for record in trained], max(steps.values())
     parts = [
         f"equal {name}: {len(spent)} trials with {allowed:,.10g} spent {min(spent):,.10g} to {max(spent):,.10g}, "
         f"none more than one step past it (the largest: {largest:,.10g})"
@@ -280,7 +251,3 @@ def _check(records: Sequence[Record], limit: str, allowed: float) -> str:
         if some:
             parts.append(f"{what}: {', '.join(dict.fromkeys(record.trial.label for record in some))}")
     return "; ".join(parts)
-
-
-def _largest_step(record: Record, limit: str) -> float:
-    return float(record.spent["largest_step"].get(limit, 0.0))

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
-from xmcbench.files.yaml_lines import Problems, read, validate
+from xmcbench.files.yaml_lines import Problems, YamlDocument, read, validate
 from xmcbench.reporting.text_table import folded
 
 CURATED = Path(__file__).parent / "leaderboard"
@@ -36,8 +36,8 @@ class NamedMethod(Written):
 
     def place(self, label: str) -> int | None:
         """The place of a row's label among those with the recommended settings; None for a variant."""
-        known = (*self.labels, self.plugin)
-        return known.index(stem(label)) if stem(label) in known else None
+        known, first = (*self.labels, self.plugin), stem(label)
+        return known.index(first) if first in known else None
 
     def call(self, label: str) -> str:
         """The name in figures of the row with this label: what it adds to the method's name is in brackets.
@@ -61,12 +61,12 @@ class Methods(Written):
     def of(self, label: str, plugin: str = "") -> NamedMethod:
         """The method of a row: by its label, else by its name in papers, else by its plugin, else one of its own."""
         first = stem(label)
-        found = (
+        return (
             next((one for one in self.methods if first in one.labels), None)
             or next((one for one in self.methods if folded(one.name) == folded(first)), None)
             or next((one for one in self.methods if plugin and one.plugin == plugin), None)
+            or NamedMethod(name=first, labels=(first,))
         )
-        return found or NamedMethod(name=first, labels=(first,))
 
     def colour(self, method: NamedMethod) -> int:
         """The number of the method's family, which is that of its colour."""
@@ -146,9 +146,14 @@ def read_model(model: type[M], path: Path, exact: bool = False) -> M:
 
     Raises `XMCBenchError` with file, line and key of each mistake.
     """
+    return read_checked(model, path, exact)[0]
+
+
+def read_checked(model: type[M], path: Path, exact: bool = False) -> tuple[M, YamlDocument, Problems]:
+    """As `read_model`, with the document and what takes note of further problems."""
     document = read(path, exact)
     problems = Problems(document)
     found = validate(model, document.data, (), {}, problems)
     problems.check()
     assert found is not None
-    return found
+    return found, document, problems

@@ -7,7 +7,7 @@ Some follow from what a record says of itself: parts of its method that never ra
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from textwrap import shorten
 
 from pydantic import ValidationError
@@ -36,12 +36,17 @@ CHECKED = (
 EVERY = frozenset({TIE, ONE_SEED, MISPRINT, OLDER, BELOW_POPULAR, UNLIMITED, STATED, IDLE, CLAIM})
 
 
+def is_below_popular(row: Row, others: Iterable[Row], metric: str) -> bool:
+    """Whether a trained row could be, and is not, better than the most frequent labels, which some of `others` are."""
+    popular = [other.metrics[metric] for other in others if other.plugin == POPULAR]
+    value = row.metrics[metric]
+    return bool(row.facts.get("steps") and popular) and value <= max(popular) and value < 1
+
+
 def of_name(row: Row) -> str:
     """The marks after the row's name."""
-    marks = (
-        OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited + STATED * row.stated
-    )
-    return marks + IDLE * bool(row.idle) + of_claims(row.claims)
+    marks = OLDER * bool(row.older) + BELOW_POPULAR * row.below_popular + UNLIMITED * row.unlimited
+    return marks + STATED * row.stated + IDLE * bool(row.idle) + of_claims(row.claims)
 
 
 def of_interval(row: Row) -> str:
@@ -54,50 +59,50 @@ def of_value(row: Row, metric: str) -> str:
     return MISPRINT * (metric in row.misprints) + TIE * (metric in row.tied)
 
 
-def of_claims(claims: Iterable[Claim]) -> str:
+def of_claims(claims: Sequence[Claim]) -> str:
     """A mark that says nothing of what was found: that is no verdict on the paper's figures."""
-    return CLAIM * any(True for _ in claims)
+    return CLAIM * bool(claims)
 
 
 def notes_of(groups: Sequence[Group]) -> tuple[str, ...]:
     """The notes that a reader of the groups needs."""
-    rows = [row for group in groups for row in group.rows]
-    measured = [row for row in rows if row.source != "published"]
-    published = [row for row in rows if row.source == "published"]
+    return tuple(dict.fromkeys(_notes(groups))) if any(group.rows for group in groups) else ()
+
+
+def _notes(groups: Sequence[Group]) -> Iterator[str]:
+    measured = [row for group in groups for row in group.rows if row.source != "published"]
+    columns = {name for group in groups for name in group.columns}
     sorts = " or ".join(dict.fromkeys(group.sort for group in groups))
-    notes = [f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."]
-    if published:
-        metrics = list(dict.fromkeys(name for group in groups for name in group.metrics))
-        notes += _published_notes(published, metrics, [name for group in groups for name in group.columns])
-    if any(row.source == "imported" for row in rows):
-        notes.append("Imported predictions were made elsewhere, at unknown cost: they are ranked on their own.")
-    if any(row.intervals for row in measured):
-        notes.append(
+    yield f"Metrics in per cent, ranked by {sorts} within each table; equal values share a rank."
+    if published := [row for group in groups for row in group.rows if row.source == "published"]:
+        yield from _published_notes(
+            published, dict.fromkeys(name for group in groups for name in group.metrics), columns
+        )
+    if any(row.source == "imported" for row in measured):
+        yield "Imported predictions were made elsewhere, at unknown cost: they are ranked on their own."
+    if intervals := [row for row in measured if row.intervals]:
+        yield (
             "95 %: half the width of the interval over test queries and seeds. "
             "≈: not significantly different from the best of its column (paired, 95 %, Holm over its rows)."
         )
-        if any(of_interval(row) for row in measured if row.intervals):
-            notes.append(
-                f"{ONE_SEED}: one seed: the interval and ≈ are over test queries alone and say nothing of another "
-                "training run."
-            )
+        if any(map(of_interval, intervals)):
+            alone = "the interval and ≈ are over test queries alone and say nothing of another training run"
+            yield f"{ONE_SEED}: one seed: {alone}."
     if any(row.std for row in measured):
-        notes.append("sd: standard deviation over seeds (n - 1) × number of seeds.")
+        yield "sd: standard deviation over seeds (n - 1) × number of seeds."
     if any(row.against for row in measured):
-        notes.append("against: minus the published value of the same method, encoder, batch size and setting.")
-    columns = {name for group in groups for name in group.columns}
+        yield "against: minus the published value of the same method, encoder, batch size and setting."
     if "variants" in columns and any("variants" in row.facts for row in measured):
-        notes.append("+N: further rows of the method (ablations, other settings); --all shows them.")
-    notes += _measured_notes(measured, columns)
+        yield "+N: further rows of the method (ablations, other settings); --all shows them."
+    yield from _measured_notes(measured, columns)
     for group in groups:
         if shared := max((int(row.facts.get("shared_texts", 0)) for row in group.rows), default=0):
-            notes.append(f"{group.dataset}: {shared:,} test texts are also in the training part, labels known.")
+            yield f"{group.dataset}: {shared:,} test texts are also in the training part, labels known."
     if left_out := sum(group.left_out for group in groups):
-        notes.append(f"{left_out} further rows are not shown (--top).")
-    return tuple(dict.fromkeys(notes)) if rows else ()
+        yield f"{left_out} further rows are not shown (--top)."
 
 
-def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Sequence[str]) -> Iterator[str]:
+def _published_notes(rows: Sequence[Row], metrics: Iterable[str], columns: Container[str]) -> Iterator[str]:
     yield "Published values are as printed, in the settings of the papers. They are never ranked with measured ones."
     if "variants" in columns and any("variants" in row.facts for row in rows):
         yield "+N: further results of the method (ablations, costs, differing reprints); --all shows every printed row."
@@ -107,65 +112,54 @@ def _published_notes(rows: Sequence[Row], metrics: Sequence[str], columns: Seque
     for split in dict.fromkeys(str(row.facts["split"]) for row in rows if "split" in row.facts):
         methods = ", ".join(dict.fromkeys(row.method for row in rows if row.facts.get("split") == split))
         yield f"Not ranked, on another test split ({split}): {methods}."
-    yield from _claim_notes(rows)
+    if claims := dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)):
+        yield (
+            f"{CLAIM}: a claim that this row, or one folded into it, is better than another was looked at here, at the "
+            "scale in brackets; that is no verdict on the paper's figures unless the scale is the paper's."
+        )
+    yield from (f"{CLAIM} {claim}." for claim in claims)
     for row in rows:
         if differing := [f"{name} {row.disagreements[name]}" for name in metrics if name in row.disagreements]:
             name = f"{row.label} ({row.kind})" if row.kind else row.label
             yield f"Papers disagree on {name}: {', '.join(differing)}."
 
 
-def _claim_notes(rows: Sequence[Row]) -> Iterator[str]:
-    """A legend of the mark, and a line for each claim."""
-    claims = list(dict.fromkeys(claim for row in rows for claim in (*row.claims, *row.folded_claims)))
-    if claims:
-        yield (
-            f"{CLAIM}: a claim that this row, or one folded into it, is better than another was looked at here, at the "
-            "scale in brackets; that is no verdict on the paper's figures unless the scale is the paper's."
-        )
-    for claim in claims:
-        yield f"{CLAIM} {claim}."
-
-
-def _measured_notes(rows: list[Row], columns: Collection[str]) -> list[str]:
-    notes = []
+def _measured_notes(rows: Sequence[Row], columns: Collection[str]) -> Iterator[str]:
     splits = Counter(str(row.facts.get("selection_split")) for row in rows if row.metrics)
     if set(splits) - {"none"}:
-        notes.append(f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}.")
+        yield f"Checkpoints chosen on: {'; '.join(f'{name} ({n} rows)' for name, n in sorted(splits.items()))}."
     if any(row.status == Status.OVER_BUDGET for row in rows):
-        notes.append("over_budget: exceeded the budget by more than one step; not ranked.")
+        yield "over_budget: exceeded the budget by more than one step; not ranked."
     if columns and any(row.facts.get("side_by_side") for row in rows):  # a paper's table shows no costs
-        notes.append("No seconds are shown for trials that ran side by side (`--columns side_by_side`).")
+        yield "No seconds are shown for trials that ran side by side (`--columns side_by_side`)."
     if any(row.facts.get("simulated_teacher") for row in rows):
-        notes.append("Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track.")
+        yield "Trials with a teacher that was simulated from annotations are not ranked on the zero-shot track."
     if old := {row.metric_version for row in rows if row.metrics} - {METRIC_VERSION}:
-        versions = ", ".join(map(str, sorted(old)))
-        notes.append(
-            f"Rows scored with other metric definitions (version {versions}, now {METRIC_VERSION}) are not ranked; "
-            "`xmcbench rescore` updates them."
-        )
+        versions = f"version {', '.join(map(str, sorted(old)))}, now {METRIC_VERSION}"
+        yield f"Rows scored with other metric definitions ({versions}) are not ranked; `xmcbench rescore` updates them."
     if reasons := sorted({row.older for row in rows if row.older}):
-        notes.append(f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again.")
+        yield f"{OLDER}: a result of older code ({'; '.join(reasons)}); `xmcbench run` trains it again."
     if any(row.below_popular for row in rows):
-        notes.append(f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular).")
-        notes += [f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}." for row in rows if row.below_popular]
+        yield f"{BELOW_POPULAR}: trained, yet not better than predicting the most frequent labels (popular)."
+    yield from (f"{BELOW_POPULAR} {row.label}: most likely {row.wrong}." for row in rows if row.below_popular)
     if any(row.idle for row in rows):
-        notes.append(f"{IDLE}: a part of the method never ran.")
-        notes += [f"{IDLE} {row.label}: {', '.join(row.idle)}." for row in rows if row.idle]
-    notes += [f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular]
+        yield f"{IDLE}: a part of the method never ran."
+    yield from (f"{IDLE} {row.label}: {', '.join(row.idle)}." for row in rows if row.idle)
+    yield from (f"Few steps: {row.label}: {row.few_steps}." for row in rows if row.few_steps and not row.below_popular)
     for alike in dict.fromkeys(row.alike for row in rows if row.alike):
-        notes.append(f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}.")
+        yield f"{', '.join(row.label for row in rows if row.alike == alike)}: {alike}."
     if nothing := [row.label for row in rows if row.metrics and not any(row.metrics.values())]:
-        notes.append(
+        yield (
             f"{', '.join(nothing)}: every metric is 0: no label that is found is true. Methods that match words "
             "need words that texts have in common, with spaces between them."
         )
     if any(row.unlimited for row in rows):
-        notes.append(f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts.")
+        yield f"{UNLIMITED}: not limited by this budget: it spends nothing that the budget counts."
     if any(row.accepted for row in rows):
-        notes.append(CHECKED)
+        yield CHECKED
     if any(row.stated for row in rows):
-        notes.append(f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here.")
-    return notes + [f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem]
+        yield f"{STATED}: not recomputed: its predictions are not here, or its dataset is unknown here."
+    yield from (f"{row.label}: {row.status}: {shorten(row.problem, 160)}" for row in rows if row.problem)
 
 
 FELL, ROSE = 0.7, 1.1  # of a curve: its end to its peak, its end to the evaluation before
@@ -186,11 +180,10 @@ def idle_parts(record: Record) -> tuple[str, ...]:
 
 def few_steps(record: Record) -> str:
     """That a training has hardly begun, and what would help; empty for one that has."""
-    spent, steps = record.spent, record.spent.get("steps", 0)
+    steps, tokens = record.spent.get("steps", 0), record.spent.get("encoder_tokens", 0)
     if not 0 < steps < FEW_STEPS:
         return ""
-    tokens = spent.get("encoder_tokens", 0)
-    passes = tokens - steps * spent.get("largest_step", {}).get("encoder_tokens", tokens)  # at least
+    passes = tokens - steps * record.spent.get("largest_step", {}).get("encoder_tokens", tokens)  # at least
     if passes > tokens / 2:
         return f"{steps} steps, as passes over all texts took {passes / tokens:.0%} of the tokens: raise the budget"
     lower = "lower batch_size or " if record.trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
@@ -201,30 +194,24 @@ def alike_texts(record: Record) -> str:
     """That the encoder does not tell texts apart, and what would help; empty where it does."""
     if not (share := record.spent.get("alike_texts", 0.0)):
         return ""
-    remedy = (
-        "try `encoder: {name: static, words: random}`, or a method with a vector for each label (ova, prime, unidec)"
+    return (
+        f"{share:.0%} of the queries or of the labels look like another one to the encoder: try `encoder: {{name: "
+        "static, words: random}`, or a method with a vector for each label (ova, prime, unidec)"
     )
-    return f"{share:.0%} of the queries or of the labels look like another one to the encoder: {remedy}"
 
 
 def what_is_wrong(record: Record) -> str:
     """What most likely keeps a trained method at the level of the most frequent labels, by the record's own figures."""
-    return next(_problems(record))
-
-
-def _problems(record: Record) -> Iterator[str]:
-    config = record.trial.config
-    rate = config.get("learning_rate")
+    config, rate = record.trial.config, record.trial.config.get("learning_rate")
     if few := few_steps(record):
-        yield few
+        return few
     if record.metrics and max(record.metrics.values()) < COLLAPSED:
-        yield f"its embeddings have collapsed, or learning_rate {rate} is far too high"
+        return f"its embeddings have collapsed, or learning_rate {rate} is far too high"
     metric = record.trial.selection.metric if record.trial.selection else ""
     values = [point[metric] for point in record.curve if metric in point]
     if values and values[-1] < FELL * max(values):
-        yield f"{metric} fell from {max(values):.3f} to {values[-1]:.3f}: lower learning_rate ({rate})"
+        return f"{metric} fell from {max(values):.3f} to {values[-1]:.3f}: lower learning_rate ({rate})"
     if len(values) > 1 and values[-1] > ROSE * values[-2]:
-        yield f"{metric} still rose when the budget ended: raise it, or learning_rate ({rate})"
-    if alike := alike_texts(record):
-        yield alike
-    yield f"learning_rate {rate} does not suit batches of {config.get('batch_size')}: `xmcbench tune` searches it"
+        return f"{metric} still rose when the budget ended: raise it, or learning_rate ({rate})"
+    unsuited = f"learning_rate {rate} does not suit batches of {config.get('batch_size')}: `xmcbench tune` searches it"
+    return alike_texts(record) or unsuited

@@ -7,15 +7,16 @@ rows; the innermost fact wins. The documentation prints the descriptions of the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, field_validator
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.files.yaml_lines import KeyPath, Problems, YamlDocument, read, validate
+from xmcbench.files.yaml_lines import KeyPath, Problems, YamlDocument
+from xmcbench.reporting.curated import Written, read_checked
 
 # `leaderboard` beside this file is in a clone a symbolic link to leaderboard/, in a wheel a copy of a part of it.
 SHIPPED = Path(__file__).parent / "leaderboard" / "published"
@@ -56,10 +57,13 @@ def count_devices(hardware: str) -> int:
     return sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", hardware)))
 
 
-class RowFacts(BaseModel):
+KINDS = {"encoder": "encoder", "classifier": "classifier", "encoder + classifier": "both"}  # that a variant may name
+
+
+class RowFacts(Written):
     """The facts of a row beside its metrics. None and the empty string mean that the paper does not say."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=True, defer_build=True)
+    model_config = ConfigDict(str_strip_whitespace=True)
 
     dataset: str = Field("", min_length=1, description="name of the dataset, one for each split; required")
     track: Literal["supervised", "zero-shot"] = Field("supervised", description="zero-shot: trained on no true pair")
@@ -101,10 +105,7 @@ class RowFacts(BaseModel):
     @property
     def predictor(self) -> str:
         """What predicts: "encoder", "classifier" or "both"; empty where the paper does not say."""
-        variants = {"encoder": "encoder", "classifier": "classifier", "encoder + classifier": "both"}
-        if self.kind or self.variant in variants:
-            return self.kind or variants[self.variant]
-        return "encoder" if self.classifier is False else ""
+        return self.kind or KINDS.get(self.variant) or ("encoder" if self.classifier is False else "")
 
 
 class TableRow(RowFacts):
@@ -155,7 +156,7 @@ class PublishedRow(RowFacts):
     metrics: dict[str, float]  # fractions, as in a record; empty where only costs are printed
     intervals: dict[str, float]  # half widths of 95 % confidence intervals, fractions
     printed: dict[str, str]  # the metrics in the paper's own digits
-    printed_costs: dict[str, str] = {}  # the costs, likewise
+    printed_costs: dict[str, str] = Field({})  # the costs, likewise
     place: str  # file and line
 
     @property
@@ -180,45 +181,39 @@ def published_rows(*others: Path) -> tuple[PublishedRow, ...]:
     Raises `XMCBenchError` with a line for each mistake in a file, and where two files hold the same row.
     """
     rows: dict[tuple[str, ...], PublishedRow] = {}
-    for file in (file for path in (SHIPPED, *others) for file in _files(path)):
-        for row in read_published(file):
-            if row.key in rows:
+    for path in (SHIPPED, *others):
+        files = sorted(path.glob("*.yaml")) if path.is_dir() else [path]
+        if not files:
+            raise XMCBenchError(f"{path}: found no .yaml file, expected published rows")
+        for row in (row for file in files for row in read_published(file)):
+            if (same := rows.setdefault(row.key, row)) is not row:
                 name = f"{row.source}, {row.dataset}, {row.label}"
-                raise XMCBenchError(f"{row.place}: {name}: this row is at {rows[row.key].place} already")
-            rows[row.key] = row
+                raise XMCBenchError(f"{row.place}: {name}: this row is at {same.place} already")
     return tuple(rows.values())
 
 
 def read_published(path: Path) -> tuple[PublishedRow, ...]:
     """The rows of one file, in its order."""
-    document = read(path, exact=True)
-    problems = Problems(document)
-    file = validate(PublishedFile, document.data, (), {}, problems)
+    file, document, problems = read_checked(PublishedFile, path, exact=True)
+    rows = tuple(_rows(file, document, problems))
     problems.check()
-    assert file is not None
-    rows = list(_rows(file, document, problems))
-    problems.check()
-    return tuple(rows)
-
-
-def _files(path: Path) -> Sequence[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.yaml"))
-    if not files:
-        raise XMCBenchError(f"{path}: found no .yaml file, expected published rows")
-    return files
+    return rows
 
 
 def _rows(file: PublishedFile, document: YamlDocument, problems: Problems) -> Iterator[PublishedRow]:
     places: dict[tuple[str, ...], str] = {}
     for i, table in enumerate(file.tables):
+        scale = 100 if table.unit == "per cent" else 1
         for j, row in enumerate(table.rows):
             steps: KeyPath = ("tables", i, "rows", j)
             facts = _merged(file, table, row)
             if not _complete(facts, table, row, steps, problems):
                 continue
-            scale = 100 if table.unit == "per cent" else 1
+            figures, intervals = (
+                {name: cell for name, cell in zip(table.metrics, cells, strict=False) if cell is not None}
+                for cells in (row.figures, row.intervals)
+            )
+            written = document.data, document.data["tables"][i], document.data["tables"][i]["rows"][j]
             published = PublishedRow(
                 **facts,
                 paper=file.paper,
@@ -227,33 +222,24 @@ def _rows(file: PublishedFile, document: YamlDocument, problems: Problems) -> It
                 url=file.url,
                 bibtex=file.bibtex,
                 introduced=facts["method"] in file.introduces,
-                metrics={name: float(value / scale) for name, value in _cells(table, row.figures)},
-                intervals={name: float(value / scale) for name, value in _cells(table, row.intervals)},
-                printed={name: str(value) for name, value in _cells(table, row.figures)},
-                printed_costs=_printed_costs(document.data, i, j),
+                metrics={name: float(value / scale) for name, value in figures.items()},
+                intervals={name: float(value / scale) for name, value in intervals.items()},
+                printed={name: str(value) for name, value in figures.items()},
+                printed_costs={name: str(of[name]) for of in written for name in COSTS if of.get(name) is not None},
                 place=document.where(steps),
             )
-            if published.key in places:
-                same = "the same paper, table, dataset, method and variant"
-                problems.add(steps, f"{same} as {places[published.key]}; expected a variant that tells them apart")
+            if (place := places.get(published.key)) is not None:
+                same = f"the same paper, table, dataset, method and variant as {place}"
+                problems.add(steps, f"{same}; expected a variant that tells them apart")
             places[published.key] = published.place
             yield published
 
 
-def _printed_costs(file: dict[str, Any], table: int, row: int) -> dict[str, str]:
-    """The costs of a row in the paper's own digits."""
-    levels = (file, file["tables"][table], file["tables"][table]["rows"][row])
-    return {name: str(level[name]) for level in levels for name in COSTS if level.get(name) is not None}
-
-
-def _merged(file: PublishedFile, table: PublishedTable, row: TableRow) -> dict[str, Any]:
+def _merged(*levels: RowFacts) -> dict[str, Any]:
     """The facts of a row: its own before its table's before its file's."""
-    merged: dict[str, Any] = {}
-    settings: dict[str, Any] = {}
-    for level in (file, table, row):
-        merged |= {name: getattr(level, name) for name in level.model_fields_set & RowFacts.model_fields.keys()}
-        settings |= level.settings
-    return merged | {"settings": settings}
+    known = RowFacts.model_fields.keys()
+    merged = {name: getattr(level, name) for level in levels for name in level.model_fields_set & known}
+    return merged | {"settings": {name: value for level in levels for name, value in level.settings.items()}}
 
 
 def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps: KeyPath, problems: Problems) -> bool:
@@ -268,14 +254,7 @@ def _complete(facts: dict[str, Any], table: PublishedTable, row: TableRow, steps
         for k, cell in enumerate(cells):
             if table.unit == "fraction" and cell is not None and cell > 1:
                 problems.add((*steps, name, k), f"found {cell}, expected a fraction of at most 1")
-    measured = [
-        *(cell for cell in row.figures if cell is not None),
-        *(facts[cost] for cost in COSTS if facts.get(cost)),
-    ]
-    if not measured and len(problems) == before:
+    stated = any(cell is not None for cell in row.figures) or any(facts.get(cost) for cost in COSTS)
+    if not stated and len(problems) == before:
         problems.add(steps, f"found neither a metric nor a cost, expected one (costs are {', '.join(COSTS)})")
     return len(problems) == before
-
-
-def _cells(table: PublishedTable, cells: list[Decimal | None]) -> list[tuple[str, Decimal]]:
-    return [(name, cell) for name, cell in zip(table.metrics, cells, strict=False) if cell is not None]

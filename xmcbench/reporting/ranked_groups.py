@@ -7,11 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import Any
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import POPULAR, notes_of
+from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
 from xmcbench.reporting.published import PublishedRow
 from xmcbench.reporting.results import (
     Resampled,
@@ -21,7 +22,7 @@ from xmcbench.reporting.results import (
     with_difference,
     with_uncertainty,
 )
-from xmcbench.reporting.rows import Group, Leaderboard, Row, View, cell, column_name
+from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name
 from xmcbench.reporting.text_table import folded
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import Budget, UnknownBudget
@@ -73,9 +74,8 @@ def leaderboard(
     ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
     ranked = [group for group in ranked if group.rows]
     if not ranked:
-        names = {
-            name for group in groups for row in group.rows for name in (row.method, row.plugin, row.named.name) if name
-        }
+        rows = [row for group in groups for row in group.rows]
+        names = {name for row in rows for name in (row.method, row.plugin, row.named.name)} - {""}
         raise UnknownNameError("method", str(view.method), names, "in these rows")
     return Leaderboard(tuple(ranked), notes_of(ranked))
 
@@ -97,20 +97,15 @@ def _wanted(
     if view.budget is not None:
         records = _with_budget(records, view.budget)
     if not records and not published:
-        where = [f"dataset {view.dataset}"] if view.dataset else []
-        where += [f"track {view.track}"] if view.track else []
+        where = [f"{name} {own}" for name, own in (("dataset", view.dataset), ("track", view.track)) if own]
         raise XMCBenchError(f"found no rows of {', '.join(where) or 'any dataset'}, expected some")
     return records, published
 
 
 def _is_method(row: Row, pattern: str) -> bool:
     """Whether a name of the row, of its plugin or of a row folded into it is the pattern or matches it."""
-    names = {
-        row.plugin,
-        row.named.name,
-        *(n for one in (row, *row.folded) for n in (one.method, one.label, one.called)),
-    }
-    pattern = pattern.casefold()
+    own = (name for one in (row, *row.folded) for name in (one.method, one.label, one.called))
+    names, pattern = {row.plugin, row.named.name, *own}, pattern.casefold()
     return any(folded(pattern) == folded(name) or fnmatchcase(name.casefold(), pattern) for name in names)
 
 
@@ -138,30 +133,24 @@ def _measured_groups(
         trial = record.trial
         comparable[trial.dataset, trial.dataset_hash, trial.track, trial.budget].append(record)
     groups, versions = [], newest_versions(records)
-
-    def order(where: tuple[str, str, str, Budget]) -> tuple[str, str, str, int, str]:
-        """By dataset and track; first the budget at which most methods are compared."""
-        methods = {record.trial.method for record in comparable[where]}
-        return (*where[:3], -len(methods), json.dumps(sorted(where[3].limits().items())))
-
-    for where in sorted(comparable, key=order):
-        trial = comparable[where][0].trial
-        near = [row for row in published if row.dataset == trial.dataset]
-        rows = measured_rows(comparable[where], versions)
-        shown = [
+    for (dataset, content, track, budget), own in comparable.items():
+        near = [row for row in published if (row.dataset, row.track) == (dataset, track)]
+        near = [row for row in near if row.metrics and not row.protocol]
+        rows = [
             replace(
-                with_difference(row, record, near) if near else row,
+                with_difference(row, near),
                 stated=any(key in stated for key in row.keys),
                 accepted=all(key in accepted for key in row.keys),
             )
-            for record, row in rows
+            for row in measured_rows(own, versions)
         ]
-        common: dict[str, Any] = {"dataset": trial.dataset, "track": trial.track, "protocol": ""}
-        common |= {"dataset_hash": trial.dataset_hash, "budget": trial.budget.limits()}
-        common["source"] = "imported" if isinstance(trial.budget, UnknownBudget) else "measured"
-        every = view.variants or view.method or view.group_by
-        groups += _split(shown if every else _folded(shown), common, view)
-    return groups
+        source: Source = "imported" if isinstance(budget, UnknownBudget) else "measured"
+        methods, every = {row.plugin for row in rows}, view.variants or view.method or view.group_by
+        shown = tuple(rows if every else _folded(rows))
+        group = Group(source, dataset, track, "", shown, dataset_hash=content, budget=budget.limits())
+        order = dataset, content, track, -len(methods), json.dumps(sorted(group.budget.items()))
+        groups.append((order, group))  # first the budget at which most methods are compared
+    return [part for _, group in sorted(groups, key=itemgetter(0)) for part in _split(group, view)]
 
 
 def _folded(rows: list[Row]) -> list[Row]:
@@ -172,12 +161,9 @@ def _folded(rows: list[Row]) -> list[Row]:
     shown = []
     for own in by_method.values():
         head, *others = sorted(own, key=lambda row: row.preference)
-        hidden, kept = list[Row](), list[Row]()
-        for row in others:
-            (hidden if head.recommended and row.accepted else kept).append(row)
-        if hidden:
+        if hidden := [row for row in others if head.recommended and row.accepted]:
             head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
-        shown += [head, *kept]
+        shown += [head, *(row for row in others if not (head.recommended and row.accepted))]
     return shown
 
 
@@ -185,25 +171,24 @@ def _published_groups(published: list[PublishedRow], view: View, claims: Sequenc
     comparable: dict[tuple[str, str, str], list[PublishedRow]] = defaultdict(list)
     for row in published:
         comparable[row.dataset, row.track, row.protocol].append(row)
-    groups = []
-    for dataset, track, protocol in sorted(comparable):
-        setting = {"source": "published", "dataset": dataset, "track": track, "protocol": protocol}
-        rows = results(comparable[dataset, track, protocol], claims)
-        groups += _split(rows, setting, view)
-    return groups
+    return [
+        part
+        for where in sorted(comparable)
+        for part in _split(Group("published", *where, tuple(results(comparable[where], claims))), view)
+    ]
 
 
-def _split(rows: list[Row], setting: dict[str, Any], view: View) -> list[Group]:
-    """One group, or one for each value of the column that the view groups by."""
+def _split(group: Group, view: View) -> list[Group]:
+    """The group, or one for each value of the column that the view groups by, with columns that suit it."""
     if view.group_by is None:
-        return [_group(rows, setting)]
+        return [_with_columns(group)]
     column = column_name(view.group_by)
     if column is None:
         raise UnknownNameError("column", view.group_by, COLUMNS, "--group-by")
     parts: dict[str, list[Row]] = defaultdict(list)
-    for row in rows:
+    for row in group.rows:
         parts[_spelling(column, cell(row, column))].append(row)
-    return [_group(parts[value], {**setting, "by": {column: value}}) for value in sorted(parts)]
+    return [_with_columns(replace(group, rows=tuple(parts[own]), by={column: own})) for own in sorted(parts)]
 
 
 def _spelling(column: str, value: str) -> str:
@@ -216,31 +201,30 @@ def _spelling(column: str, value: str) -> str:
     return known.get(folded(value), value) if column == "encoder" else value
 
 
-def _group(rows: list[Row], setting: dict[str, Any]) -> Group:
-    """A group with the columns that suit it; nothing is ranked yet."""
-    counts = Counter(name for row in rows for name in row.metrics)
-    scored = sum(bool(row.metrics) for row in rows)
-    usual = [name for name in USUAL_METRICS[setting["track"]] if name in counts]
-    if setting["source"] == "published":
+def _with_columns(group: Group) -> Group:
+    """The group with the columns that suit it; nothing is ranked yet."""
+    counts = Counter(name for row in group.rows for name in row.metrics)
+    scored = sum(bool(row.metrics) for row in group.rows)
+    usual = [name for name in USUAL_METRICS[group.track] if name in counts]
+    if group.source == "published":
         usual = [name for name in usual if counts[name] >= RARE * scored] or usual
     if len(usual) < 2:
         usual = list(dict.fromkeys([*usual, *counts]))[:6]
-    metrics = tuple(usual or USUAL_METRICS[setting["track"]][:1])
-    facts = {name for row in rows for name in row.facts} | ({"kind"} if any(row.kind for row in rows) else set())
-    columns = tuple(name for name in (*_spent(rows, setting), *USUAL_COLUMNS[setting["source"]]) if name in facts)
-    sort = "P@1" if "P@1" in counts else metrics[0]
-    return Group(rows=tuple(rows), metrics=metrics, columns=columns, sort=sort, **setting)
+    metrics = tuple(usual or USUAL_METRICS[group.track][:1])
+    facts = {*group.every_column, *("kind" for row in group.rows if row.kind)}
+    columns = tuple(name for name in (*_spent(group), *USUAL_COLUMNS[group.source]) if name in facts)
+    return replace(group, metrics=metrics, columns=columns, sort="P@1" if "P@1" in counts else metrics[0])
 
 
-def _spent(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
+def _spent(group: Group) -> Iterator[str]:
     """What trainings here took: what the budget limits; steps and overruns where rows differ in them by `EVEN`."""
-    if setting["source"] != "measured":
+    if group.source != "measured":
         return
-    yield "flops" if "flops" in setting.get("budget", {}) else "encoder_tokens"
-    trained = [float(value) for row in rows if (value := row.facts.get("steps"))]
+    yield "flops" if "flops" in group.budget else "encoder_tokens"
+    trained = [float(value) for row in group.rows if (value := row.facts.get("steps"))]
     if trained and max(trained) > EVEN * min(trained):
         yield "steps"
-    if any(1 + float(row.facts.get("overrun", 0.0)) > EVEN for row in rows):
+    if any(1 + float(row.facts.get("overrun", 0.0)) > EVEN for row in group.rows):
         yield "overrun"
 
 
@@ -295,21 +279,20 @@ def _columns(group: Group, view: View) -> tuple[str, ...]:
         return PAPER_COLUMNS if group.source == "published" else ()
     if not view.variants:
         return group.columns
-    role = ("role",) if group.source == "published" else ()
-    return tuple(name for name in (*group.columns, *role) if name != "variants")
+    role = ["role"] if group.source == "published" else []
+    return tuple(name for name in [*group.columns, *role] if name != "variants")
 
 
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
     """The rows, with a mark at trained ones that could be, and are not, better than the most frequent labels."""
     from xmcbench.data.extent import DOMINATES  # imports numpy, which papers' results do not need
 
-    floors = [row.metrics for row in rows if row.plugin == POPULAR and row.rank]
-    floor = max((metrics[sort] for metrics in floors), default=-1.0)
-    often = max((metrics.get("P@1", 0.0) for metrics in floors), default=0.0)
-    hint = f"; one label alone is right for {often:.0%} of the queries"
+    ranked = [row for row in rows if row.rank]
+    often = max((row.metrics.get("P@1", 0.0) for row in ranked if row.plugin == POPULAR), default=0.0)
+    hint = f"; one label alone is right for {often:.0%} of the queries" if often > DOMINATES else ""
     return [
-        replace(row, below_popular=True, wrong=row.wrong + hint * (often > DOMINATES))
-        if row.rank and row.facts.get("steps") and row.metrics[sort] <= floor and row.metrics[sort] < 1
+        replace(row, below_popular=True, wrong=row.wrong + hint)
+        if row.rank and is_below_popular(row, ranked, sort)
         else row
         for row in rows
     ]

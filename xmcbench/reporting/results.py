@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, what_is_wrong
-from xmcbench.reporting.published import COSTS, PublishedRow
+from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
 from xmcbench.reporting.rows import Row, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.suite.tables import COLUMNS
@@ -54,18 +54,15 @@ def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
     return versions
 
 
-def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -> list[tuple[Record, Row]]:
-    """The rows of comparable records, each with the record of its first seed.
-
-    `versions` are the newest by method, which tell results of older code.
-    """
+def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -> list[Row]:
+    """The rows of comparable records; `versions` are the newest by method, which tell results of older code."""
     seeds: dict[str, list[Record]] = defaultdict(list)
     for record in records:
         seeds[f"{record.trial.but_seed} {record.status} {record.metric_version}"].append(record)
     groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
     older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
     variants = _variants([group[0] for group in groups], older)
-    return [(group[0], _row(group, *texts)) for group, *texts in zip(groups, variants, older, strict=True)]
+    return [_row(group, *texts) for group, *texts in zip(groups, variants, older, strict=True)]
 
 
 def _row(records: list[Record], variant: str, older: str) -> Row:
@@ -123,16 +120,14 @@ def _facts(records: list[Record]) -> dict[str, Value]:
         shares = [share_spent(record) for record in records]
         early = any(record.spent.get("ended") or record.spent.get("refused_pass") for record in records)
         over, left = max(shares) - 1, fmean(max(0.0, 1 - share) for share in shares)
-        facts["overrun"] = over if over > 0 else None
-        facts["unspent"] = left if early and left > 0 else None
+        facts |= {"overrun": over if over > 0 else None, "unspent": left if early and left > 0 else None}
     if provenance.get("gpu"):
         facts["hardware"] = f"{provenance.get('gpus', 1)} x {provenance['gpu']}"
     elif provenance.get("cpu"):
         facts["hardware"] = f"{provenance.get('cores_usable', 1)} cores of {provenance['cpu']}"
     facts |= {"num_seeds": len(records), "suite": first.suite, "selection_split": first.selection_split}
     facts |= {"workers": first.workers, "teacher": first.teacher or None, "trial": first.key}
-    facts["shared_texts"] = first.test_texts_in_train or None
-    facts["simulated_teacher"] = first.simulated_teacher or None
+    facts |= {"shared_texts": first.test_texts_in_train or None, "simulated_teacher": first.simulated_teacher or None}
     if (side_by_side := max(record.spent.get("side_by_side", 1) for record in records)) > 1:
         facts |= dict.fromkeys(SECONDS) | {"side_by_side": side_by_side}
     return {name: fact for name, fact in facts.items() if isinstance(fact, FACTS)}
@@ -143,25 +138,24 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     known = {name: [float(ledger[name]) for ledger in ledgers if name in ledger] for name in SPENT}
     spent = {name: sum(own) / len(own) for name, own in known.items() if own}
     spent = {name: mean for name, mean in spent.items() if mean or not name.startswith("teacher")}
-    stages = [(ledger, ledger.get("stage_seconds", {})) for ledger in ledgers]
     if "device_seconds" in spent:
         spent["training_hours"] = spent["device_seconds"] / 3600
-    if training := [seconds["train"] for _, seconds in stages if seconds.get("train")]:
+    stages = [ledger.get("stage_seconds", {}) for ledger in ledgers]
+    if training := [seconds["train"] for seconds in stages if seconds.get("train")]:
         spent["train_seconds"] = fmean(training)
-    if answering := [
-        1000 * seconds["predict"] / ledger["predicted_queries"]
-        for ledger, seconds in stages
-        if ledger.get("predicted_queries") and "predict" in seconds
-    ]:
-        spent["query_ms"] = float(f"{fmean(answering):.2g}")
+    queries = [ledger.get("predicted_queries") for ledger in ledgers]
+    predicting = [
+        (own["predict"], count) for own, count in zip(stages, queries, strict=True) if count and "predict" in own
+    ]
+    if predicting:
+        spent["query_ms"] = float(f"{fmean(1000 * seconds / count for seconds, count in predicting):.2g}")
     for name in ("predict_bytes", "model_bytes", "peak_bytes"):
         if sizes := [float(ledger[name]) for ledger in ledgers if ledger.get(name)]:
             spent[name] = max(sizes)
     if spent.get("steps") and (pools := [ledger["pool_labels"] for ledger in ledgers if ledger.get("pool_labels")]):
         spent["negative_pool"] = round(fmean(pools) / spent["steps"])
-    drawn = [ledger for ledger in ledgers if ledger.get("pool_positives") and ledger.get("queries")]
-    if shares := [ledger["pool_positives"] / ledger["queries"] for ledger in drawn]:
-        spent["positives"] = round(fmean(shares), 2)
+    if drawn := [own for own in ledgers if own.get("pool_positives") and own.get("queries")]:
+        spent["positives"] = round(fmean(own["pool_positives"] / own["queries"] for own in drawn), 2)
     return spent
 
 
@@ -186,11 +180,8 @@ def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
 def _settings(record: Record) -> dict[str, str]:
     """The settings that distinguish this trial from others of its label, by dotted name."""
     trial = record.trial
-    tree = {
-        **trial.config,
-        **trial.model_dump(include={"method", "distribution"}),
-        "selection": trial.selection.model_dump() if trial.selection else {},
-    }
+    selection = trial.selection.model_dump() if trial.selection else {}
+    tree = {**trial.config, "method": trial.method, "distribution": trial.distribution, "selection": selection}
     return {name: str(value) for name, value in flatten(tree) if value != {}}
 
 
@@ -199,19 +190,18 @@ MUST_AGREE = ("encoder", "batch_size")
 MAY_NOT_DIFFER = ("negatives", "loss", "dimension")
 
 
-def with_difference(row: Row, record: Record, published: Iterable[PublishedRow]) -> Row:
+def with_difference(row: Row, near: Iterable[PublishedRow]) -> Row:
     """The measured row with its difference from the published row of the same method and setting, if there is one.
 
-    Of several published rows it is the one that agrees in most facts, then the one with the shortest variant.
+    `near` are the rows of its dataset and track. Of several it is the one that agrees in most facts, then the one with
+    the shortest variant.
     """
-    trial = record.trial
-    near = [other for other in published if (other.dataset, other.track) == (trial.dataset, trial.track)]
-    near = [other for other in near if not other.protocol and other.metrics]
-    label, method = folded(trial.label), folded(trial.method)
-    name = label if any(folded(other.method) == label for other in near) else method
-    agreeing = [(_agreements(row, other), other) for other in near if folded(other.method) == name]
-    count, match = min(agreeing, key=lambda pair: (-pair[0], len(pair[1].variant)), default=(0, None))
-    if not count or match is None:
+    by_method: dict[str, list[PublishedRow]] = defaultdict(list)
+    for other in near:
+        by_method[folded(other.method)].append(other)
+    same = by_method.get(folded(row.method)) or by_method[folded(row.plugin)]
+    match = min(same, key=lambda other: (-_agreements(row, other), len(other.variant)), default=None)
+    if match is None or not _agreements(row, match):
         return row
     against = {name: row.metrics[name] - value for name, value in match.metrics.items() if name in row.metrics}
     return replace(row, against=against, against_source=match.source)
@@ -254,36 +244,31 @@ def with_uncertainty(
     }
     tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for metric in metrics:
-        found = {row.keys: of_row[row.keys].get(metric) for row in ranked if metric in row.metrics}
-        sizes = {keys: sample.replicates_SB.shape[1] for keys, sample in found.items() if sample}
-        compared = [keys for keys, size in sizes.items() if size == max(sizes.values())]
+        having = [row.keys for row in ranked if metric in row.metrics and metric in of_row[row.keys]]
+        known = {keys: of_row[keys][metric] for keys in having}
+        most = max((sample.replicates_SB.shape[1] for sample in known.values()), default=0)
+        compared = [keys for keys, sample in known.items() if sample.replicates_SB.shape[1] == most]
         if len(compared) > 1:
-            marks = tied_with_best([of_row[keys][metric] for keys in compared])
-            for keys, same in zip(compared, marks, strict=True):
+            for keys, same in zip(compared, tied_with_best([known[keys] for keys in compared]), strict=True):
                 tied[keys] |= {metric} if same else set()
-
-    def known(row: Row) -> Row:
-        if row.rank is None:
-            return row
-        own = of_row[row.keys].items() if row.std else ()
+    found = []
+    for row in rows:
+        own = of_row.get(row.keys, {}).items() if row.std else ()
         intervals = {metric: estimate(sample).interval for metric, sample in own if metric in row.metrics}
-        return replace(row, tied=frozenset(tied[row.keys]), intervals=row.intervals | intervals)
-
-    return [known(row) for row in rows]
+        found.append(replace(row, tied=frozenset(tied[row.keys]), intervals=row.intervals | intervals))
+    return found
 
 
 ROUNDING = 1.01e-4  # two values, fractions, that may be one value rounded twice
-KIND_ALONE = ("encoder", "classifier", "encoder + classifier")  # variants that only name the kind
-COMPARABLE = ("", *KIND_ALONE, "encoder + auxiliary", "x3")  # variants whose values should agree
+COMPARABLE = ("", *KINDS, "encoder + auxiliary", "x3")  # variants whose values should agree
 
 
 def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
     """A published row on its own, with those of the `claims` that say that it is better than another row."""
     facts: dict[str, Value | None] = {name: getattr(row, name, None) for name in COLUMNS if name != "settings"}
-    facts["settings"] = ", ".join(f"{name} {value}" for name, value in row.settings.items()) or None
-    facts |= {"paper": row.source, "note": row.note or None, "role": row.role, "variants": None}
-    facts |= {"split": row.split or None, "quoted_from": row.quoted_from or None}
-    facts["misprints"] = "; ".join(f"{name}: {text}" for name, text in row.misprint.items()) or None
+    facts["settings"] = ", ".join(f"{name} {value}" for name, value in row.settings.items())
+    facts["misprints"] = "; ".join(f"{name}: {text}" for name, text in row.misprint.items())
+    facts["paper"] = row.source
     return Row(
         source="published",
         method=row.method,
@@ -300,13 +285,12 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
     )
 
 
-def results(published: Iterable[PublishedRow], claims: Iterable[Claim] = ()) -> list[Row]:
+def results(published: Iterable[PublishedRow], claims: Sequence[Claim]) -> list[Row]:
     """One row for each method and kind, with the other rows of the method folded into it. Nothing is lost."""
-    known = tuple(claims)
     by_method: dict[str, list[PublishedRow]] = defaultdict(list)
     for row in published:
         by_method[row.method].append(row)
-    return [shown for rows in by_method.values() for shown in _of_method(rows, known)]
+    return [shown for rows in by_method.values() for shown in _of_method(rows, claims)]
 
 
 Result = list[PublishedRow]  # the rows that print one result
@@ -329,17 +313,14 @@ def _of_method(rows: Sequence[PublishedRow], claims: Sequence[Claim]) -> list[Ro
 
 def _merged(rows: Sequence[PublishedRow]) -> list[Result]:
     """The rows of a method by result. Rows of unknown kind come last, so that they join a result of a known kind."""
-    results: list[Result] = []
-    for row in sorted(rows, key=lambda row: (not row.predictor, row.predictor == "classifier")):
-        same = (result for result in results if _same_result(row, result))
+    results: list[list[int]] = []  # by the places of the rows
+    for at in sorted(range(len(rows)), key=lambda at: (not rows[at].predictor, rows[at].predictor == "classifier")):
+        same = (result for result in results if _same_result(rows[at], [rows[other] for other in result]))
         if (result := next(same, None)) is not None:
-            result.append(row)
+            result.append(at)
         else:
-            results.append([row])
-    order = {id(row): place for place, row in enumerate(rows)}
-    for result in results:
-        result.sort(key=lambda row: order[id(row)])
-    return sorted(results, key=lambda result: order[id(result[0])])
+            results.append([at])
+    return [[rows[at] for at in result] for result in sorted(map(sorted, results))]
 
 
 def _same_result(row: PublishedRow, result: Result) -> bool:
@@ -382,18 +363,15 @@ def _shown(results: Sequence[Result], kind: str, claims: Sequence[Claim]) -> Row
     others = [printed_row(row, claims) for result in results[1:] for row in result]
     for cost in (row for row in others if row.facts["role"] == "cost" and not row.variant):
         facts = {**{name: cost.facts[name] for name in COSTS if name in cost.facts}, **facts}
-    variants = len(results) - 1
-    if variants:
+    if variants := len(results) - 1:
         facts["variants"] = f"+{variants}"
-    notes = dict.fromkeys(str(row.facts["note"]) for row in rows if "note" in row.facts)
-    if notes:
+    if notes := dict.fromkeys(str(row.facts["note"]) for row in rows if "note" in row.facts):
         facts["note"] = " ".join(notes)
-    metrics = {name: value for row in reversed(rows) for name, value in row.metrics.items()}
     return replace(
         rows[0],
-        variant="" if rows[0].variant in KIND_ALONE else rows[0].variant,
+        variant="" if rows[0].variant in KINDS else rows[0].variant,
         kind=kind,
-        metrics=metrics,
+        metrics={name: value for row in reversed(rows) for name, value in row.metrics.items()},
         printed={name: text for row in reversed(rows) for name, text in row.printed.items()},
         misprints={
             name: text
@@ -413,16 +391,17 @@ def _disagreements(results: Sequence[Result]) -> dict[str, str]:
     """For each metric that is printed with several values, these values and their sources."""
     others = [row for result in results for row in result if row.role == "main" and row.variant in COMPARABLE]
     rows = {row.key: row for row in [*results[0], *(row for row in others if not row.split)]}.values()
-    disagreements = {}
-    for metric in dict.fromkeys(name for row in rows for name in row.metrics):
-        values: dict[str, list[PublishedRow]] = defaultdict(list)
-        for row in rows:
-            if metric in row.metrics and metric not in row.misprint:
-                values[row.printed[metric]].append(row)
-        if len({float(value) for value in values}) > 1:
-            listed = (f"{value} ({_sources(printing)})" for value, printing in values.items())
-            disagreements[metric] = " or ".join(listed)
-    return disagreements
+    values: dict[str, dict[str, list[PublishedRow]]] = defaultdict(lambda: defaultdict(list))
+    for row in rows:
+        for metric in row.metrics:
+            printed = values[metric]
+            if metric not in row.misprint:
+                printed[row.printed[metric]].append(row)
+    return {
+        metric: " or ".join(f"{value} ({_sources(printing)})" for value, printing in own.items())
+        for metric, own in values.items()
+        if len(set(map(float, own))) > 1
+    }
 
 
 def _sources(rows: Iterable[PublishedRow]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import sqrt
+from math import inf, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
@@ -23,7 +23,7 @@ class View:
     """What to show of a leaderboard; None and empty: everything, or what suits a group."""
 
     dataset: str | None = None  # letter case does not matter
-    source: Literal["published", "measured", "imported", "all"] = "all"
+    source: Source | Literal["all"] = "all"
     track: Literal["supervised", "zero-shot"] | None = None
     budget: str | None = None  # a limit, as in `steps` or `steps=1000`
     method: str | None = None  # name, label or shell pattern; letter case does not matter
@@ -108,13 +108,13 @@ class Row:
         return self.named.place(self.method) is not None and not swept(self.method)
 
     @property
-    def preference(self) -> tuple[int, bool, int, str]:
+    def preference(self) -> tuple[float, bool, int, str]:
         """Sorts the rows of a method: first the recommended settings, of these the tuned ones, then the most seeds.
 
         Metrics play no part: the best of many rows would be too good.
         """
         place = self.named.place(self.method) if self.recommended else None
-        return len(self.named.labels) + 1 if place is None else place, not self.tuned, -len(self.keys), self.label
+        return inf if place is None else place, not self.tuned, -len(self.keys), self.label
 
     @property
     def folded_claims(self) -> tuple[Claim, ...]:
@@ -132,9 +132,9 @@ class Group:
     track: str
     protocol: str  # how evaluation differs from the dataset's test split; empty: it does not
     rows: tuple[Row, ...]
-    metrics: tuple[str, ...]  # columns of metrics, and
-    columns: tuple[str, ...]  # columns of facts after them
-    sort: str  # the metric ranks are by
+    metrics: tuple[str, ...] = ()  # columns of metrics, and
+    columns: tuple[str, ...] = ()  # columns of facts after them
+    sort: str = ""  # the metric ranks are by
     dataset_hash: str = ""  # measured: of the content
     budget: dict[str, float] = field(default_factory=dict)  # measured: limits by name
     by: dict[str, str] = field(default_factory=dict)  # column and value, where rows are grouped by one
@@ -160,17 +160,12 @@ class Leaderboard:
     notes: tuple[str, ...] = ()
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        """The columns of metrics of all groups."""
-        return tuple(dict.fromkeys(name for group in self.groups for name in group.metrics))
-
-    @property
     def keys(self) -> frozenset[str]:
         """The keys of the trials that its rows show."""
         return frozenset(key for group in self.groups for row in group.rows for key in row.keys)
 
 
-def budget_text(budget: dict[str, float]) -> str:
+def budget_text(budget: Mapping[str, float]) -> str:
     """A budget in words, ``1,000 steps, 20,000,000 encoder tokens``; operations are in short."""
     parts = (
         short_budget({name: limit}) if name == "flops" else f"{limit:,.10g} {name.replace('_', ' ')}"
@@ -186,9 +181,7 @@ def short_budget(budget: Mapping[str, float]) -> str:
     '2.5T operations, 10 epochs'
     """
     names = {"flops": "operations", "encoder_tokens": "tokens"}
-    return ", ".join(
-        f"{short_number(limit)} {names.get(name, name.replace('_', ' '))}" for name, limit in budget.items()
-    )
+    return ", ".join(f"{short_number(own)} {names.get(name, name.replace('_', ' '))}" for name, own in budget.items())
 
 
 def column_name(word: str) -> str | None:
@@ -203,13 +196,11 @@ def column_name(word: str) -> str | None:
 
 def cell(row: Row, name: str) -> str:
     """The text of a row's cell in the column of a metric or a fact; empty if the row has no value."""
-    if name in row.metrics:
-        return row.printed.get(name) or f"{100 * row.metrics[name]:.2f}"
     if name in row.printed:
         return row.printed[name]
-    fact = row.facts.get(name)
-    if name == "kind":
-        return row.kind
+    if name in row.metrics:
+        return f"{100 * row.metrics[name]:.2f}"
+    fact = row.kind if name == "kind" else row.facts.get(name)
     return "" if fact is None else format_value(fact, COLUMNS[name].kind)
 
 
@@ -237,27 +228,16 @@ CURVE_COSTS = {
 def costs(row: Row) -> dict[str, float]:
     """The known costs of a row, by name of `CHART_COSTS`; a cost of 0 is left out, since charts are logarithmic."""
     known = {name: row.facts[name] for name in CHART_COSTS if name in row.facts}
-    if (hours := _device_hours(row)) is not None:
-        known["device_hours"] = hours
+    seconds, hours, hardware = (row.facts.get(name) for name in ("device_seconds", "training_hours", "hardware"))
+    if row.source == "measured":  # what the budget covers, of all workers
+        known["device_hours"] = float(seconds or 0) * int(row.facts.get("workers", 1)) / 3600
+    elif hours and hardware:  # of training, of all devices
+        known["device_hours"] = float(hours) * count_devices(str(hardware))
     return {name: float(cost) for name, cost in known.items() if isinstance(cost, int | float) and cost > 0}
 
 
-def _device_hours(row: Row) -> float | None:
-    """Measured: what the budget covers, of all workers. Published: hours of training of all devices."""
-    seconds, hours, hardware = (row.facts.get(name) for name in ("device_seconds", "training_hours", "hardware"))
-    if row.source == "measured":
-        workers = row.facts.get("workers", 1)
-        return seconds * workers / 3600 if isinstance(seconds, float) and isinstance(workers, int) else None
-    if not isinstance(hours, float) or not isinstance(hardware, str):
-        return None
-    return hours * count_devices(hardware)
-
-
 def share_spent(record: Record) -> float:
-    """The share of its budget that a trial spent: of the limit that is closest to being used up, or the furthest over.
-
-    An unknown budget has no limit; nothing is spent of it.
-    """
+    """The share of its budget that a trial spent: of the limit of which the largest share is used up."""
     limits = record.trial.budget.spending().items()
     return max((float(record.spent.get(name, 0.0)) / limit for name, limit in limits), default=0.0)
 
@@ -269,11 +249,10 @@ def mean_curve(records: Sequence[Record]) -> dict[str, list[float]]:
     where a seed has no curve.
     """
     points = list(zip(*(record.curve for record in records), strict=False))
-    if not points:
-        return {}
-    known = [name for name in points[0][0] if all(name in own for point in points for own in point)]
     found: dict[str, list[float]] = {}
-    for name in known:
+    for name in points[0][0] if points else ():
+        if not all(name in own for point in points for own in point):
+            continue
         values = [[own[name] for own in point] for point in points]
         if name in (*CURVE_COSTS, "fraction"):
             found[name] = [float(f"{fmean(own):.4g}") for own in values]
