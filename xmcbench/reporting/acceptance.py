@@ -13,6 +13,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import PurePath
@@ -27,7 +28,7 @@ from xmcbench.plugins.registry import OWN, registry
 from xmcbench.reporting.curated import methods, stem
 from xmcbench.reporting.rows import CURVE_COSTS
 from xmcbench.reporting.text_table import folded, printable
-from xmcbench.trial.budget import BUDGETED_STAGES, STAGES, UnknownBudget, allowed
+from xmcbench.trial.budget import STAGES, Ledger, UnknownBudget, allowed
 from xmcbench.trial.meter import FEW_SECONDS, IMPORT_SECONDS, SHARE
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 from xmcbench.trial.record_fields import ChosenFields, walk
@@ -267,12 +268,7 @@ def _gaps(record: Record) -> Iterator[str]:
         yield f"its plugin's digest is {shown(record.code_digest)}, expected 64 hexadecimal digits"
     if record.without_secrets() != record:
         yield "it holds a secret: a key, a token or a password"
-    yield from _dates(record)
-
-
-def _dates(record: Record) -> Iterator[str]:
-    """Times that are not written as the harness writes them, by which the page sorts, or when no trial can have run."""
-    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    tomorrow = (datetime.now(UTC) + timedelta(days=1)).isoformat()  # pages sort by these texts
     if _elapsed(record) is None or not all(re.fullmatch(TIME, text) for text in (record.started, record.ended)):
         yield "it does not say when it began and ended, in UTC and to the second"
     elif not FIRST_YEAR <= record.started <= record.ended <= tomorrow:
@@ -397,16 +393,11 @@ def ledger_problems(record: Record) -> Iterator[str]:
     for name, step in spent["largest_step"].items():
         if not step <= spent.get(name, 0):
             yield f"its largest step took {step:g} {name}, all steps together {spent.get(name, 0):g}"
-    seconds = spent["stage_seconds"]
-    if unknown := set(seconds) - set(STAGES):
+    if unknown := spent["stage_seconds"].keys() - set(STAGES):
         yield f"it spent seconds in the stage {shown(min(unknown))}, expected some of {', '.join(STAGES)}"
-    sums = {
-        "device_seconds": sum(seconds.get(stage, 0.0) for stage in BUDGETED_STAGES),
-        "flops": spent.get("encoder_flops", 0) + spent.get("scoring_flops", 0),
-        "teacher_tokens": spent.get("teacher_prompt_tokens", 0) + spent.get("teacher_completion_tokens", 0),
-    }
-    for name, total in sums.items():
-        if not abs(spent.get(name, 0) - total) <= ROUNDING * max(1, total):
+    ledger = Ledger(**{own.name: spent[own.name] for own in fields(Ledger) if own.name in spent})
+    for name in ("device_seconds", "flops", "teacher_tokens"):
+        if not abs(spent.get(name, 0) - (total := getattr(ledger, name))) <= ROUNDING * max(1, total):
             yield f"it spent {spent.get(name, 0):g} {name}, its parts come to {total:g}"
     yield from _work(record)
     yield from _memory(record)
@@ -446,12 +437,12 @@ def _memory(record: Record) -> Iterator[str]:
     most = SHARED * provenance.get("memory_bytes", 0)
     if max(peak, spent.get("predict_bytes", 0)) > most > 0 and workers == 1:
         yield f"it took {peak:,} bytes, its machine has {provenance['memory_bytes']:,}"
-    on_gpu = bool(provenance.get("gpu")) and bool(provenance.get("cuda"))
+    on_gpu = provenance.get("gpu") and provenance.get("cuda")
     if not on_gpu and (provenance.get("gpu") or spent.get("peak_device_bytes")):
         yield "it names a GPU, or memory of one, without CUDA"
     if max(peak, spent.get("peak_device_bytes", 0)) * workers < record.num_parameters:
         yield f"its {record.num_parameters:,} parameters do not fit into the {peak:,} bytes that it took"
-    if "model_bytes" in spent and spent["model_bytes"] < record.num_parameters:
+    if spent.get("model_bytes", record.num_parameters) < record.num_parameters:
         yield f"its model of {record.num_parameters:,} parameters has {spent['model_bytes']:,} bytes"
 
 
@@ -498,20 +489,19 @@ def _elapsed(record: Record) -> float | None:
 
 def curve_problems(record: Record) -> Iterator[str]:
     """A curve that falls back, that spent more than the trial, or whose points nobody measured."""
-    names = [name for name in ("fraction", *CURVE_COSTS) if any(name in point for point in record.curve)]
-    for name in names:
+    known = {name for point in record.curve for name in point}
+    for name in (name for name in ("fraction", *CURVE_COSTS) if name in known):
         costs = [point.get(name, -1.0) for point in record.curve]
         if costs[0] < 0 or any(not after >= before for before, after in pairwise(costs)):
             yield f"its curve goes back in {name}"
         elif name != "fraction" and not costs[-1] <= record.spent.get(name, 0) * (1 + ROUNDING):
             yield f"its curve spent {costs[-1]:g} {name}, the trial {record.spent.get(name, 0):g}"
-    metrics = {name for point in record.curve for name in point if "@" in name}
-    others = {name for point in record.curve for name in point} - metrics - {"fraction", *CURVE_COSTS}
+    metrics = {name for name in known if "@" in name}
     try:
         find_evaluators(sorted(metrics))
     except XMCBenchError as problem:
         yield f"its curve: {problem}"
-    if others:
+    if others := known - metrics - {"fraction", *CURVE_COSTS}:
         yield f"its curve has {shown(min(others))}, expected metrics and costs"
     for point in record.curve:
         if wrong := [name for name, value in point.items() if "@" in name and not 0 <= value <= 1]:
@@ -521,9 +511,12 @@ def curve_problems(record: Record) -> Iterator[str]:
             break
     if metrics and record.selection_split == "none":
         yield "its curve has metrics, and no queries were held out for them"
+    flat = ""  # what the harness says of training that ended as the metric no longer rose
     if selection := record.trial.selection:
         yield from _evaluations(record, selection)
-    if "ended" in record.spent and _plain(record) and not _flat(record):
+        if all(selection.metric in point for point in record.curve):
+            flat = why_flat(record.curve, selection.metric, selection.patience)
+    if "ended" in record.spent and _plain(record) and not (flat and record.spent["ended"] == flat):
         yield f"it ended early: {shown(record.spent['ended'])}, of which curve and settings show nothing"
 
 
@@ -531,14 +524,6 @@ def _plain(record: Record) -> bool:
     """Whether the harness's training alone spent the budget: stages and parts have their own budgets and curves."""
     plugin = _registered(record.trial.method)
     return plugin is not None and record.trial.distribution == OWN and plugin.thing.fit.__module__.startswith(ENGINE)
-
-
-def _flat(record: Record) -> bool:
-    """Whether training ended as the metric had not risen for as many evaluations as the selection's patience."""
-    held_out, ended = record.trial.selection, record.spent["ended"]
-    if not ended or held_out is None or not all(held_out.metric in point for point in record.curve):
-        return False
-    return bool(ended == why_flat(record.curve, held_out.metric, held_out.patience))
 
 
 def _evaluations(record: Record, selection: Selection) -> Iterator[str]:
