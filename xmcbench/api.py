@@ -23,8 +23,8 @@ from xmcbench.reporting import leaderboard_text, ranked_groups
 from xmcbench.reporting.archive import Archive, archive, uncollected
 from xmcbench.reporting.claims import read_claims
 from xmcbench.reporting.describe import scores_table
+from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.published import PublishedRow, published_rows
-from xmcbench.reporting.results import recorded_metrics
 from xmcbench.reporting.rows import Group, Leaderboard, View
 from xmcbench.runs.terminal import width
 

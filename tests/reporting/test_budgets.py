@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from reporting.made import record
-from xmcbench.reporting.cells import check_equal_budgets
+from xmcbench.reporting.suite_tables import check_equal_budgets
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 

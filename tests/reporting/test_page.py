@@ -15,11 +15,11 @@ import pytest
 
 from xmcbench.evaluation.significance import difference, samples
 from xmcbench.reporting.curated import Findings, methods
+from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.page import write_page
 from xmcbench.reporting.page.payload import payload
 from xmcbench.reporting.published import published_rows
 from xmcbench.reporting.ranked_groups import leaderboard
-from xmcbench.reporting.results import Resampled
 from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from reporting.made import record
-from xmcbench.reporting.cells import SweepCell, cells, rank_tables
+from xmcbench.reporting.suite_tables import SweepCell, rank_tables, sweep_cells
 from xmcbench.trial.record import Record
 
 
 def cells_of(*records: Record) -> list[SweepCell]:
-    return cells([(one.trial, one) for one in records], {}, lambda _: frozenset())
+    return sweep_cells([(one.trial, one) for one in records], {}, lambda _: frozenset())
 
 
 def test_cells_that_cannot_be_told_apart_share_their_ranks() -> None:

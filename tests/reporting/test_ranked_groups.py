@@ -6,8 +6,8 @@ import pytest
 
 from xmcbench.errors import UnknownNameError
 from xmcbench.reporting.leaderboard_text import render
+from xmcbench.reporting.make_rows import recorded_metrics
 from xmcbench.reporting.ranked_groups import leaderboard
-from xmcbench.reporting.results import recorded_metrics
 from xmcbench.reporting.rows import Leaderboard, View
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Status

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from xmcbench.reporting.cells import SweepCell, cell_table, cells, cost_table
 from xmcbench.reporting.describe import describe
 from xmcbench.reporting.notes import BELOW_POPULAR
 from xmcbench.reporting.published import published_rows
+from xmcbench.reporting.suite_tables import SweepCell, cell_table, cost_table, sweep_cells
 from xmcbench.suite.tables import TableShape
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -26,7 +26,7 @@ def idle(trial: Trial) -> frozenset[str]:
 
 
 def cells_of(*records: Record) -> list[SweepCell]:
-    return cells([(one.trial, one) for one in records], {one.trial.label: one.trial.label for one in records}, idle)
+    return sweep_cells([(one.trial, one) for one in records], {}, idle)
 
 
 SHAPE = TableShape(columns=["batch_size", "negatives_per_query", "negative_pool", "P@1", "encoder"])
@@ -43,7 +43,7 @@ def test_a_cell_says_its_settings_its_pool_and_its_figures() -> None:
 
 def test_seeds_are_one_cell_and_what_was_not_run_says_so() -> None:
     first, second, missing = made("a", 0.4, seed=0), made("a", 0.6, seed=1), made("b", 0.1)
-    found = cells([(first.trial, first), (second.trial, second), (missing.trial, None)], {}, idle)
+    found = sweep_cells([(first.trial, first), (second.trial, second), (missing.trial, None)], {}, idle)
     assert cell_table("", TableShape(columns=["P@1"]), found).rows == (("a", "50.00"), ("b", "not run"))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reporting.made import record
-from xmcbench.reporting.cells import cells, time_to_quality, time_to_quality_table
+from xmcbench.reporting.suite_tables import sweep_cells, time_to_quality, time_to_quality_table
 from xmcbench.suite.tables import Target
 from xmcbench.trial.record import Record
 
@@ -42,7 +42,7 @@ def test_seeds_that_did_not_reach_it_are_counted_and_never_averaged() -> None:
 
 def test_the_table_has_a_column_for_each_unit() -> None:
     trials = [evaluated((1000, 0.6), label="a"), evaluated((1000, 0.1), label="b")]
-    grid = time_to_quality_table(cells([(one.trial, one) for one in trials], {}, lambda _: frozenset()), HALF)
+    grid = time_to_quality_table(sweep_cells([(one.trial, one) for one in trials], {}, lambda _: frozenset()), HALF)
     assert grid.rows == (("a", "1.0k", "100", "100.0k"), ("b", "not reached", "not reached", "not reached"))
 
 

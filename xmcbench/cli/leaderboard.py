@@ -164,7 +164,7 @@ def of_suite(
     targets: Sequence[str] = (),
 ) -> str:
     """The tables of a suite: its own, quality against cost, ranks, `targets` as P@1=50, equal budgets."""
-    from xmcbench.reporting import cells
+    from xmcbench.reporting import suite_tables
     from xmcbench.reporting.published import published_rows
     from xmcbench.reporting.text_table import render_tables
     from xmcbench.suite.tables import Target
@@ -175,18 +175,18 @@ def of_suite(
 
     outcomes = list(outcomes)
     entries = {variant.label: variant.entry for variant in suite.variants}
-    found = cells.cells(outcomes, entries, idle)
+    found = suite_tables.sweep_cells(outcomes, entries, idle)
     published = published_rows() if any(shape.beside for shape in suite.tables.values()) else ()
-    grids = [cells.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
+    grids = [suite_tables.cell_table(title, shape, found, published) for title, shape in suite.tables.items()]
     metric = "P@1" if "P@1" in suite.metrics else suite.metrics[0]
-    grids += [cells.cost_table(found, metric), *cells.rank_tables(found, metric, store.resampled)]
+    grids += [suite_tables.cost_table(found, metric), *suite_tables.rank_tables(found, metric, store.resampled)]
     for text in targets:
         if (target := Target.parse(f"to {text}")) is None:
             raise XMCBenchError(f"--to {text}: expected a metric and its value in per cent, as in P@1=50")
-        grids.append(cells.time_to_quality_table(found, target))
+        grids.append(suite_tables.time_to_quality_table(found, target))
     text = render_tables(grids, format)
     records = [record for _, record in outcomes if record]
-    checks = cells.check_equal_budgets(records, suite.equal) if suite.equal else []
+    checks = suite_tables.check_equal_budgets(records, suite.equal) if suite.equal else []
     return text if format == "csv" else "\n\n".join([text, *checks])
 
 

@@ -20,8 +20,8 @@ from xmcbench.evaluation.comparison import Mean, across_datasets
 from xmcbench.evaluation.evaluator import stored_predictions
 from xmcbench.evaluation.significance import difference, samples, significant_together
 from xmcbench.files.atomic import atomic_write
-from xmcbench.reporting.cells import ResampledRecord
 from xmcbench.reporting.rows import budget_text
+from xmcbench.reporting.suite_tables import ResampledRecord
 from xmcbench.reporting.text_table import TextTable
 from xmcbench.trial.record import Record
 from xmcbench.trial.store import Store

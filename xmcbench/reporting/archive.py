@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections import defaultdict
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting import published
-from xmcbench.reporting.rows import Leaderboard
+from xmcbench.reporting.rows import Leaderboard, grouped
 
 if TYPE_CHECKING:
     from xmcbench.data import Dataset
@@ -55,11 +54,9 @@ class Archive:
         def is_known(dataset: str) -> bool:
             from xmcbench.data import find_source  # numpy, which papers' results do not need
 
-            try:
-                find_source(dataset, data)
-            except XMCBenchError:
-                return False
-            return True
+            with suppress(XMCBenchError):
+                return find_source(dataset, data) is not None
+            return False
 
         return lambda record: is_known(record.trial.dataset) and self.places[record.key].has_predictions(record.key)
 
@@ -73,11 +70,8 @@ class Archive:
         from xmcbench.data import load
         from xmcbench.evaluation.evaluator import stored_predictions
 
-        by_dataset: dict[str, list[Record]] = defaultdict(list)
-        for record in self.records.values():
-            if record.key in keys and record.metrics:
-                by_dataset[record.trial.dataset].append(record)
-        for name, records in by_dataset.items():
+        wanted = (record for record in self.records.values() if record.key in keys and record.metrics)
+        for name, records in grouped(wanted, lambda record: record.trial.dataset).items():
             here = [record for record in records if self.places[record.key].has_predictions(record.key)]
             if missing := len(records) - len(here):
                 on_problem(f"{name}: the predictions of {missing} trials are not here")

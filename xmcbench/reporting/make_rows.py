@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.notes import alike_texts, few_steps, idle_parts, what_is_wrong
 from xmcbench.reporting.published import COSTS, KINDS, PublishedRow
-from xmcbench.reporting.rows import Row, share_spent
+from xmcbench.reporting.rows import Row, grouped, share_spent
 from xmcbench.reporting.text_table import Value, folded
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.budget import UnknownBudget
@@ -56,10 +56,8 @@ def newest_versions(records: Iterable[Record]) -> dict[str, Versions]:
 
 def measured_rows(records: Sequence[Record], versions: Mapping[str, Versions]) -> list[Row]:
     """The rows of comparable records; `versions` are the newest by method, which tell results of older code."""
-    seeds: dict[str, list[Record]] = defaultdict(list)
-    for record in records:
-        seeds[f"{record.trial.but_seed} {record.status} {record.metric_version}"].append(record)
-    groups = [sorted(group, key=lambda record: record.trial.seed) for group in seeds.values()]
+    alike = grouped(records, lambda record: (record.trial.but_seed, record.status, record.metric_version))
+    groups = [sorted(group, key=lambda record: record.trial.seed) for group in alike.values()]
     older = [group[0].older_than(versions[group[0].trial.method]) for group in groups]
     variants = _variants([group[0] for group in groups], older)
     return [_row(group, *texts) for group, *texts in zip(groups, variants, older, strict=True)]
@@ -140,15 +138,13 @@ def _spent(ledgers: list[dict[str, Any]]) -> dict[str, float]:
     spent = {name: mean for name, mean in spent.items() if mean or not name.startswith("teacher")}
     if "device_seconds" in spent:
         spent["training_hours"] = spent["device_seconds"] / 3600
-    stages = [ledger.get("stage_seconds", {}) for ledger in ledgers]
-    if training := [seconds["train"] for seconds in stages if seconds.get("train")]:
+    if training := [own for ledger in ledgers if (own := ledger.get("stage_seconds", {}).get("train"))]:
         spent["train_seconds"] = fmean(training)
-    queries = [ledger.get("predicted_queries") for ledger in ledgers]
-    predicting = [
-        (own["predict"], count) for own, count in zip(stages, queries, strict=True) if count and "predict" in own
-    ]
-    if predicting:
-        spent["query_ms"] = float(f"{fmean(1000 * seconds / count for seconds, count in predicting):.2g}")
+    if answered := [
+        own for own in ledgers if own.get("predicted_queries") and "predict" in own.get("stage_seconds", {})
+    ]:
+        times = [1000 * own["stage_seconds"]["predict"] / own["predicted_queries"] for own in answered]
+        spent["query_ms"] = float(f"{fmean(times):.2g}")
     for name in ("predict_bytes", "model_bytes", "peak_bytes"):
         if sizes := [float(ledger[name]) for ledger in ledgers if ledger.get(name)]:
             spent[name] = max(sizes)
@@ -164,9 +160,7 @@ def _variants(records: Sequence[Record], older: Sequence[str]) -> list[str]:
 
     Results of older code (`older` is not empty) are compared among themselves: older code had other settings.
     """
-    sharing: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for at, (record, reason) in enumerate(zip(records, older, strict=True)):
-        sharing[record.trial.label, bool(reason)].append(at)
+    sharing = grouped(range(len(records)), lambda at: (records[at].trial.label, bool(older[at])))
     texts = [""] * len(records)
     for places in sharing.values():
         settings = {at: _settings(records[at]) for at in places} if len(places) > 1 else {}
@@ -196,10 +190,8 @@ def with_difference(row: Row, near: Iterable[PublishedRow]) -> Row:
     `near` are the rows of its dataset and track. Of several it is the one that agrees in most facts, then the one with
     the shortest variant.
     """
-    by_method: dict[str, list[PublishedRow]] = defaultdict(list)
-    for other in near:
-        by_method[folded(other.method)].append(other)
-    same = by_method.get(folded(row.method)) or by_method[folded(row.plugin)]
+    by_method = grouped(near, lambda other: folded(other.method))
+    same = by_method.get(folded(row.method)) or by_method.get(folded(row.plugin), [])
     match = min(same, key=lambda other: (-_agreements(row, other), len(other.variant)), default=None)
     if match is None or not _agreements(row, match):
         return row
@@ -210,15 +202,12 @@ def with_difference(row: Row, near: Iterable[PublishedRow]) -> Row:
 def _agreements(row: Row, other: PublishedRow) -> int:
     """The number of facts on which both rows agree; 0 where the settings are not the same."""
     facts = {name: (row.facts.get(name), getattr(other, name)) for name in (*MUST_AGREE, *MAY_NOT_DIFFER)}
-    alike = {name: _alike(name, *pair) for name, pair in facts.items() if None not in pair}
-    return len(alike) if all(alike.values()) and {*MUST_AGREE} <= alike.keys() else 0
-
-
-def _alike(name: str, ours: object, theirs: object) -> bool:
-    first, second = folded(str(ours)), folded(str(theirs))
-    if name == "encoder":  # distilbert-base, DistilBERT and distilbert-base-uncased
-        return first.startswith(second) or second.startswith(first)
-    return first.removesuffix("labels") == second.removesuffix("labels")
+    stated = {name: [folded(str(fact)) for fact in pair] for name, pair in facts.items() if None not in pair}
+    if not {*MUST_AGREE} <= stated.keys():
+        return 0
+    short, long = sorted(stated.pop("encoder"), key=len)  # distilbert-base, DistilBERT and distilbert-base-uncased
+    alike = [len({fact.removesuffix("labels") for fact in pair}) == 1 for pair in stated.values()]
+    return 1 + len(alike) if long.startswith(short) and all(alike) else 0
 
 
 # (key of a trial, names of metrics) -> the stored replicates [B] of each metric; empty where none are stored
@@ -244,8 +233,7 @@ def with_uncertainty(
     }
     tied: dict[tuple[str, ...], set[str]] = defaultdict(set)
     for metric in metrics:
-        having = [row.keys for row in ranked if metric in row.metrics and metric in of_row[row.keys]]
-        known = {keys: of_row[keys][metric] for keys in having}
+        known = {keys: own[metric] for keys, own in of_row.items() if metric in own}
         most = max((sample.replicates_SB.shape[1] for sample in known.values()), default=0)
         compared = [keys for keys, sample in known.items() if sample.replicates_SB.shape[1] == most]
         if len(compared) > 1:
@@ -253,8 +241,8 @@ def with_uncertainty(
                 tied[keys] |= {metric} if same else set()
     found = []
     for row in rows:
-        own = of_row.get(row.keys, {}).items() if row.std else ()
-        intervals = {metric: estimate(sample).interval for metric, sample in own if metric in row.metrics}
+        own = of_row.get(row.keys, {}) if row.std else {}
+        intervals = {metric: estimate(sample).interval for metric, sample in own.items()}
         found.append(replace(row, tied=frozenset(tied[row.keys]), intervals=row.intervals | intervals))
     return found
 
@@ -285,30 +273,27 @@ def printed_row(row: PublishedRow, claims: Iterable[Claim] = ()) -> Row:
     )
 
 
-def results(published: Iterable[PublishedRow], claims: Sequence[Claim]) -> list[Row]:
+def merged_rows(published: Iterable[PublishedRow], claims: Sequence[Claim]) -> list[Row]:
     """One row for each method and kind, with the other rows of the method folded into it. Nothing is lost."""
-    by_method: dict[str, list[PublishedRow]] = defaultdict(list)
-    for row in published:
-        by_method[row.method].append(row)
-    return [shown for rows in by_method.values() for shown in _of_method(rows, claims)]
+    by_method = grouped(published, lambda row: row.method).values()
+    return [shown for rows in by_method for shown in _of_method(rows, claims)]
 
 
 Result = list[PublishedRow]  # the rows that print one result
 
 
 def _of_method(rows: Sequence[PublishedRow], claims: Sequence[Claim]) -> list[Row]:
-    shown: dict[str, list[Result]] = defaultdict(list)
-    folded: dict[str, list[Result]] = defaultdict(list)
-    for result in _merged(rows):
-        place = shown if any(row.role == "main" for row in result) else folded
-        place[_kind(result)].append(result)
+    merged = _merged(rows)
+    shown = grouped((result for result in merged if any(row.role == "main" for row in result)), _kind)
+    folded = grouped((result for result in merged if all(row.role != "main" for row in result)), _kind)
     if not shown:  # a table that only has ablations of the method
         kind = next(iter(folded))
-        shown[kind].append(folded[kind].pop(0))
-    heads = {kind: sorted(results, key=_preference) for kind, results in shown.items()}
+        shown[kind] = [folded[kind].pop(0)]
+    for results in shown.values():
+        results.sort(key=_preference)
     for kind, others in folded.items():
-        heads[kind if kind in heads else next(iter(heads))] += others
-    return [_shown(results, kind, claims) for kind, results in heads.items()]
+        shown[kind if kind in shown else next(iter(shown))] += others
+    return [_shown(results, kind, claims) for kind, results in shown.items()]
 
 
 def _merged(rows: Sequence[PublishedRow]) -> list[Result]:
@@ -328,9 +313,7 @@ def _same_result(row: PublishedRow, result: Result) -> bool:
     if any((other.paper, other.table) == (row.paper, row.table) for other in result):
         return False  # what one table prints twice are two results
     known = {other.predictor for other in result} - {""}
-    if row.predictor and known and row.predictor not in known:
-        return False
-    if not row.predictor and row.classifier and known == {"encoder"}:
+    if known and (row.predictor not in known if row.predictor else row.classifier and known == {"encoder"}):
         return False
     common = [
         abs(row.metrics[name] - other.metrics[name])
@@ -406,11 +389,8 @@ def _disagreements(results: Sequence[Result]) -> dict[str, str]:
 
 def _sources(rows: Iterable[PublishedRow]) -> str:
     """Papers and tables: ``dexml Table 1, 4; prime Table 2``."""
-    tables: dict[str, list[str]] = defaultdict(list)
-    for row in rows:
-        if row.table not in tables[row.paper]:
-            tables[row.paper].append(row.table)
-    return "; ".join(
-        f"{paper} {', '.join([first, *(table.removeprefix('Table ') for table in rest)])}"
-        for paper, (first, *rest) in tables.items()
-    )
+    sources = []
+    for paper, own in grouped(rows, lambda row: row.paper).items():
+        first, *rest = dict.fromkeys(row.table for row in own)
+        sources.append(f"{paper} {', '.join([first, *(table.removeprefix('Table ') for table in rest)])}")
+    return "; ".join(sources)

@@ -48,15 +48,6 @@ Key = Annotated[str, _like(r"[a-z0-9][a-z0-9.-]*", "'dexml' or 'lee-2027'")]
 Misprint = Annotated[str, Field(min_length=1)]
 
 
-def count_devices(hardware: str) -> int:
-    """The devices of all kinds in a text.
-
-    >>> count_devices("1 x A100 + 2 x V100 16 GB")
-    3
-    """
-    return sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", hardware)))
-
-
 KINDS = {"encoder": "encoder", "classifier": "classifier", "encoder + classifier": "both"}  # that a variant may name
 
 

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from operator import itemgetter
-from typing import Any
+from operator import attrgetter, itemgetter
 
 from xmcbench.errors import UnknownNameError, XMCBenchError
 from xmcbench.reporting.claims import Claim
-from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
-from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.results import (
+from xmcbench.reporting.make_rows import (
     Resampled,
     measured_rows,
+    merged_rows,
     newest_versions,
-    results,
     with_difference,
     with_uncertainty,
 )
-from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name
+from xmcbench.reporting.notes import POPULAR, is_below_popular, notes_of
+from xmcbench.reporting.published import PublishedRow
+from xmcbench.reporting.rows import Group, Leaderboard, Row, Source, View, cell, column_name, grouped
 from xmcbench.reporting.text_table import folded
 from xmcbench.suite.tables import COLUMNS
-from xmcbench.trial.budget import Budget, UnknownBudget
+from xmcbench.trial.budget import UnknownBudget
 from xmcbench.trial.record import METRIC_VERSION, Record, Status
 
 USUAL_METRICS = {
@@ -39,6 +38,7 @@ USUAL_COLUMNS = {
 }
 PAPER_METRICS = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5")
 PAPER_COLUMNS = ("kind", "paper")
+ENCODERS = dict.fromkeys(("distilbert", "distilbertbase"), "distilbert-base-uncased")  # other spellings in papers
 EVEN = 1.05  # the largest number is at most so many times the smallest where rows do not differ
 RARE = 0.25  # usual metrics that a smaller share of published rows has are not shown by default
 
@@ -68,11 +68,14 @@ def leaderboard(
     measured, published = _wanted(entered, list(published), view)
     by_key = {record.key: record for record in measured}
     stated = {record.key for record in measured if record.metrics and not recomputable(record)}
-    groups = _measured_groups(measured, published, view, stated, accepted) + _published_groups(published, view, claims)
-    groups = [group for group in groups if view.source in ("all", group.source)]
+    groups = [*_measured_groups(measured, published, view, stated, accepted), *_published_groups(published, claims)]
+    groups = [part for group in groups for part in _split(group, view) if view.source in ("all", group.source)]
     _check_names(groups, view)
-    ranked = [_shown(_ranked(group, view, by_key, resampled), view) for group in groups]
-    ranked = [group for group in ranked if group.rows]
+    ranked = []
+    for group in (_ranked(group, view, by_key, resampled) for group in groups):
+        rows = [row for row in group.rows if view.method is None or _is_method(row, view.method)]
+        shown = rows[: view.top] if view.top else rows
+        ranked += [replace(group, rows=tuple(shown), left_out=len(rows) - len(shown))] if shown else []
     if not ranked:
         rows = [row for group in groups for row in group.rows]
         names = {name for row in rows for name in (row.method, row.plugin, row.named.name)} - {""}
@@ -128,12 +131,9 @@ def _measured_groups(
     records: list[Record], published: list[PublishedRow], view: View, stated: Container[str], accepted: Container[str]
 ) -> list[Group]:
     """The groups of measured rows; `stated` are the keys of trials whose metrics cannot be recomputed."""
-    comparable: dict[tuple[str, str, str, Budget], list[Record]] = defaultdict(list)
-    for record in records:
-        trial = record.trial
-        comparable[trial.dataset, trial.dataset_hash, trial.track, trial.budget].append(record)
     groups, versions = [], newest_versions(records)
-    for (dataset, content, track, budget), own in comparable.items():
+    comparable = attrgetter("trial.dataset", "trial.dataset_hash", "trial.track", "trial.budget")
+    for (dataset, content, track, budget), own in grouped(records, comparable).items():
         near = [row for row in published if (row.dataset, row.track) == (dataset, track)]
         near = [row for row in near if row.metrics and not row.protocol]
         rows = [
@@ -150,16 +150,13 @@ def _measured_groups(
         group = Group(source, dataset, track, "", shown, dataset_hash=content, budget=budget.limits())
         order = dataset, content, track, -len(methods), json.dumps(sorted(group.budget.items()))
         groups.append((order, group))  # first the budget at which most methods are compared
-    return [part for _, group in sorted(groups, key=itemgetter(0)) for part in _split(group, view)]
+    return [group for _, group in sorted(groups, key=itemgetter(0))]
 
 
 def _folded(rows: list[Row]) -> list[Row]:
     """The rows without the accepted variants of methods whose recommended settings are among them."""
-    by_method: dict[tuple[str, Any], list[Row]] = defaultdict(list)
-    for row in rows:
-        by_method[row.named.name, row.facts.get("encoder")].append(row)
     shown = []
-    for own in by_method.values():
+    for own in grouped(rows, lambda row: (row.named.name, row.facts.get("encoder"))).values():
         head, *others = sorted(own, key=lambda row: row.preference)
         if hidden := [row for row in others if head.recommended and row.accepted]:
             head = replace(head, folded=(head, *hidden), facts=head.facts | {"variants": f"+{len(hidden)}"})
@@ -167,42 +164,24 @@ def _folded(rows: list[Row]) -> list[Row]:
     return shown
 
 
-def _published_groups(published: list[PublishedRow], view: View, claims: Sequence[Claim]) -> list[Group]:
-    comparable: dict[tuple[str, str, str], list[PublishedRow]] = defaultdict(list)
-    for row in published:
-        comparable[row.dataset, row.track, row.protocol].append(row)
-    return [
-        part
-        for where in sorted(comparable)
-        for part in _split(Group("published", *where, tuple(results(comparable[where], claims))), view)
-    ]
+def _published_groups(published: list[PublishedRow], claims: Sequence[Claim]) -> list[Group]:
+    comparable = grouped(published, lambda row: (row.dataset, row.track, row.protocol))
+    return [Group("published", *where, tuple(merged_rows(rows, claims))) for where, rows in sorted(comparable.items())]
 
 
 def _split(group: Group, view: View) -> list[Group]:
-    """The group, or one for each value of the column that the view groups by, with columns that suit it."""
+    """The group, or one for each value of the column that the view groups by."""
     if view.group_by is None:
-        return [_with_columns(group)]
+        return [group]
     column = column_name(view.group_by)
     if column is None:
         raise UnknownNameError("column", view.group_by, COLUMNS, "--group-by")
-    parts: dict[str, list[Row]] = defaultdict(list)
-    for row in group.rows:
-        parts[_spelling(column, cell(row, column))].append(row)
-    return [_with_columns(replace(group, rows=tuple(parts[own]), by={column: own})) for own in sorted(parts)]
+    usual = ENCODERS if column == "encoder" else {}
+    parts = grouped(group.rows, lambda row: usual.get(folded(cell(row, column)), cell(row, column)))
+    return [replace(group, rows=tuple(parts[own]), by={column: own}) for own in sorted(parts)]
 
 
-def _spelling(column: str, value: str) -> str:
-    """One spelling of a value that papers and configurations spell differently.
-
-    >>> _spelling("encoder", "DistilBERT"), _spelling("encoder", "distilbert-base"), _spelling("loss", "BCE")
-    ('distilbert-base-uncased', 'distilbert-base-uncased', 'BCE')
-    """
-    known = {"distilbert": "distilbert-base-uncased", "distilbertbase": "distilbert-base-uncased"}
-    return known.get(folded(value), value) if column == "encoder" else value
-
-
-def _with_columns(group: Group) -> Group:
-    """The group with the columns that suit it; nothing is ranked yet."""
+def _usual_metrics(group: Group) -> tuple[str, ...]:
     counts = Counter(name for row in group.rows for name in row.metrics)
     scored = sum(bool(row.metrics) for row in group.rows)
     usual = [name for name in USUAL_METRICS[group.track] if name in counts]
@@ -210,10 +189,21 @@ def _with_columns(group: Group) -> Group:
         usual = [name for name in usual if counts[name] >= RARE * scored] or usual
     if len(usual) < 2:
         usual = list(dict.fromkeys([*usual, *counts]))[:6]
-    metrics = tuple(usual or USUAL_METRICS[group.track][:1])
+    return tuple(usual or USUAL_METRICS[group.track][:1])
+
+
+def _columns(group: Group, view: View) -> tuple[str, ...]:
+    """The columns of facts that are asked for, or that suit the group."""
+    if view.columns:
+        return tuple(dict.fromkeys(column_name(name) or name for name in view.columns))
+    if view.paper:
+        return PAPER_COLUMNS if group.source == "published" else ()
     facts = {*group.every_column, *("kind" for row in group.rows if row.kind)}
     columns = tuple(name for name in (*_spent(group), *USUAL_COLUMNS[group.source]) if name in facts)
-    return replace(group, metrics=metrics, columns=columns, sort="P@1" if "P@1" in counts else metrics[0])
+    if not view.variants:
+        return columns
+    role = ("role",) if group.source == "published" else ()
+    return tuple(name for name in (*columns, *role) if name != "variants")
 
 
 def _spent(group: Group) -> Iterator[str]:
@@ -242,10 +232,11 @@ def _check_names(groups: Sequence[Group], view: View) -> None:
 
 def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: Resampled) -> Group:
     """The group with all its rows ranked and its columns as asked."""
-    order = column_name(view.sort) if view.sort and view.sort not in group.every_metric else None
-    of_papers = tuple(name for name in PAPER_METRICS if name in group.every_metric) if view.paper else ()
-    metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or group.metrics
-    sort = group.sort if order or view.sort is None else view.sort
+    every, usual = group.every_metric, _usual_metrics(group)
+    order = column_name(view.sort) if view.sort and view.sort not in every else None
+    of_papers = tuple(name for name in PAPER_METRICS if name in every) if view.paper else ()
+    metrics = tuple(dict.fromkeys(view.metrics)) or of_papers or usual
+    sort = view.sort if view.sort and not order else "P@1" if "P@1" in every else usual[0]
     if view.sort is None and sort not in metrics:
         sort = metrics[0]
     rows = sorted(group.rows, key=lambda row: (-row.metrics.get(sort, -1.0), row.status, row.label))
@@ -260,27 +251,10 @@ def _ranked(group: Group, view: View, records: Mapping[str, Record], resampled: 
     best = {name: tuple(sorted(own, reverse=True)[:2]) for name, own in values_of.items()}
     if view.variants:
         rows = unfolded(rows, sort)
-    if order:
-        rows.sort(key=lambda row: _least_first(row.facts.get(order) or cell(row, order) or None))
+    if order:  # numbers from the least, then texts by letter, then what is not known
+        facts = ((row.facts.get(order) or cell(row, order) or None, row) for row in rows)
+        rows = [row for _, row in sorted(facts, key=lambda own: (own[0] is None, isinstance(own[0], str), own[0] or 0))]
     return replace(group, rows=tuple(rows), metrics=metrics, columns=_columns(group, view), sort=sort, best=best)
-
-
-def _shown(group: Group, view: View) -> Group:
-    """The group with the rows of the view's method, at most `top` of them."""
-    rows = [row for row in group.rows if view.method is None or _is_method(row, view.method)]
-    shown = rows[: view.top] if view.top else rows
-    return replace(group, rows=tuple(shown), left_out=len(rows) - len(shown))
-
-
-def _columns(group: Group, view: View) -> tuple[str, ...]:
-    if view.columns:
-        return tuple(dict.fromkeys(column_name(name) or name for name in view.columns))
-    if view.paper:
-        return PAPER_COLUMNS if group.source == "published" else ()
-    if not view.variants:
-        return group.columns
-    role = ["role"] if group.source == "published" else []
-    return tuple(name for name in [*group.columns, *role] if name != "variants")
 
 
 def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
@@ -290,12 +264,8 @@ def _beside_popular(rows: Sequence[Row], sort: str) -> list[Row]:
     ranked = [row for row in rows if row.rank]
     often = max((row.metrics.get("P@1", 0.0) for row in ranked if row.plugin == POPULAR), default=0.0)
     hint = f"; one label alone is right for {often:.0%} of the queries" if often > DOMINATES else ""
-    return [
-        replace(row, below_popular=True, wrong=row.wrong + hint)
-        if row.rank and is_below_popular(row, ranked, sort)
-        else row
-        for row in rows
-    ]
+    below = {row.keys for row in ranked if is_below_popular(row, ranked, sort)}
+    return [replace(row, below_popular=True, wrong=row.wrong + hint) if row.keys in below else row for row in rows]
 
 
 def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
@@ -307,14 +277,8 @@ def unfolded(rows: Sequence[Row], sort: str) -> list[Row]:
     return sorted(found, key=lambda row: (-row.metrics.get(sort, -1.0), row.rank is None))
 
 
-def _least_first(fact: Any) -> tuple[bool, bool, Any]:
-    """Numbers from the least, then texts by letter, then what is not known."""
-    return fact is None, isinstance(fact, str), 0 if fact is None else fact
-
-
 def _competes(row: Row, sort: str, track: str) -> bool:
     if sort not in row.metrics or row.status != Status.OK or sort in row.misprints or "split" in row.facts:
         return False
-    if track == "zero-shot" and row.facts.get("simulated_teacher"):
-        return False
-    return row.source == "published" or row.metric_version == METRIC_VERSION
+    simulated = track == "zero-shot" and row.facts.get("simulated_teacher")
+    return not simulated and (row.source == "published" or row.metric_version == METRIC_VERSION)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf, sqrt
 from statistics import fmean, stdev
-from typing import Literal
+from typing import Literal, TypeVar
 
 from xmcbench.reporting.claims import Claim
 from xmcbench.reporting.curated import NamedMethod, methods, swept
-from xmcbench.reporting.published import count_devices
 from xmcbench.reporting.text_table import Value, format_value, short_number
 from xmcbench.suite.tables import COLUMNS
 from xmcbench.trial.record import Record, Status
 
+Item = TypeVar("Item")
+Key = TypeVar("Key")
 Source = Literal["published", "measured", "imported"]
 
 
@@ -209,6 +211,14 @@ def heading(name: str) -> str:
     return COLUMNS[name].heading if name in COLUMNS else name
 
 
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """The items by their keys, in their order."""
+    found: dict[Key, list[Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 CHART_COSTS = {
     "negative_pool": "negatives per query",  # as in PRIME, Figure 1: the labels that a query is scored against
     "encoder_tokens": "encoder tokens",
@@ -231,8 +241,8 @@ def costs(row: Row) -> dict[str, float]:
     seconds, hours, hardware = (row.facts.get(name) for name in ("device_seconds", "training_hours", "hardware"))
     if row.source == "measured":  # what the budget covers, of all workers
         known["device_hours"] = float(seconds or 0) * int(row.facts.get("workers", 1)) / 3600
-    elif hours and hardware:  # of training, of all devices
-        known["device_hours"] = float(hours) * count_devices(str(hardware))
+    elif hours and hardware:  # of training, of all devices: three of "1 x A100 + 2 x V100 16 GB"
+        known["device_hours"] = float(hours) * sum(map(int, re.findall(r"(?:^|\+ )(\d+) x ", str(hardware))))
     return {name: float(cost) for name, cost in known.items() if isinstance(cost, int | float) and cost > 0}
 
 

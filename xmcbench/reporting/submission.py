@@ -10,7 +10,6 @@ Legend: C configurations of one table, each with its seeds; B resamples.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
@@ -22,7 +21,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation import dataset_hits, find_evaluators, resampled_metrics, score, truth_hash
 from xmcbench.evaluation.bootstrap import RESAMPLES, compact_resamples, intervals
 from xmcbench.evaluation.evaluator import stored_predictions
-from xmcbench.trial.budget import Budget
+from xmcbench.reporting.rows import grouped
 from xmcbench.trial.packed import PACK, Packed, add_packed, compact_path, packed_path, sorted_lines, write_arrays
 from xmcbench.trial.predictions import STORED
 from xmcbench.trial.record import Record, encode
@@ -139,9 +138,7 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
         for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
-        seeds: dict[str, list[Record]] = defaultdict(list)  # trials that differ in their seed alone
-        for record in records:
-            seeds[record.trial.but_seed].append(record)
+        seeds = grouped(records, lambda record: record.trial.but_seed)
         for record in records:
             arrays[record.key] = np.full((len(record.metrics), len(seeds)), np.nan, np.float32)
         resampled = {record.key: store.resampled(record, list(record.metrics)) for record in records}
@@ -157,11 +154,11 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
 
 def _tables(store: Store) -> dict[str, list[list[Record]]]:
     """The accepted trials by dataset, those together that one table ranks together."""
-    tables: dict[str, dict[tuple[str, str, Budget], list[Record]]] = defaultdict(lambda: defaultdict(list))
-    for record in store.records():
-        trial = record.trial
-        tables[trial.dataset][record.truth_hash, trial.track, trial.budget].append(record)
-    return {dataset: list(tables[dataset].values()) for dataset in sorted(tables)}
+    by_dataset = sorted(grouped(store.records(), lambda record: record.trial.dataset).items())
+    return {
+        dataset: list(grouped(records, lambda own: (own.truth_hash, own.trial.track, own.trial.budget)).values())
+        for dataset, records in by_dataset
+    }
 
 
 def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) -> Iterator[np.ndarray]:

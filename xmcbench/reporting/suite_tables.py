@@ -9,16 +9,15 @@ Also whether all cells spent the same budget, to within one step.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from xmcbench.reporting.make_rows import encoder_text, measured_rows, newest_versions, printed_row
 from xmcbench.reporting.notes import BELOW_POPULAR, is_below_popular
 from xmcbench.reporting.published import PublishedRow
-from xmcbench.reporting.results import encoder_text, measured_rows, newest_versions, printed_row
-from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, half_width, heading
+from xmcbench.reporting.rows import CURVE_COSTS, Row, cell, costs, grouped, half_width, heading
 from xmcbench.reporting.text_table import TextTable, format_value
 from xmcbench.suite.tables import COLUMNS, TableShape, Target
 from xmcbench.trial.record import SCORED, Record
@@ -76,24 +75,16 @@ class SweepCell:
     records: tuple[Record, ...]  # with metrics
     row: Row  # what they come to
 
-    @property
-    def label(self) -> str:
-        """The method's label and the point of the sweep."""
-        return self.trial.label
 
-
-def cells(
+def sweep_cells(
     outcomes: Iterable[tuple[Trial, Record | None]], entries: Mapping[str, str], idle: Callable[[Trial], frozenset[str]]
 ) -> list[SweepCell]:
     """The cells of a suite's trials, in its order. `entries` has the method's label of each trial's label.
 
     `idle` names the settings that mean nothing beside a trial's others.
     """
-    seeds: dict[str, list[tuple[Trial, Record | None]]] = defaultdict(list)
-    for trial, record in outcomes:
-        seeds[trial.but_seed].append((trial, record))
     found = []
-    for own in seeds.values():
+    for own in grouped(outcomes, lambda outcome: outcome[0].but_seed).values():
         trial = own[0][0]
         entry, unused = entries.get(trial.label, trial.label), idle(trial)
         settings = {name: value for name, value in trial.config.items() if name not in unused}
@@ -109,7 +100,7 @@ def cell_table(
 ) -> TextTable:
     """The table of a suite: its cells, and below them the rows of the paper's table that it is shaped like."""
     shown = [cell for cell in cells if shape.methods is None or cell.entry in shape.methods]
-    rows = [(cell.label, *(_text(cell, name) for name in shape.columns)) for cell in shown]
+    rows = [(cell.trial.label, *(_text(cell, name) for name in shape.columns)) for cell in shown]
     notes = []
     if "negative_pool" in shape.columns:
         notes.append("pool: labels that a step's queries are scored against, mean over steps")
@@ -135,7 +126,7 @@ def cost_table(cells: Sequence[SweepCell], metric: str) -> TextTable:
         same = [other for other in scored if other.trial.dataset == own.trial.dataset]
         better = [other.entry for other in same if _beats(other, own, metric)]
         mark = ("" if own.entry in better else "method") if better else "all"
-        label = own.label + BELOW_POPULAR * is_below_popular(own.row, [other.row for other in same], metric)
+        label = own.trial.label + BELOW_POPULAR * is_below_popular(own.row, [other.row for other in same], metric)
         rows.append((label, *(_text(own, name) for name in (metric, *SHOWN_COSTS)), mark))
     headings = ("method", *(heading(name) for name in (metric, *SHOWN_COSTS)), "best of")
     notes = [
@@ -182,10 +173,8 @@ ResampledRecord = Callable[[Record, Sequence[str]], Mapping[str, "np.ndarray"]]
 
 def rank_tables(cells: Sequence[SweepCell], metric: str, resampled: ResampledRecord) -> list[TextTable]:
     """A table for each dataset and budget on which two or more cells have the metric and its values on resamples."""
-    groups: dict[tuple[str, str], list[SweepCell]] = defaultdict(list)
-    for own in cells:
-        if metric in own.row.metrics:
-            groups[own.trial.dataset, str(own.trial.budget.limits())].append(own)
+    scored = (cell for cell in cells if metric in cell.row.metrics)
+    groups = grouped(scored, lambda cell: (cell.trial.dataset, str(cell.trial.budget.limits())))
     return [table for group in groups.values() for table in _rank_table(group, metric, resampled)]
 
 
@@ -200,7 +189,7 @@ def _rank_table(cells: Sequence[SweepCell], metric: str, resampled: ResampledRec
     means = [cell.row.metrics[metric] for cell, _ in known]
     ranked = sorted(zip(means, known, intervals, strict=True), key=lambda row: -row[0])
     rows = tuple(
-        (cell.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
+        (cell.trial.label, f"{100 * mean:.2f}", str(1 + sum(other > mean for other in means)), f"{low} to {high}")
         for mean, (cell, _), (low, high) in ranked
     )
     note = "95 %: the ranks that no pair of rows speaks against, all together (test queries and seeds, Holm)"
@@ -214,10 +203,8 @@ def check_equal_budgets(records: Sequence[Record], limit: str) -> list[str]:
     A trial must have spent at least the limit, or have ended before a pass over the data that did not fit, or because
     its curve was flat, and at most one of its own steps more. A line that begins with UNEQUAL names those that did not.
     """
-    groups: dict[float, list[Record]] = defaultdict(list)
-    for record in records:
-        if record.status in SCORED:
-            groups[float(record.trial.budget.limits()[limit])].append(record)
+    scored = (record for record in records if record.status in SCORED)
+    groups = grouped(scored, lambda record: float(record.trial.budget.limits()[limit]))
     return [_check(group, limit, allowed) for allowed, group in groups.items()]
 
 

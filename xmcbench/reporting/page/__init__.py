@@ -27,9 +27,9 @@ from xmcbench.plugins.registry import own_version
 from xmcbench.reporting.claims import FINDINGS, ClaimFile, Regime
 from xmcbench.reporting.curated import dataset_facts, findings
 from xmcbench.reporting.describe import describe, for_people, metric_rows, reproducing_suite, summary
+from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import CHECKED
 from xmcbench.reporting.page.payload import payload
-from xmcbench.reporting.results import Resampled
 from xmcbench.reporting.rows import Leaderboard
 from xmcbench.reporting.text_table import printable
 from xmcbench.trial.budget import UnknownBudget

@@ -14,9 +14,9 @@ from typing import Any
 from xmcbench.evaluation.analysis import DECILES, Analysis
 from xmcbench.evaluation.significance import Sample, difference, samples, tied_with_best
 from xmcbench.reporting.curated import Findings, NamedMethod, methods
+from xmcbench.reporting.make_rows import Resampled
 from xmcbench.reporting.notes import CLAIM, notes_of
 from xmcbench.reporting.ranked_groups import unfolded
-from xmcbench.reporting.results import Resampled
 from xmcbench.reporting.rows import (
     CHART_COSTS,
     CURVE_COSTS,
