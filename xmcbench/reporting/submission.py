@@ -10,7 +10,7 @@ Legend: C configurations of one table, each with its seeds; B resamples.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path, PurePath
 
@@ -121,20 +121,20 @@ def mend_compact(folder: Path, datasets: Collection[str]) -> None:
     """Write compact resamples of `datasets` anew where they are wrong: after a submission, or one that was killed."""
     with Store(folder).lock(LOCK):
         accepted = Store(folder)
-        tables = _tables(accepted)
+        by_dataset = grouped(accepted.records(), lambda record: record.trial.dataset)
         for dataset in sorted(datasets):
-            if _wrong_compact(accepted, dataset, tables[dataset]):
-                write_arrays(compact_path(folder, dataset), compacted(accepted, tables[dataset]))
+            if _wrong_compact(accepted, dataset, by_dataset[dataset]):
+                write_arrays(compact_path(folder, dataset), compacted(accepted, by_dataset[dataset]))
 
 
-def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.ndarray]:
-    """The compact resamples of the accepted trials of tables, by key: float32 [metrics, C] in the order of metrics.
+def compacted(store: Store, accepted: Iterable[Record]) -> dict[str, np.ndarray]:
+    """The compact resamples of the accepted trials on a dataset, by key: float32 [metrics, C] in the order of metrics.
 
     Those of a trial are of the mean over all seeds of its configuration, which is what rows are compared by. Raises
     `StoreError` where the resamples that they are made of are missing.
     """
     arrays: dict[str, np.ndarray] = {}
-    for records in tables:
+    for records in _tables(accepted):
         for pack in {store.packed.records[record.key].path.with_suffix(PACK) for record in records}:
             if not pack.exists():
                 raise StoreError(f"{pack}: the file is missing")
@@ -152,13 +152,9 @@ def compacted(store: Store, tables: Sequence[Sequence[Record]]) -> dict[str, np.
     return arrays
 
 
-def _tables(store: Store) -> dict[str, list[list[Record]]]:
-    """The accepted trials by dataset, those together that one table ranks together."""
-    by_dataset = sorted(grouped(store.records(), lambda record: record.trial.dataset).items())
-    return {
-        dataset: list(grouped(records, lambda own: (own.truth_hash, own.trial.track, own.trial.budget)).values())
-        for dataset, records in by_dataset
-    }
+def _tables(records: Iterable[Record]) -> Iterable[list[Record]]:
+    """The trials on a dataset, those together that one table ranks together."""
+    return grouped(records, lambda own: (own.truth_hash, own.trial.track, own.trial.budget)).values()
 
 
 def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) -> Iterator[np.ndarray]:
@@ -171,19 +167,20 @@ def _covariances(arrays: Mapping[str, np.ndarray], records: Sequence[Record]) ->
 
 def wrong_compact(store: Store) -> Iterator[str]:
     """Compact resamples, which installed copies show ties from, that are not those of the accepted trials."""
-    yield from filter(None, (_wrong_compact(store, dataset, tables) for dataset, tables in _tables(store).items()))
+    by_dataset = grouped(store.records(), lambda record: record.trial.dataset)
+    yield from filter(None, (_wrong_compact(store, dataset, by_dataset[dataset]) for dataset in sorted(by_dataset)))
 
 
-def _wrong_compact(store: Store, dataset: str, tables: Sequence[Sequence[Record]]) -> str:
-    """What is wrong with the compact resamples of one dataset's tables; empty if nothing is."""
+def _wrong_compact(store: Store, dataset: str, accepted: Sequence[Record]) -> str:
+    """What is wrong with the compact resamples of one dataset; empty if nothing is."""
     path = compact_path(store.root, dataset)
     try:
-        expected = compacted(store, tables)
+        expected = compacted(store, accepted)
         found = store.packed.arrays(path)
     except (XMCBenchError, OSError) as problem:
         return str(problem)
     same = {key: own.shape for key, own in found.items()} == {key: own.shape for key, own in expected.items()}
-    for records in tables if same else ():
+    for records in _tables(accepted) if same else ():
         for mine_TT, own_TT in zip(_covariances(found, records), _covariances(expected, records), strict=True):
             near = _COVARIANCE * np.nan_to_num(abs(own_TT)).max(initial=0)
             same = same and np.allclose(mine_TT, own_TT, _COVARIANCE, near, equal_nan=True)
