@@ -89,7 +89,7 @@ def outdated(record: Record) -> Iterator[str]:
         return
     if not record.code_digest or not {PREDICTIONS, RESAMPLED} <= record.digests.keys():
         yield "its provenance does not name the plugin's code, or it has no digests of its files: run it again"
-    if not {"test files", "network", "saved model"} <= record.provenance.get("checks", {}).keys():
+    if not CHECKS.keys() <= record.provenance.get("checks", {}).keys():
         yield "its provenance does not say which checks of the method were made: run it again"
     if missing := [name for name in MEASURED if name not in record.spent]:
         yield f"it does not say what the harness measured: {', '.join(missing)}"

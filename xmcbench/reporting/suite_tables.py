@@ -1,10 +1,7 @@
 """The cells of a sweep as tables: batch, pool, what was spent, how good it got. A suite says in which columns.
 
-Time to quality (AlgoPerf's measure): what trials had spent when they first reached a metric on held-out queries. The
-curve of a record has a point for each evaluation; the first at or above the target counts. Seeds are averaged, with
-Student's 95 % interval. Where a seed did not reach the target there is no mean: the number of seeds that did is shown.
-
-Also whether all cells spent the same budget, to within one step.
+Time to quality (AlgoPerf's measure): what trials had spent at the first evaluation that reached a metric on held-out
+queries, mean over seeds with Student's 95 % interval. Also whether all cells spent the same budget, to within one step.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ UNITS = ("encoder_tokens", "device_seconds", "flops")
 def time_to_quality(records: Sequence[Record], target: Target) -> str:
     """The cell of trials that differ in their seed alone: "12.1M (11.0M to 13.2M)", "2 of 3 seeds", "not reached".
 
-    "-" where no curve has the metric: without a `selection` nothing is evaluated along the budget.
+    There is no mean where a seed did not reach the target; "-" where no curve has the metric, without a `selection`.
     """
     if not any(target.metric in point for record in records for point in record.curve):
         return "-"
