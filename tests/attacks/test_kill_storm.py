@@ -104,7 +104,8 @@ def workers(driver: int) -> list[int]:
         for server in psutil.Process(driver).children():
             name = " ".join(server.cmdline())
             if "xmcbench.runs.worker_server" in name:
-                found += [child.pid for child in server.children() if child.status() != psutil.STATUS_ZOMBIE]
+                forked = [child for guard in server.children() for child in (guard, *guard.children())]
+                found += [child.pid for child in forked if child.status() != psutil.STATUS_ZOMBIE]
             elif "raylet" in name:
                 found += [child.pid for child in server.children() if "ray::RayTrainWorker" in command_line(child.pid)]
     except psutil.Error:

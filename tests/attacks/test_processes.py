@@ -126,7 +126,7 @@ def test_a_server_ends_with_its_driver_also_while_it_is_stopped(bench: Bench, st
     """And while it imports the frameworks, when nobody looks at its socket."""
     driver = (
         "import os, time, sys; from xmcbench.runs.local import WorkerServer\n"
-        "server = WorkerServer(2); print(server._process.pid, flush=True); time.sleep(3000)"
+        "server = WorkerServer(2); print(server.process.pid, flush=True); time.sleep(3000)"
     )
     process = subprocess.Popen([sys.executable, "-c", driver], cwd=bench.root, stdout=subprocess.PIPE)
     assert process.stdout is not None

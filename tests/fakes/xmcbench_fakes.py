@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+import psutil
 import scipy.sparse as sp
 
 from xmcbench import Method, MethodInfo, Predictions, Progress, Run, data, hookimpl, teachers
@@ -148,7 +149,7 @@ class Tidy(Ok):
         super().fit(train, run)
         draws = [random.random(), float(np.random.random())]  # noqa: NPY002
         found = {"litter": len(LITTER), "variable": os.environ.get("LITTER"), "folder": str(Path.cwd()), "draws": draws}
-        found |= {"threads": threading.active_count(), "server": os.getppid(), "pid": os.getpid()}
+        found |= {"threads": threading.active_count(), "server": psutil.Process().parents()[1].pid, "pid": os.getpid()}
         (run.checkpoint.parent / "found.json").write_text(json.dumps(found))
 
 
@@ -177,8 +178,8 @@ class Meets(Ok):
         (own.parent / "threads.json").write_text(json.dumps(os.environ.get("OMP_NUM_THREADS")))
 
 
-class ServerKiller(Ok):
-    name = "fake-server-killer"
+class GuardKiller(Ok):
+    name = "fake-guard-killer"
 
     def fit(self, train: data.TrainingData, run: Run) -> None:
         os.kill(os.getppid(), signal.SIGKILL)
@@ -202,6 +203,8 @@ class Partners(Ok):
         with (run.checkpoint.parent / f"worker-{workers.rank}.json").open("w") as file:
             json.dump([workers.size, os.getpid()], file)
         assert isinstance(self.config, Partners.Config)
+        with run.ledger.stage("prepare"):
+            workers.barrier()  # all of them have written it
         if workers.rank == workers.size - 1 and self.config.last == "fails":
             raise ValueError("worker out of work")
         if workers.rank == workers.size - 1 and self.config.last == "dies":
@@ -357,7 +360,7 @@ def _targets(labels: np.ndarray) -> sp.csr_array:
 
 METHODS = (
     Ok, Rare, Slow, Crash, Oom, Killed, Partners, FullDisk, Nan, Overspender, Cheater, Constant, Blind,
-    Asker, OrderDependent, Picky, Litterer, Tidy, ServerKiller, Meets, Importer
+    Asker, OrderDependent, Picky, Litterer, Tidy, GuardKiller, Meets, Importer
 )  # fmt: skip
 
 

@@ -11,9 +11,10 @@ import pytest
 from fakes.bench import Bench
 from processes import gone, until
 
+from xmcbench.runs.executor import RunningTrial
 from xmcbench.runs.local import WorkerServer
 from xmcbench.suite.resources import Share
-from xmcbench.trial.record import Status
+from xmcbench.trial.record import Record, Status
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals and process groups are POSIX")
 TWO = Share(workers=2)
@@ -57,24 +58,19 @@ def test_one_workers_failure_ends_all_and_is_what_the_record_tells(
 
 def test_a_killed_server_is_replaced(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     servers: list[WorkerServer] = []
-    start = WorkerServer.__init__
+    start, end = WorkerServer.__init__, RunningTrial.outcome
 
     def noted(self: WorkerServer, log: int) -> None:
         servers.append(self)
         start(self, log)
 
+    def kill(trial: RunningTrial, *arguments: Any) -> Record:
+        servers[0].process.kill()
+        servers[0].process.wait()
+        return end(trial, *arguments)
+
     monkeypatch.setattr(WorkerServer, "__init__", noted)
-    forked = WorkerServer.fork
-
-    def fork_after_a_kill(self: WorkerServer, *arguments: Any) -> tuple[int | None, str]:
-        worker = forked(self, *arguments)
-        if len(servers) == 1:
-            until(lambda: self.code(worker[0], 0.1) is not None)
-            self._process.kill()
-            self._process.wait()
-        return worker
-
-    monkeypatch.setattr(WorkerServer, "fork", fork_after_a_kill)
+    monkeypatch.setattr(RunningTrial, "outcome", kill)
     records = bench.run(bench.suite(["fake-ok", "fake-rare"]))
     assert len(servers) == 2
     assert records["rare"].status is Status.OK

@@ -12,7 +12,7 @@ from fakes.bench import Bench
 
 from xmcbench.runs.plan import Action, PlannedTrial
 from xmcbench.runs.progress import Lines, NotebookBars, display
-from xmcbench.runs.schedule import TimeLeft
+from xmcbench.runs.time_left import TimeLeft
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import TrialProgress

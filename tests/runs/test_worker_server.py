@@ -59,9 +59,9 @@ def test_the_memory_of_a_trial_does_not_depend_on_what_others_import(bench: Benc
     assert last.spent["peak_bytes"] < 1.2 * first.spent["peak_bytes"]
 
 
-def test_the_loss_of_the_server_ends_one_trial_and_no_other(bench: Bench) -> None:
-    records = bench.run(bench.suite(["fake-server-killer", "fake-ok"]))
-    failure = records["server-killer"].failure
+def test_the_loss_of_a_guard_ends_one_trial_and_no_other(bench: Bench) -> None:
+    records = bench.run(bench.suite(["fake-guard-killer", "fake-ok"]))
+    failure = records["guard-killer"].failure
     assert failure is not None
     assert failure.type == "SIGKILL"
     assert records["ok"].status is Status.OK

@@ -70,7 +70,7 @@ class Attempt:
         self.started = now()
         self.sandbox = Sandbox(self.job, self.worker.own_thread)
         self.store = Store(self.job.store)
-        self.directory = self.store.directory(self.job.trial.key)
+        self.directory = self.job.directory
         self._reported = "", 0.0, 0  # stage, clock and length of the curve at the last report
 
     def enter(self, stage: str) -> None:

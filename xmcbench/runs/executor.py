@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol, Self
 
 from xmcbench.runs.job import Job, log_tail, now
@@ -48,10 +47,6 @@ class RunningTrial:
         return Store(self.task.job.store)
 
     @property
-    def directory(self) -> Path:
-        return self.store.directory(self.task.job.trial.key)
-
-    @property
     def overdue(self) -> bool:
         return time.monotonic() > self.start + self.task.timeout
 
@@ -70,20 +65,20 @@ class RunningTrial:
             self.stage, self.spent = event["stage"], event["spent"]
             self.task.report(TrialProgress(**event))
 
-    def outcome(self, death: Callable[[], Death]) -> Record:
+    def outcome(self, death: Death) -> Record:
         """The record that the trial wrote; if there is none, a record of the failure that `death` describes."""
         job = self.task.job
         if self.disk_fault:
             raise StoreError(self.disk_fault)
         if record := self.store.record(job.trial.key):
             return record
-        status, failure = death()
+        status, failure = death
         record = job.record(
             status,
             started=self.started,
             spent={**self.spent, "wall_seconds": time.monotonic() - self.start},
             workers=self.task.needs.workers,
-            failure=failure.model_copy(update={"stage": self.stage, "log_tail": log_tail(self.directory)}),
+            failure=failure.model_copy(update={"stage": self.stage, "log_tail": log_tail(job.directory)}),
         )
         self.store.write_record(record)
         return record
@@ -97,17 +92,22 @@ class RunningTrial:
 class Executor(Protocol):
     """Runs trials while its `with` block is open. Leaving the block ends unfinished trials without a record."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *problem: object) -> None: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def check(self, needs: Needs) -> None:
+    def __exit__(self, *problem: object) -> None:
+        return
+
+    def check(self, needs: Needs) -> None:  # noqa: ARG002
         """Raise XMCBenchError if there can never be room for a trial with these needs."""
+        return
 
     def has_room(self, needs: Needs) -> bool:
         """Whether a trial with these needs may be started now."""
 
-    def samples_at_once(self, needs: Needs) -> int:
+    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
         """How many samples of a tuning, trials with these needs, are proposed before the first has ended."""
+        return 1  # on this machine, as `parallel` changes no result
 
     def start(self, task: Task) -> None:
         """Start a trial. The caller holds its lock."""
@@ -116,24 +116,14 @@ class Executor(Protocol):
         """The records of trials that ended since the last call. If there are none, waits a moment for one."""
 
 
-class InProcess:
+class InProcess(Executor):
     """Runs one trial at a time in this process, for a debugger: exceptions pass through."""
 
     def __init__(self) -> None:
         self._finished: list[Record] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *problem: object) -> None: ...
-
-    def check(self, needs: Needs) -> None: ...
-
-    def has_room(self, needs: Needs) -> bool:  # noqa: ARG002  (of the protocol)
+    def has_room(self, needs: Needs) -> bool:  # noqa: ARG002
         return not self._finished
-
-    def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
-        return 1
 
     def start(self, task: Task) -> None:
         from xmcbench.runs.attempt import Attempt, perform

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from xmcbench.trial.provenance import provenance
 from xmcbench.trial.record import Record, Status
 from xmcbench.trial.run import CheckpointExchange
+from xmcbench.trial.store import Store
 from xmcbench.trial.trial import Trial
 
 LOG_TAIL = 2048  # bytes of log.txt in the record of a failure
@@ -63,6 +64,11 @@ class Job(BaseModel):
     command: list[str] = []  # how the run was started, for the record
     plugin: dict[str, Any] = {}  # digest and commit of the plugin's code, for the record
     side_by_side: int = 1  # trials at once on this machine
+
+    @property
+    def directory(self) -> Path:
+        """The trial's folder in the store."""
+        return Store(self.store).directory(self.trial.key)
 
     def record(
         self,

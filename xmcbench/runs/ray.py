@@ -12,10 +12,8 @@ import resource
 import shutil
 import signal
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
@@ -25,7 +23,7 @@ from xmcbench.errors import XMCBenchError, import_extra
 from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt
-from xmcbench.runs.executor import Death, RunningTrial, Task
+from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
 from xmcbench.runs.worker import as_event, run_and_record
@@ -49,6 +47,9 @@ SETTINGS = {
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # otherwise a warning per run
     "RAY_worker_niceness": "0",  # the default of 15 lets every other process go first
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",  # otherwise a useless process per trial
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl+C ends the run at once, as with other trials
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table of the experiment even where nothing is asked for
 }
 
 
@@ -60,7 +61,7 @@ class _RayTrial(RunningTrial):
     aborted: float | None = None  # when its task was interrupted, as `time.monotonic`
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Each trial is a Ray Train run. The driver starts those that fit and receives their events.
 
     This process stays connected to the cluster until it ends; a later run in the same process uses the connection.
@@ -82,12 +83,12 @@ class RayExecutor:
             _require_token()
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
-        self._ray = import_extra("ray", "ray", PURPOSE)
+        self._ray = ray_module("ray")
         if not self._ray.is_initialized():
             self._connect()
         self._total = self._ray.cluster_resources()
         # On the node of this process: losing a node that only trains must not end the task of a trial.
-        strategies = import_extra("ray.util.scheduling_strategies", "ray", PURPOSE)
+        strategies = ray_module("ray.util.scheduling_strategies")
         here = strategies.NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
         self.mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
@@ -118,8 +119,7 @@ class RayExecutor:
         return max(1, self._fitting(replace(needs, workers=sys.maxsize), self._total) // needs.workers)
 
     def start(self, task: Task) -> None:
-        job, needs = task.job.model_dump_json(), asdict(task.needs)
-        reference = self._train.remote(job, needs, self.storage, self.environment(), self.mailbox)
+        reference = self._train.remote(task.job, task.needs, self.storage, self.environment(), self.mailbox)
         self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
@@ -134,9 +134,9 @@ class RayExecutor:
                     self._abort(trial)
                 continue
             self._download(trial)
-            records.append(trial.outcome(trial.timed_out if trial.overdue else partial(self._death, trial.reference)))
+            records.append(trial.outcome(trial.timed_out() if trial.overdue else self._death(trial.reference)))
             del self._running[key]
-            shutil.rmtree(trial.directory / FOLDER, ignore_errors=True)
+            shutil.rmtree(trial.task.job.directory / FOLDER, ignore_errors=True)
         return records
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
@@ -198,11 +198,11 @@ class RayExecutor:
             checkpoint = self._ray.get(trial.reference)
         except Exception:  # `_death` reports it
             return
-        with tempfile.TemporaryDirectory(prefix=".", dir=trial.directory) as folder:
+        with TemporaryDirectory(prefix=".", dir=trial.task.job.directory) as folder:
             checkpoint.to_directory(folder)
             paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
             for path in sorted(paths, key=lambda path: path.name == "record.json"):
-                target = trial.directory / path.name
+                target = trial.task.job.directory / path.name
                 if target.is_dir():
                     shutil.rmtree(target)
                 path.replace(target)
@@ -249,7 +249,6 @@ def _require_token() -> None:
         os.environ["RAY_AUTH_TOKEN"] = token_hex(32)
 
 
-PURPOSE = "--executor ray"
 RESTARTS = 3  # of a trial whose workers died; it continues from its checkpoint each time
 FOLDER = "ray"  # in a trial's directory while it runs: files of Ray Train
 # By default Ray Train polls its workers every two seconds and captures what they print.
@@ -275,26 +274,25 @@ class Mailbox:
         return events
 
 
-def train(job: str, needs: dict[str, Any], storage: str | None, environment: dict[str, str], mailbox: Any) -> Any:
+def train(job: Job, needs: Needs, storage: str | None, environment: dict[str, str], mailbox: Any) -> Any:
     """Run the workers of a trial, again if they die. Raises what Ray Train raises after the last restart.
 
     With `storage` the workers share no folder: the trial's files are a Ray checkpoint there, which is returned.
     """
     os.environ.update(TRAIN_SETTINGS)
-    workers, fewest, gpus = needs["workers"], needs["min_workers"], needs["gpus"]
-    parsed = Job.model_validate_json(job)
-    ray_train = _ray("ray.train")
-    trainer = _ray("ray.train.torch").TorchTrainer(
+    workers, fewest, gpus = needs.workers, needs.min_workers, needs.gpus
+    ray_train = ray_module("ray.train")
+    trainer = ray_module("ray.train.torch").TorchTrainer(
         work,
         train_loop_config={"job": job, "storage": storage, "environment": environment, "mailbox": mailbox},
         scaling_config=ray_train.ScalingConfig(
             num_workers=workers if fewest == workers else (fewest, workers),
             use_gpu=gpus > 0,
-            resources_per_worker={"CPU": needs["cpus"], **({"GPU": gpus} if gpus else {})},
+            resources_per_worker={"CPU": needs.cpus, **({"GPU": gpus} if gpus else {})},
         ),
         run_config=ray_train.RunConfig(
-            name=parsed.trial.key if storage else FOLDER,
-            storage_path=storage or str(Store(parsed.store).directory(parsed.trial.key)),
+            name=job.trial.key if storage else FOLDER,
+            storage_path=storage or str(job.directory),
             checkpoint_config=ray_train.CheckpointConfig(num_to_keep=2),
             failure_config=ray_train.FailureConfig(max_failures=RESTARTS),
         ),
@@ -307,18 +305,27 @@ def train(job: str, needs: dict[str, Any], storage: str | None, environment: dic
 
 
 def work(config: dict[str, Any]) -> None:
-    """Run one worker of a trial. Ray Train calls this in each worker, after the workers have joined a group."""
+    """Run one worker of a trial. Ray Train calls this in each worker, after the workers have joined a group.
+
+    The record of a failure is sent to the driver.
+    """
     os.environ.update(config["environment"])
-    job = Job.model_validate_json(config["job"])
-    if not config["storage"]:
-        _run_worker(job, None, config["mailbox"])
-        return
+    job, mailbox, exchange = config["job"], config["mailbox"], None
+    key, context = job.trial.key, ray_module("ray.train").get_context()
     with TemporaryDirectory(prefix="xmcbench-") as scratch:
-        job = job.model_copy(update={"store": Path(scratch)})
-        directory = Store(job.store).directory(job.trial.key)
-        directory.mkdir(parents=True)
-        record = _run_worker(job, RayStorage(directory / "checkpoint"), config["mailbox"])
-        _report(directory if record else None)
+        if config["storage"]:
+            job = job.model_copy(update={"store": Path(scratch)})
+            job.directory.mkdir(parents=True)
+            exchange = RayStorage(job.directory / "checkpoint")
+        elif Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
+            return
+        worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
+        record = run_attempt(job, worker, key, mailbox)
+        if record is not None and record.failure:
+            ray_module("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
+            raise TrialFailedError(record.failure.message)
+        if exchange:
+            _report(job.directory if record else None)
 
 
 class RayStorage:
@@ -331,49 +338,30 @@ class RayStorage:
         _report(self._folder)
 
     def download(self) -> None:
-        if latest := _ray("ray.train").get_checkpoint():
+        if latest := ray_module("ray.train").get_checkpoint():
             latest.to_directory(self._folder)
 
 
-def _run_worker(job: Job, exchange: RayStorage | None, mailbox: Any) -> Record | None:
-    """Run a worker's part of a trial. The record of a failure is sent to the driver."""
-    context, key = _ray("ray.train").get_context(), job.trial.key
-    if Store(job.store).record(key):  # the trial failed, and this group was started in place of the failed one
-        return None
-    worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
-    record = run_attempt(job, worker, key, mailbox)
-    if record is not None and record.failure:
-        _ray("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
-        raise TrialFailedError(record.failure.message)
-    return record
-
-
 def run_attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record | None:
-    """Run a worker's part of a trial. Progress and disk faults are sent to the driver under `name`."""
-    _redirect_output(Store(job.store).directory(job.trial.key) / "log.txt")
+    """Run a worker's part of a trial. Its output goes to the log; progress and disk faults to the driver, as `name`."""
+    with (job.directory / "log.txt").open("ab") as log:
+        for number, stream in enumerate((sys.stdout, sys.stderr), start=1):
+            stream.flush()
+            os.dup2(log.fileno(), number)
     redact_output()
     try:
         return run_and_record(Attempt(job, lambda progress: mailbox.put.remote(name, as_event(progress)), worker))
     except (OSError, StoreError, MachineFault) as problem:
-        _ray("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
+        ray_module("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
         raise
 
 
 def _report(folder: Path | None) -> None:
     """Upload a folder to the storage. All workers call this in the same step; their files are merged."""
-    ray_train = _ray("ray.train")
-    ray_train.report({}, checkpoint=ray_train.Checkpoint.from_directory(folder) if folder else None)
+    train = ray_module("ray.train")
+    train.report({}, checkpoint=train.Checkpoint.from_directory(folder) if folder else None)
 
 
-def _ray(module: str) -> Any:
-    return import_extra(module, "ray", PURPOSE)
-
-
-def _redirect_output(path: Path) -> None:
-    """Append everything that this process prints to the file `path`."""
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+def ray_module(name: str) -> Any:
+    """A module of Ray, which is an extra."""
+    return import_extra(name, "ray", "--executor ray")

@@ -14,22 +14,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from xmcbench.errors import import_extra
-from xmcbench.runs.executor import RunningTrial, Task
-from xmcbench.runs.job import Job, WorkerRank, variables
+from xmcbench.runs.executor import RunningTrial
+from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.plan import Action, Display, PlannedTrial
-from xmcbench.runs.ray import PURPOSE, RESTARTS, RayExecutor, run_attempt
+from xmcbench.runs.ray import RESTARTS, RayExecutor, ray_module, run_attempt
 from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import FOLDER, RunSearch, Sample, Search, quality, run_finals, run_samples
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store
 
-ENVIRONMENT = {
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl+C ends the run at once, as with other trials
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "RAY_AIR_NEW_OUTPUT": "0",  # the new one prints a table of the experiment even where nothing is asked for
-}
 WORST = -1.0  # the quality of a sample that has none; metrics are not negative
 
 
@@ -43,13 +37,9 @@ def on_tune(runner: Runner, display: Display) -> RunSearch:
         if needs.workers > 1 or executor.storage is not None:
             run_samples(runner, display)(search)
             return
-        with executor, variables(**ENVIRONMENT):
+        with executor:
             executor.check(needs)
-            samples = _Samples(search, runner, display, executor)
-            try:
-                samples.fit(needs)
-            finally:
-                samples.kill()
+            _Samples(search, runner, display, executor).fit(needs)
             run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
 
     return run
@@ -74,9 +64,9 @@ class _Samples:
 
     def fit(self, needs: Needs) -> None:
         """Run all samples."""
-        tune = _ray("ray.tune")
+        tune = ray_module("ray.tune")
         rungs, growth = self._search.rungs, self._search.tune.reduction
-        halving = _ray("ray.tune.schedulers").ASHAScheduler(
+        halving = ray_module("ray.tune.schedulers").ASHAScheduler(
             time_attr="resource", max_t=growth ** (rungs - 1), reduction_factor=growth
         )
         folder = self._runner.store.root / FOLDER / "ray"
@@ -101,12 +91,9 @@ class _Samples:
             tuner.fit()
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-
-    def kill(self) -> None:
-        """End the workers that are still there."""
-        for trial in self._trials.values():
-            if trial.actor is not None:
-                _ray("ray").kill(trial.actor)
+            for trial in self._trials.values():  # workers that are still there
+                if trial.actor is not None:
+                    ray_module("ray").kill(trial.actor)
 
     def propose(self, name: str) -> dict[str, Any]:
         """The next sample, as `run_sample` takes it."""
@@ -142,8 +129,8 @@ class _Samples:
         for trial in self._trials.values():
             running = trial.running
             if running and (running.disk_fault or running.overdue):
-                self._finish(trial, running.outcome(running.timed_out))
-                _ray("ray").kill(trial.actor)  # Tune starts it again, and it finds the record
+                self._finish(trial, running.outcome(running.timed_out()))
+                ray_module("ray").kill(trial.actor)  # Tune starts it again, and it finds the record
 
     def advanced(self, name: str, rung: int) -> None:
         """A sample's trial with the budget of a rung has ended, and its record is in the store."""
@@ -164,7 +151,7 @@ class _Samples:
         if trial.running:
             message = f"the worker died and was restarted at most {RESTARTS} times"
             death = Status.ERROR, Failure(type="WorkerDied", message=message)
-            self._report(trial, trial.running.outcome(lambda: death))
+            self._report(trial, trial.running.outcome(death))
         self._search.end(trial.sample)
 
     def _begin(self, trial: _TuneTrial) -> None:
@@ -172,9 +159,7 @@ class _Samples:
         if trial.running:
             return
         planned, total = trial.planned[len(trial.sample.records)], self._search.tune.num_samples
-        needs, timeout = self._runner.needs(planned.trial), self._runner.suite.timeout
-        task = Task(self._runner.job(planned.trial), needs, timeout, partial(self._display.progress, planned))
-        trial.running = RunningTrial(task)
+        trial.running = RunningTrial(self._runner.task(planned.trial, partial(self._display.progress, planned)))
         self._display.begin(planned, trial.sample.number + 1, total)
 
     def _report(self, trial: _TuneTrial, record: Record) -> None:
@@ -191,7 +176,7 @@ class _Samples:
 def _searcher(samples: _Samples) -> Any:
     """The interface through which Tune asks for samples."""
 
-    class Searcher(_ray("ray.tune.search").Searcher):  # type: ignore[misc]
+    class Searcher(ray_module("ray.tune.search").Searcher):  # type: ignore[misc]
         def suggest(self, trial_id: str) -> dict[str, Any]:
             return samples.propose(trial_id)
 
@@ -217,7 +202,7 @@ def _searcher(samples: _Samples) -> Any:
 def _callback(samples: _Samples) -> Any:
     """What Tune calls in every turn of its loop."""
 
-    class Callback(_ray("ray.tune").Callback):  # type: ignore[misc]
+    class Callback(ray_module("ray.tune").Callback):  # type: ignore[misc]
         def on_step_end(self, **_: Any) -> None:
             samples.receive()
 
@@ -231,7 +216,7 @@ def run_sample(config: dict[str, Any]) -> None:
     not run again, but for failures that are tried again: `again` has the ends of their records.
     """
     os.environ.update(config["environment"])
-    ray, mailbox, name = _ray("ray"), config["mailbox"], config["name"]
+    ray, mailbox, name = ray_module("ray"), config["mailbox"], config["name"]
     ray.get(mailbox.put.remote(name, {"actor": ray.get_runtime_context().current_actor}))
     for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
         job = Job.model_validate_json(content)
@@ -248,10 +233,6 @@ def run_sample(config: dict[str, Any]) -> None:
         value = quality(record, config["metric"])
         known = math.isfinite(value)
         resource = config["growth"] ** rung
-        _ray("ray.tune").report({"rung": rung, "resource": resource, "quality": value if known else WORST})
+        ray_module("ray.tune").report({"rung": rung, "resource": resource, "quality": value if known else WORST})
         if not known:
             return
-
-
-def _ray(module: str) -> Any:
-    return import_extra(module, "ray", PURPOSE)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,11 @@ from xmcbench.data.extent import Extent, extent
 from xmcbench.data.prepared import default_cache_dir, load_card
 from xmcbench.errors import XMCBenchError
 from xmcbench.files.secrets import redacted
-from xmcbench.runs.executor import Executor, InProcess
+from xmcbench.runs.executor import Executor, InProcess, Task
+from xmcbench.runs.job import Job
+from xmcbench.runs.local import LocalExecutor
 from xmcbench.runs.plan import Action, Display, PlannedTrial, explain, select
+from xmcbench.runs.time_left import TimeLeft
 from xmcbench.suite.resources import Needs, Share
 from xmcbench.suite.suite import Suite, load_suite
 from xmcbench.trial.budget import PassTooLargeError
@@ -28,10 +32,9 @@ from xmcbench.trial.trial import Trial
 
 if TYPE_CHECKING:
     from xmcbench.engine.planning.trials import TrialPlan
-    from xmcbench.runs.executor import Task
-    from xmcbench.runs.job import Job
 
 LARGE_DATASET = 100_000  # queries or labels
+LOCK_SECONDS = 0.2  # between two looks at trials that another run holds
 # The records of trials that are not run: status, and type of the failure.
 OUTCOMES = {Action.SKIP: (Status.SKIPPED, "Skipped"), Action.TOO_LARGE: (Status.TOO_LARGE, "TooLarge")}
 
@@ -101,15 +104,11 @@ class Runner:
                 "side by side slow each other down; expected another limit"
             )
         first = {trial.key: trial for trial in reversed(trials)}
-        return [self._plan_trial(trial, first[trial.key], self.cards) for trial in trials]
+        return [self._plan_trial(trial, first[trial.key]) for trial in trials]
 
     def run(self, plan: Sequence[PlannedTrial], display: Display) -> list[Record]:
         """Run the trials of the plan that need it; the records of all, in the plan's order and under its labels."""
-        from xmcbench.runs.schedule import Schedule, TimeLeft
-
-        todo = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
-        schedule = Schedule(self.store, self.executor, display, self.needs, self._task, TimeLeft(plan))
-        finished = schedule.run(todo)
+        finished = _Schedule(self, plan, display).run()
         records = (finished.get(planned.trial.key) or self.outcome(planned) for planned in plan)
         return [
             record.model_copy(update={"trial": planned.trial}) for planned, record in zip(plan, records, strict=True)
@@ -118,17 +117,15 @@ class Runner:
     @cached_property
     def executor(self) -> Executor:
         """Runs the trials: on this machine, where the settings name no other. A `with` block keeps what it started."""
-        from xmcbench.runs.local import LocalExecutor
-
         if self.settings.executor:
             return self.settings.executor
         return InProcess() if self.settings.debug else LocalExecutor(self.settings.parallel)
 
-    def _plan_trial(self, trial: Trial, first: Trial, cards: Mapping[str, DatasetCard]) -> PlannedTrial:
+    def _plan_trial(self, trial: Trial, first: Trial) -> PlannedTrial:
         record = self.store.record(trial.key)
         if trial is not first:
             return PlannedTrial(trial, Action.HIT, f"the same trial as {first.label}", record)
-        if reason := build_method(trial).skip(cards[trial.dataset]):
+        if reason := build_method(trial).skip(self.cards[trial.dataset]):
             return PlannedTrial(trial, Action.SKIP, reason, record)
         ended = record if record is not None and record.status is not Status.SKIPPED else None
         if ended and ended.status is Status.OK:
@@ -239,18 +236,11 @@ class Runner:
         """The resources of a trial on this run."""
         return self.suite.needs(trial, self.settings.share)
 
-    def _task(self, planned: PlannedTrial, report: Callable[[TrialProgress], None]) -> Task:
-        """The trial, ready to start: an old outcome is deleted, and the job is written to the store."""
-        from xmcbench.runs.executor import Task
-
-        job = self.job(planned.trial)
-        self.store.drop_record(planned.trial.key)
-        self.store.write_job(planned.trial.key, job)
-        return Task(job, self.needs(planned.trial), self.suite.timeout, report)
+    def task(self, trial: Trial, report: Callable[[TrialProgress], None]) -> Task:
+        """The trial as an executor takes it."""
+        return Task(self.job(trial), self.needs(trial), self.suite.timeout, report)
 
     def job(self, trial: Trial) -> Job:
-        from xmcbench.runs.job import Job
-
         return Job(
             trial=trial,
             suite=self.suite.name,
@@ -263,3 +253,77 @@ class Runner:
             plugin=plugin_code(trial),
             side_by_side=self.settings.parallel,
         )
+
+
+class _Schedule:
+    """The trials of a plan that wait to be started, and those that run: as many as the executor has room for, each
+    under its lock in the store.
+    """
+
+    def __init__(self, runner: Runner, plan: Sequence[PlannedTrial], display: Display) -> None:
+        self._runner, self._display, self._time_left = runner, display, TimeLeft(plan)
+        self._waiting = [planned for planned in plan if planned.action in (Action.RUN, Action.RESUME)]
+        self._total = len(self._waiting)
+        self._running: dict[str, tuple[PlannedTrial, ExitStack]] = {}  # by key, with the trial's lock
+        self._records: dict[str, Record] = {}
+
+    def run(self) -> dict[str, Record]:
+        """Run all trials; their records by key."""
+        if not self._waiting:
+            return {}
+        with ExitStack() as locks, self._runner.executor as executor:
+            for planned in self._waiting:
+                executor.check(self._runner.needs(planned.trial))
+            announced = False
+            while self._waiting or self._running:
+                started = [self._start(planned, locks) for planned in list(self._waiting)]
+                if self._running:
+                    for record in executor.finished():
+                        self._end(record)
+                elif not any(started):  # another run holds every trial that is left
+                    if not announced:
+                        self._display.wait(self._waiting[0])
+                    announced = True
+                    time.sleep(LOCK_SECONDS)
+        return self._records
+
+    def _start(self, planned: PlannedTrial, locks: ExitStack) -> bool:
+        """Start a trial if there is room for it and no other run holds it. False if it still waits."""
+        trial, store, executor = planned.trial, self._runner.store, self._runner.executor
+        lock = ExitStack()
+        if not executor.has_room(self._runner.needs(trial)):
+            return False
+        if not lock.enter_context(store.lock(trial.key, wait=False)):
+            return False
+        locks.callback(lock.close)
+        self._waiting.remove(planned)
+        self._running[trial.key] = planned, lock
+        self._time_left.begin(trial)
+        self._expect()
+        self._display.begin(planned, self._total - len(self._waiting), self._total)
+        record = store.record(trial.key)
+        if record is not None and record != planned.record:  # another run finished it after this run was planned
+            self._end(record)
+        else:
+            task = self._runner.task(trial, partial(self._progress, planned))
+            store.drop_record(trial.key)
+            store.write_job(trial.key, task.job)
+            executor.start(task)
+        return True
+
+    def _progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
+        self._time_left.progress(planned.trial, progress)
+        self._expect()
+        self._display.progress(planned, progress)
+
+    def _end(self, record: Record) -> None:
+        planned, lock = self._running.pop(record.key)
+        lock.close()
+        self._records[record.key] = record
+        self._time_left.end(record)
+        self._display.end(planned, record)
+        self._expect()
+
+    def _expect(self) -> None:
+        """Tell the display how long the run still takes."""
+        self._display.expect(self._time_left.seconds(planned.trial for planned in self._waiting))

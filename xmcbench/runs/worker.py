@@ -26,6 +26,7 @@ from xmcbench.trial.store import StoreError
 
 FAILED_EXIT = 1  # the trial failed, and its record says why
 DISK_FAULT_EXIT = 74  # EX_IOERR of sysexits.h
+PEER_LOST_EXIT = 75  # the peer's failure is recorded: it may still be writing it
 RENDEZVOUS = "rendezvous"  # file in a trial's directory over which its workers find each other
 
 
@@ -48,6 +49,9 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
         except (OSError, StoreError, MachineFault) as problem:
             _send(pipe, {"disk": str(problem)})
             return DISK_FAULT_EXIT
+        except PeerLostError as problem:
+            print(problem, file=sys.stderr)
+            return PEER_LOST_EXIT
         if record is not None:
             _send(pipe, {"recorded": record.key})
     return FAILED_EXIT if record is not None and record.failure else 0

@@ -4,9 +4,9 @@ Importing torch and transformers takes seconds; forking a process that has impor
 process computes nothing, so a worker gets only modules from it, and no trial can change another. It ends when its
 socket closes, which is when the process that runs the suite ends; on Linux the kernel kills it then.
 
-A request is one JSON object (`directory`, `rank`, `size`, `environment`) with three file descriptors: the
-log, the pipe of events, and the pipe that closes when the suite's process ends. The answers are lines: `{"pid": ...}`
-when a worker was forked, `{"pid": ..., "code": ...}` when it has ended; a negative code is minus the signal.
+A request is one JSON object (`directory`, `workers`, `environment`) with three file descriptors: the log, the pipe of
+events, and a socket. The guard that is forked for it forks the workers. It writes a line into the socket then, and an
+exit code when they have ended, with all that they started; a negative code is minus the signal.
 """
 
 from __future__ import annotations
@@ -18,99 +18,107 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
 from xmcbench.trial.programs import MARK, adopt_orphans, end_processes, end_with_parent, process_tree
 
 MAX_REQUEST_BYTES = 65536
-Worker = Callable[[], int]  # the rest of a forked process; returns its exit code
+GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 
 
-def fork_guard(parent: int, events: int) -> None:
-    """Fork the guard. PARENT is a pipe to which nobody writes: it closes when the parent process is gone."""
-    worker = os.getpid()
-    if os.fork():
-        return
-    os.setsid()
-    os.close(events)  # which the parent process waits for
-    while os.read(parent, 1):
-        pass
-    tree: list[psutil.Process] = []
-    if os.getppid() == worker:
-        with suppress(ProcessLookupError):
-            os.killpg(worker, signal.SIGSTOP)  # at once; the search for what it started takes a moment
-            tree = process_tree(worker)
-            os.killpg(worker, signal.SIGKILL)  # a worker that was dying has left its tree, but not its group
-    end_processes(own_mark(), tree)
-    os._exit(0)
+def serve(channel: socket.socket) -> None:
+    """Fork a guard for each request until the socket closes."""
+    while True:
+        content, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 3)
+        _ended()  # guards of trials before, and orphans of their workers
+        if not content:
+            return
+        request, (log, events, driver) = json.loads(content), descriptors
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        _import_for(Path(request["directory"]))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        if os.fork() == 0:
+            channel.close()
+            os.close(log)
+            guard(request, events, socket.socket(fileno=driver))
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
-def own_mark() -> str:
-    """The mark of the trial's processes, which ends with the innermost one."""
-    return os.environ[MARK].split()[-1]
+def guard(request: dict[str, Any], events: int, driver: socket.socket) -> NoReturn:
+    """Fork the workers of a trial. When one fails, or `driver` closes on the other side, end what still runs."""
+    from xmcbench.runs.worker import PEER_LOST_EXIT, RENDEZVOUS
 
-
-def serve(channel: socket.socket) -> Worker | None:
-    """Fork a worker for each request until the socket closes. In a forked process, return what it shall run."""
+    Path(request["directory"], RENDEZVOUS).unlink(missing_ok=True)
+    os.environ.update(request["environment"])
+    adopt_orphans()
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(woken)
-    workers: set[int] = set()
-    while True:
-        readable, _, _ = select.select([channel.fileno(), wake], [], [])
-        if wake in readable:
-            os.read(wake, MAX_REQUEST_BYTES)
-            for pid, code in _ended():
-                if pid in workers:  # others are orphans of workers
-                    workers.remove(pid)
-                    _answer(channel, {"pid": pid, "code": code})
-        if channel.fileno() in readable:
-            content, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 3)
-            if not content:
-                return None
-            request, (log, events, parent) = json.loads(content), descriptors
-            for stream in (1, 2):
-                os.dup2(log, stream)
-            _import_for(Path(request["directory"]))
-            sys.stdout.flush()
-            sys.stderr.flush()
-            if (pid := os.fork()) == 0:
-                signal.set_wakeup_fd(-1)
-                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for descriptor in (channel.detach(), wake, woken, log):
-                    os.close(descriptor)
-                return lambda: _work(request, events, parent)
-            workers.add(pid)
-            for descriptor in descriptors:
-                os.close(descriptor)
-            _answer(channel, {"pid": pid})
+    running, codes = set[int](), list[int]()
+    for rank in range(request["workers"]):
+        if (pid := os.fork()) == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            driver.close()
+            os.close(wake)
+            os.close(woken)
+            _work(request, events, rank)
+        running.add(pid)
+    with suppress(OSError):
+        driver.send(b"\n")
+    while running and not set(codes) - {0, PEER_LOST_EXIT}:
+        if wake not in select.select([driver.fileno(), wake], [], [])[0]:
+            break  # nobody waits for the trial any more
+        os.read(wake, MAX_REQUEST_BYTES)
+        ended = _ended()
+        codes += [ended[pid] for pid in running & ended.keys()]  # others are orphans of workers
+        running -= ended.keys()
+    tree = process_tree(os.getpid())
+    for pid in running:
+        with suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGTERM)
+    psutil.wait_procs([process for process in tree if process.pid in running], GRACE_SECONDS)
+    # Also children that a worker left behind, in sessions of their own.
+    end_processes(os.environ[MARK].split()[-1], [*tree, *process_tree(os.getpid())])
+    with suppress(OSError):
+        driver.send(str(min(filter(None, codes), default=0)).encode())
+    os._exit(0)
 
 
-def _work(request: dict[str, Any], events: int, parent: int) -> int:
-    """Run the worker in this forked process, then end the processes that it left behind; its exit code."""
+def _work(request: dict[str, Any], events: int, rank: int) -> NoReturn:
+    """Run worker `rank` of a trial in this forked process."""
     os.setsid()
-    os.environ.update(request["environment"])
-    if threads := int(request["environment"].get("OMP_NUM_THREADS", 0)):  # which libraries that are loaded do not read
-        import threadpoolctl
-
-        threadpoolctl.threadpool_limits(threads)
-        if torch := sys.modules.get("torch"):
-            torch.set_num_threads(threads)
-    fork_guard(parent, events)
+    end_with_parent()
     adopt_orphans()
+    code = 1
     try:
+        if threads := int(request["environment"].get("OMP_NUM_THREADS", 0)):  # which loaded libraries do not read
+            import threadpoolctl
+
+            threadpoolctl.threadpool_limits(threads)
+            if torch := sys.modules.get("torch"):
+                torch.set_num_threads(threads)
         from xmcbench.runs.worker import main
 
-        return main(Path(request["directory"]), events, request["rank"], request["size"])
+        code = main(Path(request["directory"]), events, rank, request["workers"])
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException as problem:
+        traceback.print_exc()
+        if isinstance(problem, KeyboardInterrupt):
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGINT)
     finally:
-        end_processes(own_mark(), process_tree(os.getpid()))
+        os._exit(code)  # a thread that the method left behind holds nothing up
 
 
 def _import_for(directory: Path) -> None:
@@ -129,30 +137,16 @@ def _import_for(directory: Path) -> None:
         traceback.print_exc()
 
 
-def _ended() -> list[tuple[int, int]]:
-    """Numbers and exit codes of the child processes that have ended."""
-    ended = []
+def _ended() -> dict[int, int]:
+    """The exit codes of the child processes that have ended since the last call."""
+    ended = {}
     with suppress(ChildProcessError):
         while (state := os.waitpid(-1, os.WNOHANG))[0]:
-            ended.append((state[0], os.waitstatus_to_exitcode(state[1])))
+            ended[state[0]] = os.waitstatus_to_exitcode(state[1])
     return ended
 
 
-def _answer(channel: socket.socket, answer: dict[str, int]) -> None:
-    with suppress(BrokenPipeError):  # the socket is about to close on this side too
-        channel.sendall(json.dumps(answer).encode() + b"\n")
-
-
 if __name__ == "__main__":
-    from xmcbench.errors import XMCBenchError
-
     end_with_parent()  # importing the frameworks takes seconds, in which nobody looks at the socket
     adopt_orphans()
-    if worker := serve(socket.socket(fileno=int(sys.argv[1]))):
-        try:
-            code = worker()
-        except XMCBenchError as error:
-            sys.exit(str(error))
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)  # a thread that the method left behind holds nothing up
+    serve(socket.socket(fileno=int(sys.argv[1])))
