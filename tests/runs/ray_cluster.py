@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,12 @@ KEYS: dict[str, Any] = {"selection": {"queries": 5, "metric": "P@1"}, "tune": TU
 
 def tuned_on_ray(bench: Bench, suite: Path, heard: Heard | None = None, **share: Any) -> list[Trial]:
     runner = bench.runner(suite, executor=RayExecutor(), share=Share(**share))
-    return tuned_trials(runner, on_tune(runner, heard or bench.heard))
+    return tuned_trials(runner, partial(on_tune, heard or bench.heard))
 
 
 def tuned_here(bench: Bench, suite: Path) -> list[Trial]:
     runner = bench.runner(suite, store=bench.root / "alone", debug=True)
-    return tuned_trials(runner, run_samples(runner, Heard()))
+    return tuned_trials(runner, partial(run_samples, Heard()))
 
 
 def ended(bench: Bench) -> list[Record]:

@@ -12,7 +12,7 @@ from fakes.bench import Bench, Heard
 
 from xmcbench.errors import XMCBenchError
 from xmcbench.runs.executor import Task
-from xmcbench.runs.ray import RayExecutor, _RayTrial
+from xmcbench.runs.ray import RayExecutor, _death, _RayTrial
 from xmcbench.runs.tuning import stored_samples, tuned_trials
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Status
@@ -75,7 +75,7 @@ def test_samples_on_ray_tune_lead_to_the_choice_that_is_made_without_and_are_not
     assert tuned_on_ray(ray_bench, suite, again) == [chosen]
     assert ended(ray_bench) == before
     runner = ray_bench.runner(suite)
-    assert tuned_trials(runner, stored_samples(runner)) == [chosen]
+    assert tuned_trials(runner, stored_samples) == [chosen]
 
 
 class WorkerGroupError(Exception):
@@ -103,13 +103,7 @@ class OutOfMemoryError(Exception):
     ],
 )
 def test_workers_that_die_again_and_again_get_a_record(problem: Exception, status: Status, kind: str) -> None:
-    class Rays:
-        def get(self, _reference: object) -> None:
-            raise problem
-
-    executor = RayExecutor()
-    executor._ray = Rays()
-    ended, found = executor._death(object())
+    ended, found = _death(problem)
     assert (ended, found.type) == (status, kind)
     assert found.message.endswith("restarted at most 3 times: The actor died.")
 

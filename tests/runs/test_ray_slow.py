@@ -92,7 +92,7 @@ class Impatient(Heard):
 
     def progress(self, planned: PlannedTrial, progress: Progress) -> None:
         if progress.stage == "train" and planned.trial.label == "slow":
-            self.executor._running[planned.trial.key].running.start -= 3600
+            self.executor._running[planned.trial.key].start -= 3600
 
 
 def test_what_becomes_of_trials_that_do_not_end_well(ray_bench: Bench) -> None:

@@ -12,6 +12,7 @@ from xmcbench.errors import XMCBenchError
 from xmcbench.runs.job import Job
 from xmcbench.runs.ray import RayExecutor
 from xmcbench.runs.ray_tune import _Samples
+from xmcbench.runs.runner import Runner
 from xmcbench.runs.tuning import Search, read_journal, tuned_trials
 from xmcbench.trial.record import Status
 from xmcbench.trial.trial import Trial
@@ -40,7 +41,7 @@ def tune(bench: Bench, run: Callable[[_Samples, WithoutCluster], None], **settin
     executor = WithoutCluster()
     runner = bench.runner(suite, executor=executor)
 
-    def search_on_ray(search: Search) -> None:
+    def search_on_ray(_runner: Runner, search: Search) -> None:
         run(_Samples(search, runner, bench.heard, executor), executor)
 
     tuned_trials(runner, search_on_ray)

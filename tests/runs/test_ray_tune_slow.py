@@ -89,7 +89,7 @@ def test_a_driver_that_ends_is_followed_by_one_that_runs_what_is_left(ray_bench:
     kept = {record.key: record for record in ended(ray_bench)}
     assert all(kept[record.key].started == record.started for record in records), "none was run again"
     runner = ray_bench.runner(suite)
-    assert tuned_trials(runner, stored_samples(runner)) == tuned_here(ray_bench, suite)
+    assert tuned_trials(runner, stored_samples) == tuned_here(ray_bench, suite)
 
 
 def test_a_sample_that_takes_too_long_or_fails_has_a_record_and_is_not_chosen(ray_bench: Bench) -> None:

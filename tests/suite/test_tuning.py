@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -16,7 +17,7 @@ from reporting.made import record
 from xmcbench.errors import XMCBenchError
 from xmcbench.reporting.ranked_groups import leaderboard
 from xmcbench.runs.plan import Action
-from xmcbench.runs.tuning import Chosen, choose, in_order, note_chosen, run_samples, stored_samples, tuned_trials
+from xmcbench.runs.tuning import Search, choose, note_chosen, run_in_order, run_samples, stored_samples, tuned_trials
 from xmcbench.suite.tuning import Range, Tune
 from xmcbench.trial.budget import Budget
 from xmcbench.trial.record import Record, Status
@@ -48,10 +49,10 @@ def base(**changes: Any) -> Trial:
     return record(selection=Selection(queries=5), **fields | changes).trial
 
 
-def tuned(carry: Any = None, **settings: Any) -> Chosen:
+def tuned(carry: Any = None, **settings: Any) -> Search:
     tune = Tune.model_validate({"space": {"a": SPACE}, "num_samples": 9} | settings)
     with TemporaryDirectory() as folder:
-        return choose(base(), tune, "a", dict, in_order(carry or Hill()), Path(folder) / "journal.json")
+        return choose(base(), tune, "a", dict, partial(run_in_order, carry or Hill()), Path(folder) / "journal.json")
 
 
 def test_the_best_sample_is_chosen_and_only_the_space_is_changed() -> None:
@@ -75,10 +76,10 @@ def test_the_first_sample_is_what_the_suite_says_where_the_space_holds_it(own: d
     hill = Hill()
     tune = Tune.model_validate({"space": {"a": SPACE}, "num_samples": 4, "scheduler": scheduler})
     with TemporaryDirectory() as folder:
-        chosen = choose(base(config=own), tune, "a", dict, in_order(hill), Path(folder) / "journal.json")
+        chosen = choose(base(config=own), tune, "a", dict, partial(run_in_order, hill), Path(folder) / "journal.json")
     held = own == {"rate": 0.02, "width": 4}
     assert (hill.trials[0].config == own) is held
-    assert sum(sample.settings == own for sample in chosen.samples) == held
+    assert sum(sample.settings == own for sample in chosen.journal.samples) == held
 
 
 @pytest.mark.parametrize("searcher", ["random", "optuna"])
@@ -183,7 +184,7 @@ KEYS: dict[str, Any] = {"selection": {"queries": 5, "metric": "P@1"}, "seeds": [
 def test_a_suite_is_tuned_its_records_say_how_and_a_rerun_runs_nothing(bench: Bench) -> None:
     suite = bench.suite(["fake-ok", "fake-rare"], **KEYS)
     runner = bench.runner(suite, debug=True)
-    trials = tuned_trials(runner, run_samples(runner, bench.heard))
+    trials = tuned_trials(runner, partial(run_samples, bench.heard))
     records = runner.run(runner.plan_trials(trials), bench.heard)
     assert [(one.trial.label, one.trial.seed) for one in records] == [("ok", 0), ("ok", 1), ("rare", 0), ("rare", 1)]
     assert len({one.trial.config["strength"] for one in records[:2]}) == 1
@@ -205,13 +206,13 @@ def test_a_suite_is_tuned_its_records_say_how_and_a_rerun_runs_nothing(bench: Be
     assert records[2].chosen == {}  # it has no space
 
     again = bench.runner(suite, debug=True)
-    assert {planned.action for planned in again.plan_trials(tuned_trials(again, stored_samples(again)))} == {Action.HIT}
+    assert {planned.action for planned in again.plan_trials(tuned_trials(again, stored_samples))} == {Action.HIT}
 
 
 def test_what_was_not_tuned_yet_is_an_error(bench: Bench) -> None:
     runner = bench.runner(bench.suite(["fake-ok", "fake-rare"], **KEYS))
     with pytest.raises(XMCBenchError, match="ok on fake-20 was not tuned to the end"):
-        tuned_trials(runner, stored_samples(runner))
+        tuned_trials(runner, stored_samples)
 
 
 MISTAKES = [

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from xmcbench.errors import XMCBenchError
-from xmcbench.runs.tuning import Chosen, Journal, Sample, choose, in_order, journal_path, read_journal
+from xmcbench.runs.tuning import Journal, Sample, Search, choose, journal_path, read_journal, run_in_order
 from xmcbench.suite.tuning import Tune
 from xmcbench.trial.record import Record
 from xmcbench.trial.trial import Trial
@@ -19,8 +20,8 @@ from .test_tuning import SPACE, Hill, base
 SETTINGS: dict[str, Any] = {"space": {"a": SPACE}, "num_samples": 9, "scheduler": "halving", "searcher": "optuna"}
 
 
-def tuned(journal: Path, carry: Any) -> Chosen:
-    return choose(base(), Tune.model_validate(SETTINGS), "a", dict, in_order(carry), journal)
+def tuned(journal: Path, carry: Any) -> Search:
+    return choose(base(), Tune.model_validate(SETTINGS), "a", dict, partial(run_in_order, carry), journal)
 
 
 class Killed(Hill):

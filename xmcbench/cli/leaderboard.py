@@ -151,7 +151,7 @@ def tables(
     settings = Settings(suite=suite, data=data, store=store, sets=sets or (), datasets=datasets or (), encoder=encoder)
     runner = Runner(settings)
     tune = runner.suite.tune
-    plan = runner.plan_trials(tuned_trials(runner, stored_samples(runner))) if tune else runner.plan()
+    plan = runner.plan_trials(tuned_trials(runner, stored_samples)) if tune else runner.plan()
     outcomes = [(planned.trial, planned.record) for planned in plan]
     echo(of_suite(runner.suite, outcomes, runner.store, format, to or ()))
 

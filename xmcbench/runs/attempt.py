@@ -11,7 +11,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -22,17 +23,17 @@ from time import process_time  # as it is before a method may change the module
 from typing import Any
 
 import numpy as np
-import scipy
 
-from xmcbench.data import Dataset, Texts, TrainingData, load
+from xmcbench.data import Dataset, TrainingData, load
 from xmcbench.data.extent import MUCH_ALIKE, MUCH_CUT
 from xmcbench.data.prepared import read_statistics
 from xmcbench.errors import XMCBenchError, text_of
-from xmcbench.evaluation import check_predictions, find_evaluators, truth_hash
+from xmcbench.evaluation import check_predictions, drop_ignored, find_evaluators, find_hits, truth_hash
+from xmcbench.evaluation import score as score_hits
 from xmcbench.evaluation.evaluator import score_predictions
+from xmcbench.evaluation.metrics import inverse_propensity, label_counts
 from xmcbench.runs.file_guard import BrokenContractError, Sandbox
-from xmcbench.runs.held_out import MOST_SCORES, hold_out, scorer_calls
-from xmcbench.runs.job import Job, WorkerRank, now
+from xmcbench.runs.job import Job, WorkerRank, log_tail, now
 from xmcbench.runs.predicting import FreshProcess, Sample, predict_test, untrained
 from xmcbench.runs.saved_model import file_states, load_model, restore_log, same_training, save_model, saved_model
 from xmcbench.teachers import Teacher
@@ -45,10 +46,12 @@ from xmcbench.trial.predictions import Predictions
 from xmcbench.trial.programs import ENVIRONMENTS
 from xmcbench.trial.record import METRIC_VERSION, Failure, Record, Status, why_not_recordable
 from xmcbench.trial.record_fields import LARGEST
-from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed
+from xmcbench.trial.run import HeldOut, Progress, Run, TrainingLog, TrialProgress, derive_seed, held_out_rows
 from xmcbench.trial.store import PREDICTIONS, RESAMPLED, Store
+from xmcbench.trial.trial import Selection
 
 LONGEST_NAME, LONGEST_MESSAGE = 200, 10_000  # characters of an exception's class and message in a record
+MOST_SCORES = 20  # times the evaluations that a suite asks for: a method may have reasons of its own for some more
 REPORT_SECONDS = 0.2  # a method may report every step; displays and trackers need no more than this
 _import_seconds: dict[str, float] = {}  # by late module; a forked process has those of its parent
 
@@ -114,13 +117,14 @@ class Attempt:
             **outcome,
         )
 
-    def failure(self, status: Status, problem: BaseException, log_tail: str = "") -> Record:
+    def failure(self, status: Status, problem: BaseException) -> Record:
         """The record of this attempt, which failed with `problem`."""
         kind = type(problem).__name__
         texts = (kind, text_of(problem) or kind)
         short, long = (text[:LONGEST_MESSAGE].encode(errors="backslashreplace").decode() for text in texts)
         named = " ".join(short.split())[:LONGEST_NAME]
-        return self.record(status, failure=Failure(type=named, message=long, stage=self.stage, log_tail=log_tail))
+        tail = log_tail(self.directory)
+        return self.record(status, failure=Failure(type=named, message=long, stage=self.stage, log_tail=tail))
 
     def dataset(self) -> Dataset:
         """The trial's dataset. Each phase opens what it reads: no test target is in the process before scoring."""
@@ -190,9 +194,9 @@ def training_run(attempt: Attempt, train: TrainingData, rows: np.ndarray, **more
 def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None:
     """Fit the method, and check what it charged. Returns the held-out queries, if any."""
     job, trial, worker = attempt.job, attempt.job.trial, attempt.worker
-    held_out, rows = None, np.arange(len(train.texts))
+    held_out, rows, scored = None, np.arange(len(train.texts)), Counter[str]()
     if trial.selection:
-        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics)
+        held_out, train, rows = hold_out(train, trial.selection, trial.seed, job.metrics, scored)
     if trial.track == "zero-shot":
         train = train.unannotated(method.name)
     settings = method.config.model_dump(mode="json")
@@ -203,7 +207,12 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
         _seed_global_generators(trial.seed)
         # Seconds of `fit` that the method charges to no stage are charged here: nothing before predictions is free.
         charged = run.ledger.stage("prepare")
-        with _worker_group(worker), attempt.sandbox.closed("fit"), metering() as meter, charged:
+        group: AbstractContextManager[None] = nullcontext()  # the only worker, or one that has joined the others
+        if worker.rendezvous is not None:
+            from xmcbench.engine.workers import joined  # imports torch
+
+            group = joined(worker.rank, worker.size, worker.rendezvous)
+        with group, attempt.sandbox.closed("fit"), metering() as meter, charged:
             method.fit(train, run)
     attempt.measured |= {
         "fit_seconds": meter.seconds,
@@ -212,9 +221,9 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
         "fit_children_cpu_seconds": meter.children_cpu_seconds,
     }
     log = attempt.log
-    if held_out and (calls := scorer_calls(held_out)) > MOST_SCORES * (1 + held_out.evaluations):
+    if held_out and scored.total() > MOST_SCORES * (1 + held_out.evaluations):
         raise BrokenContractError(
-            f"fit scored held-out queries {calls} times, the suite asks for {held_out.evaluations}: "
+            f"fit scored held-out queries {scored.total()} times, the suite asks for {held_out.evaluations}: "
             "they choose a checkpoint, and nothing is trained on them"
         )
     problem = why_not_recordable(log.ledger.as_dict(), log.curve)
@@ -226,13 +235,32 @@ def fit(attempt: Attempt, method: Method, train: TrainingData) -> HeldOut | None
     return held_out
 
 
-def _worker_group(worker: WorkerRank) -> AbstractContextManager[None]:
-    """Membership in the group of the trial's workers; nothing if this process is the only worker or has joined."""
-    if worker.rendezvous is None:
-        return nullcontext()
-    from xmcbench.engine.workers import joined  # imports torch
+def hold_out(
+    train: TrainingData, selection: Selection, seed: int, metrics: Sequence[str], scored: Counter[str]
+) -> tuple[HeldOut, TrainingData, np.ndarray]:
+    """The held-out queries, the training data without them, and the rows of `train` that remain.
 
-    return joined(worker.rank, worker.size, worker.rendezvous)
+    `scored` counts how often metrics of the held-out queries are asked for. Raises XMCBenchError if no training query
+    would remain.
+    """
+    total, card = len(train.texts), train.card
+    if selection.queries >= total:
+        raise XMCBenchError(
+            f"selection.queries is {selection.queries}, expected fewer than the {total} training queries of {card.name}"
+        )
+    held_out, remaining = held_out_rows(selection, seed, total)
+    data, names = train.rows(held_out), list(dict.fromkeys([selection.metric, *metrics]))
+    counts, evaluators = label_counts(train.targets), find_evaluators(names)
+    weights_L = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+
+    def metrics_of(predictions: Predictions) -> dict[str, float]:  # holds no test target
+        scored["calls"] += 1
+        check_predictions(predictions, *data.targets.shape)
+        valid = drop_ignored(predictions, data.ignore, predictions.k)
+        return score_hits(find_hits(valid, data.targets, weights_L, counts, card), names, evaluators)
+
+    held = HeldOut(data.texts, metrics_of, selection.metric, selection.evaluations, selection.patience)
+    return held, train.most_rows(remaining), remaining
 
 
 def judge_held_out(attempt: Attempt, method: Method, held_out: HeldOut) -> Record:
@@ -251,9 +279,11 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     """Save the model, then predict the test queries: what a method learns from these is not in its model."""
     ledger, model = attempt.log.ledger, attempt.directory / "model"
     with untrained("save"):
-        attempt.measured["model_bytes"] = save_model(method, model)
-    saved = file_states(model)
-    texts, ignore = attempt.sandbox.outside(_test_queries, attempt)
+        saved = save_model(method, model)
+    attempt.measured["model_bytes"] = sum(size for size, _, _ in saved.values())
+    dataset = attempt.sandbox.outside(attempt.dataset)
+    texts, ignore = dataset.test.texts, dataset.ignore_test
+    del dataset  # with the test targets
     ledger.peak_bytes = max(ledger.peak_bytes, peak_memory())
     measurable = forget_peak_memory()
     with untrained("predict") as meter, attempt.sandbox.closed("predict"), ledger.stage("predict"):
@@ -264,12 +294,6 @@ def predict(attempt: Attempt, method: Method) -> tuple[Predictions, Sample]:
     if file_states(model) != saved:
         raise BrokenContractError("predict wrote into the saved model: nothing is learned from test queries")
     return predictions, sample
-
-
-def _test_queries(attempt: Attempt) -> tuple[Texts, scipy.sparse.csr_array]:
-    """Test texts and the pairs to ignore. The test targets, which are loaded with them, are freed here."""
-    dataset = attempt.dataset()
-    return dataset.test.texts, dataset.ignore_test
 
 
 def check(attempt: Attempt, method: Method, sample: Sample, fresh: FreshProcess | None) -> None:

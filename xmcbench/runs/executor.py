@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from xmcbench.runs.job import Job, log_tail, now
 from xmcbench.suite.resources import Needs
@@ -51,7 +51,7 @@ class RunningTrial:
         return time.monotonic() > self.start + self.task.timeout
 
     def receive(self, event: dict[str, Any]) -> None:
-        """Handle an event of a worker: progress (`worker.as_event`), a disk fault, or the record of a failure."""
+        """Handle an event of a worker: progress (`worker.run_worker`), a disk fault, or the record of a failure."""
         if "disk" in event:
             self.disk_fault = event["disk"]
         elif "recorded" in event:
@@ -65,14 +65,15 @@ class RunningTrial:
             self.stage, self.spent = event["stage"], event["spent"]
             self.task.report(TrialProgress(**event))
 
-    def outcome(self, death: Death) -> Record:
-        """The record that the trial wrote; if there is none, a record of the failure that `death` describes."""
+    def outcome(self, death: Death | None) -> Record:
+        """The record that the trial wrote; if there is none, one of its `death`, None where it took too long."""
         job = self.task.job
         if self.disk_fault:
             raise StoreError(self.disk_fault)
         if record := self.store.record(job.trial.key):
             return record
-        status, failure = death
+        message = f"killed after {self.task.timeout:g} seconds of wall clock"
+        status, failure = death or (Status.TIMEOUT, Failure(type="Timeout", message=message))
         record = job.record(
             status,
             started=self.started,
@@ -83,27 +84,35 @@ class RunningTrial:
         self.store.write_record(record)
         return record
 
-    def timed_out(self) -> Death:
-        """The cause of death of a trial that took too long."""
-        message = f"killed after {self.task.timeout:g} seconds of wall clock"
-        return Status.TIMEOUT, Failure(type="Timeout", message=message)
 
+class Executor:
+    """Runs trials while its `with` block is open, or the outermost of several."""
 
-class Executor(Protocol):
-    """Runs trials while its `with` block is open. Leaving the block ends unfinished trials without a record."""
+    _blocks = 0  # that are open
 
     def __enter__(self) -> Self:
+        self._blocks += 1
+        if self._blocks == 1:
+            self.open()
         return self
 
     def __exit__(self, *problem: object) -> None:
-        return
+        self._blocks -= 1
+        if not self._blocks:
+            self.close()
 
-    def check(self, needs: Needs) -> None:  # noqa: ARG002
+    def open(self) -> None:
+        """Get ready to run trials."""
+
+    def close(self) -> None:
+        """End unfinished trials without a record, so that the next run resumes them."""
+
+    def check(self, needs: Needs) -> None:
         """Raise XMCBenchError if there can never be room for a trial with these needs."""
-        return
 
     def has_room(self, needs: Needs) -> bool:
         """Whether a trial with these needs may be started now."""
+        raise NotImplementedError
 
     def samples_at_once(self, needs: Needs) -> int:  # noqa: ARG002
         """How many samples of a tuning, trials with these needs, are proposed before the first has ended."""
@@ -114,6 +123,7 @@ class Executor(Protocol):
 
     def finished(self) -> list[Record]:
         """The records of trials that ended since the last call. If there are none, waits a moment for one."""
+        raise NotImplementedError
 
 
 class InProcess(Executor):

@@ -10,7 +10,6 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
-from typing import Self
 
 from xmcbench.files.secrets import redact_file
 from xmcbench.plugins.registry import registry
@@ -89,7 +88,13 @@ class _LocalTrial(RunningTrial):
             *lines, self._rest = (self._rest + content).split(b"\n")
             for line in lines:
                 self.receive(json.loads(line))
-        return int(self.guard.recv(16) or self._server.process.poll() or -signal.SIGKILL) if ended else None
+        if not ended:
+            return None
+        if content := self.guard.recv(16):
+            return int(content)
+        with suppress(subprocess.TimeoutExpired):  # the server has ended, or somebody killed the guard alone
+            return self._server.process.wait(POLL_SECONDS) or -signal.SIGKILL
+        return -signal.SIGKILL
 
     def end(self) -> None:
         """Have the guard end the workers, and what these started."""
@@ -109,28 +114,20 @@ class LocalExecutor(Executor):
     trial's memory does not depend on which trials ran before it. After a trial that was killed, servers start anew.
     They end with the outermost `with` block, which a tuning keeps open: to load the frameworks takes seconds.
 
-    If a worker dies or a trial takes too long, the record is written here. An interrupt ends the workers and leaves no
-    record, so that the next run resumes the trial.
+    If a worker dies or a trial takes too long, the record is written here.
     """
 
     def __init__(self, parallel: int = 1) -> None:
         self._parallel = parallel
         self._running: list[_LocalTrial] = []
         self._servers: dict[tuple[str, ...], WorkerServer] = {}  # by the modules that the methods import late
-        self._blocks = 0  # that are open
         self._killed = False  # a server may have adopted what a killed worker left behind
 
-    def __enter__(self) -> Self:
-        self._blocks += 1
-        return self
-
-    def __exit__(self, *problem: object) -> None:
+    def close(self) -> None:
         for trial in self._running:
             trial.end()
         self._running.clear()
-        self._blocks -= 1
-        if not self._blocks:
-            self._end_servers()
+        self._end_servers()
 
     def has_room(self, needs: Needs) -> bool:
         busy = sum(trial.task.needs.workers for trial in self._running)
@@ -149,13 +146,11 @@ class LocalExecutor(Executor):
 
     def _server(self, imports: tuple[str, ...], log: int) -> WorkerServer:
         """A running server, in the place of one that somebody killed."""
-        server = self._servers.get(imports)
-        if server is not None and server.process.poll() is not None:
-            server.end()
-            server = None
-        if server is None:
-            server = self._servers[imports] = WorkerServer(log)
-        return server
+        if imports in self._servers and self._servers[imports].process.poll() is not None:
+            self._servers.pop(imports).end()
+        if imports not in self._servers:
+            self._servers[imports] = WorkerServer(log)
+        return self._servers[imports]
 
     def finished(self) -> list[Record]:
         channels = [channel for trial in self._running for channel in (trial.guard, trial.events)]
@@ -175,7 +170,7 @@ class LocalExecutor(Executor):
         self._killed |= code is None or code < 0
         if not trial.recorded:  # a record that is there all the same is not the harness's
             trial.store.drop_record(trial.task.job.trial.key)
-        return trial.outcome(trial.timed_out() if code is None else _death(code))
+        return trial.outcome(None if code is None else _death(code))
 
     def _end_servers(self) -> None:
         for server in self._servers.values():

@@ -17,19 +17,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
 from tempfile import TemporaryDirectory
-from typing import Any, Self
+from typing import Any
 
 from xmcbench.errors import XMCBenchError, import_extra
-from xmcbench.files.regular import MachineFault
 from xmcbench.files.secrets import redact_output
-from xmcbench.runs.attempt import Attempt
 from xmcbench.runs.executor import Death, Executor, RunningTrial, Task
 from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.local import WORKER_ENVIRONMENT
-from xmcbench.runs.worker import as_event, run_and_record
+from xmcbench.runs.worker import run_worker
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
-from xmcbench.trial.store import Store, StoreError
+from xmcbench.trial.store import Store
 
 LOCAL = "local"  # address: start a cluster on this machine for the run
 POLL_SECONDS = 0.2
@@ -71,15 +69,14 @@ class RayExecutor(Executor):
         self._address = address
         self.storage = storage  # a URL that workers and driver reach, if they share no store
         self._running: dict[str, _RayTrial] = {}  # by key
-        self._blocks = 0  # that are open
 
-    def __enter__(self) -> Self:
-        self._blocks += 1
-        if self._blocks > 1:
-            return self
+    def open(self) -> None:
         known = sys.modules.get("ray")  # where this process is connected to a cluster, that is the one which is used
         if self._address == LOCAL and not (known and known.is_initialized()):
-            _require_files()
+            soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+            if 0 <= soft < OPEN_FILES:
+                needed = f"a Ray cluster on this machine needs {OPEN_FILES:,} open files or more"
+                raise XMCBenchError(f"ulimit -n is {soft}: {needed}")
             _require_token()
         for name, value in SETTINGS.items():
             os.environ.setdefault(name, value)
@@ -90,21 +87,19 @@ class RayExecutor(Executor):
         # On the node of this process: losing a node that only trains must not end the task of a trial.
         strategies = ray_module("ray.util.scheduling_strategies")
         here = strategies.NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=True)
-        self.mailbox = self._ray.remote(num_cpus=0, scheduling_strategy=here)(Mailbox).remote()
+        # The events of all workers, under names: of trials, their keys.
+        self.mailbox = ray_module("ray.util.queue").Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
         self._train = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(train)
-        return self
 
-    def __exit__(self, *problem: object) -> None:
+    def close(self) -> None:
         for trial in self._running.values():
             self._abort(trial)
-        if references := self._references():
+        if references := [trial.reference for trial in self._running.values()]:
             self._ray.wait(references, num_returns=len(references), timeout=ABORT_SECONDS)
         for trial in self._running.values():
             self._ray.cancel(trial.reference, force=True)
         self._running.clear()
-        self._blocks -= 1
-        if not self._blocks:
-            self._ray.kill(self.mailbox)
+        self.mailbox.shutdown(force=True)
 
     def check(self, needs: Needs) -> None:
         if not self._fitting(needs, self._total):
@@ -123,7 +118,7 @@ class RayExecutor(Executor):
         self._running[task.job.trial.key] = _RayTrial(task, reference=reference)
 
     def finished(self) -> list[Record]:
-        done, _ = self._ray.wait(self._references(), timeout=POLL_SECONDS)
+        done, _ = self._ray.wait([trial.reference for trial in self._running.values()], timeout=POLL_SECONDS)
         for key, event in self.events():
             if key in self._running:
                 self._running[key].receive(event)
@@ -133,23 +128,19 @@ class RayExecutor(Executor):
                 if trial.overdue or trial.disk_fault or trial.failed:
                     self._abort(trial)
                 continue
-            self._download(trial)
-            records.append(trial.outcome(trial.timed_out() if trial.overdue else self._death(trial.reference)))
+            records.append(self._outcome(trial))
             del self._running[key]
             shutil.rmtree(trial.task.job.directory / FOLDER, ignore_errors=True)
         return records
 
     def events(self) -> list[tuple[str, dict[str, Any]]]:
         """The events that workers have sent since the last call, each with the name under which it was sent."""
-        events: list[tuple[str, dict[str, Any]]] = self._ray.get(self.mailbox.take.remote())
+        events: list[tuple[str, dict[str, Any]]] = self.mailbox.get_nowait_batch(self.mailbox.size())
         return events
 
     def environment(self) -> dict[str, str]:
         """The environment variables that are passed to workers."""
         return {name: value for name, value in os.environ.items() if name.startswith(FORWARDED)}
-
-    def _references(self) -> list[Any]:
-        return [trial.reference for trial in self._running.values()]
 
     def _abort(self, trial: _RayTrial) -> None:
         """Interrupt a trial's task, which makes Ray Train end the workers; kill the task if that takes too long.
@@ -190,46 +181,41 @@ class RayExecutor(Executor):
             free["GPU"] = free.get("GPU", 0) - workers * needs.gpus
         return free
 
-    def _download(self, trial: _RayTrial) -> None:
-        """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
-        if self.storage is None:
-            return
+    def _outcome(self, trial: _RayTrial) -> Record:
+        """The record of a trial whose task has ended."""
+        death = Status.ERROR, Failure(type="Exit", message="the workers ended and left no record")
         try:
             checkpoint = self._ray.get(trial.reference)
-        except Exception:  # `_death` reports it
-            return
-        with TemporaryDirectory(prefix=".", dir=trial.task.job.directory) as folder:
-            checkpoint.to_directory(folder)
-            paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
-            for path in sorted(paths, key=lambda path: path.name == "record.json"):
-                target = trial.task.job.directory / path.name
-                if target.is_dir():
-                    shutil.rmtree(target)
-                path.replace(target)
-        checkpoint.filesystem.delete_dir(str(Path(checkpoint.path).parent))
-
-    def _death(self, reference: Any) -> Death:
-        """Why a trial ended without a record."""
-        try:
-            self._ray.get(reference)
         except Exception as problem:  # Ray and Ray Train raise many classes when processes die
-            cause = getattr(problem, "cause", None)
-            causes = [problem, cause, *getattr(cause or problem, "worker_failures", {}).values()]
-            last = [cause for cause in causes if cause is not None][-1]
-            memory = any("OutOfMemory" in type(cause).__name__ for cause in causes)
-            reason = next((line for line in str(last).splitlines() if line.strip()), type(last).__name__)
-            message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
-            return Status.OOM if memory else Status.ERROR, Failure(type=type(last).__name__, message=message)
-        return Status.ERROR, Failure(type="Exit", message="the workers ended and left no record")
+            death = _death(problem)
+        else:
+            if self.storage is not None:
+                _download(checkpoint, trial.task.job.directory)
+        return trial.outcome(None if trial.overdue else death)
 
 
-def _require_files() -> None:
-    """Refuse to start a cluster that would lose its node for want of open files."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if 0 <= soft < OPEN_FILES:
-        raise XMCBenchError(
-            f"ulimit -n is {soft}: a Ray cluster on this machine needs {OPEN_FILES:,} open files or more"
-        )
+def _download(checkpoint: Any, directory: Path) -> None:
+    """Move a trial's files from the storage into the store; the record last, as it marks the trial as finished."""
+    with TemporaryDirectory(prefix=".", dir=directory) as folder:
+        checkpoint.to_directory(folder)
+        paths = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
+        for path in sorted(paths, key=lambda path: path.name == "record.json"):
+            target = directory / path.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            path.replace(target)
+    checkpoint.filesystem.delete_dir(str(Path(checkpoint.path).parent))
+
+
+def _death(problem: Exception) -> Death:
+    """Why a trial ended without a record, its task with `problem`."""
+    cause = getattr(problem, "cause", None)
+    causes = [problem, cause, *getattr(cause or problem, "worker_failures", {}).values()]
+    last = [cause for cause in causes if cause is not None][-1]
+    memory = any("OutOfMemory" in type(cause).__name__ for cause in causes)
+    reason = next((line for line in str(last).splitlines() if line.strip()), type(last).__name__)
+    message = f"the workers died and were restarted at most {RESTARTS} times: {reason}"
+    return Status.OOM if memory else Status.ERROR, Failure(type=type(last).__name__, message=message)
 
 
 def _require_token() -> None:
@@ -257,21 +243,6 @@ TRAIN_SETTINGS = {"RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2", "RAY_TRAIN_ENABLE_
 
 class TrialFailedError(XMCBenchError):
     """Raised in a worker that has recorded why its trial failed, so that Ray Train ends the others."""
-
-
-class Mailbox:
-    """An actor that holds the events of all workers until the driver takes them, under names: of trials, their keys."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[str, dict[str, Any]]] = []
-
-    def put(self, name: str, event: dict[str, Any]) -> None:
-        self._events.append((name, event))
-
-    def take(self) -> list[tuple[str, dict[str, Any]]]:
-        """The events since the last call, with their names."""
-        events, self._events = self._events, []
-        return events
 
 
 def train(job: Job, needs: Needs, storage: str | None, environment: dict[str, str], mailbox: Any) -> Any:
@@ -322,7 +293,7 @@ def work(config: dict[str, Any]) -> None:
         worker = WorkerRank(context.get_world_rank(), context.get_world_size(), exchange=exchange, own_thread=True)
         record = run_attempt(job, worker, key, mailbox)
         if record is not None and record.failure:
-            ray_module("ray").get(mailbox.put.remote(key, {"record": record.model_dump_json()}))
+            mailbox.put((key, {"record": record.model_dump_json()}))
             raise TrialFailedError(record.failure.message)
         if exchange:
             _report(job.directory if record else None)
@@ -349,11 +320,7 @@ def run_attempt(job: Job, worker: WorkerRank, name: str, mailbox: Any) -> Record
             stream.flush()
             os.dup2(log.fileno(), number)
     redact_output()
-    try:
-        return run_and_record(Attempt(job, lambda progress: mailbox.put.remote(name, as_event(progress)), worker))
-    except (OSError, StoreError, MachineFault) as problem:
-        ray_module("ray").get(mailbox.put.remote(name, {"disk": str(problem)}))
-        raise
+    return run_worker(job, worker, lambda event: mailbox.put((name, event)))
 
 
 def _report(folder: Path | None) -> None:

@@ -19,7 +19,7 @@ from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.runs.plan import Action, Display, PlannedTrial
 from xmcbench.runs.ray import RESTARTS, RayExecutor, ray_module, run_attempt
 from xmcbench.runs.runner import Runner
-from xmcbench.runs.tuning import FOLDER, RunSearch, Sample, Search, quality, run_finals, run_samples
+from xmcbench.runs.tuning import FOLDER, Sample, Search, quality, run_samples
 from xmcbench.suite.resources import Needs
 from xmcbench.trial.record import Failure, Record, Status
 from xmcbench.trial.store import Store
@@ -27,22 +27,17 @@ from xmcbench.trial.store import Store
 WORST = -1.0  # the quality of a sample that has none; metrics are not negative
 
 
-def on_tune(runner: Runner, display: Display) -> RunSearch:
-    """Runs samples on Ray Tune. Samples of several workers, and those that share no store, run as other trials do."""
-    executor = runner.executor
+def on_tune(display: Display, runner: Runner, search: Search) -> None:
+    """Run samples on Ray Tune. Samples of several workers, and those that share no store, run as other trials do."""
+    executor, needs = runner.executor, runner.needs(search.base)
     assert isinstance(executor, RayExecutor)
-
-    def run(search: Search) -> None:
-        needs = runner.needs(search.base)
-        if needs.workers > 1 or executor.storage is not None:
-            run_samples(runner, display)(search)
-            return
-        with executor:
-            executor.check(needs)
-            _Samples(search, runner, display, executor).fit(needs)
-            run_finals(search, lambda trials: runner.run(runner.plan_trials(trials), display))
-
-    return run
+    if needs.workers > 1 or executor.storage is not None:
+        run_samples(display, runner, search)
+        return
+    with executor:
+        executor.check(needs)
+        _Samples(search, runner, display, executor).fit(needs)
+        search.run_finals(lambda trials: runner.run(runner.plan_trials(trials), display))
 
 
 @dataclass
@@ -65,7 +60,7 @@ class _Samples:
     def fit(self, needs: Needs) -> None:
         """Run all samples."""
         tune = ray_module("ray.tune")
-        rungs, growth = self._search.rungs, self._search.tune.reduction
+        rungs, growth = self._search.tune.rungs, self._search.tune.reduction
         halving = ray_module("ray.tune.schedulers").ASHAScheduler(
             time_attr="resource", max_t=growth ** (rungs - 1), reduction_factor=growth
         )
@@ -98,9 +93,8 @@ class _Samples:
     def propose(self, name: str) -> dict[str, Any]:
         """The next sample, as `run_sample` takes it."""
         runner, search, sample = self._runner, self._search, self._search.propose()
-        trials = [search.trial(sample, rung) for rung in range(search.rungs)]
         # One by one: small budgets of two rungs may be equal, and so are the trials.
-        planned = [one for trial in trials for one in runner.plan_trials([trial])]
+        planned = [runner.plan_trials([search.trial(sample, rung)])[0] for rung in range(search.tune.rungs)]
         self._trials[name] = _TuneTrial(sample, planned)
         for one in planned:
             if one.action not in (Action.RUN, Action.RESUME):
@@ -108,7 +102,7 @@ class _Samples:
         again = [one.record.ended if one.record and one.action is Action.RUN else None for one in planned]
         return {
             "name": name,
-            "jobs": [runner.job(trial).model_dump_json() for trial in trials],
+            "jobs": [runner.job(one.trial).model_dump_json() for one in planned],
             "again": again,
             "metric": search.metric,
             "growth": search.tune.reduction,
@@ -129,7 +123,7 @@ class _Samples:
         for trial in self._trials.values():
             running = trial.running
             if running and (running.disk_fault or running.overdue):
-                self._finish(trial, running.outcome(running.timed_out()))
+                self._finish(trial, running.outcome(None))
                 ray_module("ray").kill(trial.actor)  # Tune starts it again, and it finds the record
 
     def advanced(self, name: str, rung: int) -> None:
@@ -216,15 +210,15 @@ def run_sample(config: dict[str, Any]) -> None:
     not run again, but for failures that are tried again: `again` has the ends of their records.
     """
     os.environ.update(config["environment"])
-    ray, mailbox, name = ray_module("ray"), config["mailbox"], config["name"]
-    ray.get(mailbox.put.remote(name, {"actor": ray.get_runtime_context().current_actor}))
+    mailbox, name = config["mailbox"], config["name"]
+    mailbox.put((name, {"actor": ray_module("ray").get_runtime_context().current_actor}))
     for rung, (content, again) in enumerate(zip(config["jobs"], config["again"], strict=True)):
         job = Job.model_validate_json(content)
         store, key = Store(job.store), job.trial.key
         with store.lock(key):
             record = store.record(key)
             if record is None or record.ended == again:
-                ray.get(mailbox.put.remote(name, {"begin": rung}))
+                mailbox.put((name, {"begin": rung}))
                 store.drop_record(key)
                 store.write_job(key, job)
                 with ThreadPoolExecutor(1) as thread:  # Landlock restricts it for good

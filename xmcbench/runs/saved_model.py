@@ -32,13 +32,13 @@ def saved_model(record: Record, store: Store) -> Path:
     return store.directory(record.key) / "model"
 
 
-def save_model(method: Method, directory: Path) -> int:
-    """Write a fitted method into the folder `directory`, in place of what is there. Returns its size in bytes."""
+def save_model(method: Method, directory: Path) -> dict[Path, tuple[int, int, int]]:
+    """Write a fitted method into the folder `directory`, in place of what is there; the states of its files."""
     with checked_folder(directory) as made:
         method.save(made)
         if links := [path.name for path in made.rglob("*") if path.is_symlink()]:
             raise BrokenContractError(f"save made the link {links[0]!r}, expected files that hold the model")
-    return sum(path.stat().st_size for path in directory.rglob("*"))
+    return file_states(directory)
 
 
 def file_states(directory: Path) -> dict[Path, tuple[int, int, int]]:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -34,7 +34,7 @@ from xmcbench.trial.trial import Trial
 COSTS = ("encoder_tokens", "flops", "device_seconds", "steps", "teacher_calls")
 ATTEMPTS = 100  # at a sample that differs from all before it; a small space may hold no other
 Resolve = Callable[[dict[str, Any]], dict[str, Any]]  # a configuration with its defaults filled in
-RunSearch = Callable[["Search"], None]  # runs all samples of a search
+RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 FOLDER = "tunings"  # of journals, in the store
 
 
@@ -100,50 +100,23 @@ def read_journal(path: Path) -> Journal:
         raise XMCBenchError(f"{path}: not the journal of a tuning; delete it to propose samples anew") from problem
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The best sample of a method, and all samples that it took to find it."""
-
-    best: Sample
-    samples: list[Sample]
-    tune: Tune
-    metric: str
-
-    def as_dict(self) -> dict[str, Any]:
-        """The entry of a record: how the configuration was chosen, and what all samples spent."""
-        records = {own.key: own for sample in self.samples for own in (*sample.records, *sample.again)}.values()
-        spent = {name: sum(float(record.spent.get(name, 0)) for record in records) for name in COSTS}
-        return {
-            "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",
-            "metric": self.metric,
-            "on": self.best.records[-1].selection_split,
-            "settings": self.best.settings,
-            "quality": self.best.qualities(self.metric)[0],
-            "samples": [sample.as_dict(self.metric) for sample in self.samples],
-            "spent": {name: cost for name, cost in spent.items() if cost},
-        }
-
-
-def choose(base: Trial, tune: Tune, entry: str, resolve: Resolve, run: RunSearch, journal: Path) -> Chosen:
+def choose(
+    base: Trial, tune: Tune, entry: str, resolve: Resolve, run: Callable[[Search], None], journal: Path
+) -> Search:
     """Tune the trial `base` of the method that the suite calls `entry`; `run` runs the samples.
 
     Raises XMCBenchError if no sample has a metric to choose by.
     """
     search = Search(base, tune, entry, resolve, journal)
     run(search)
-    ranked = search.ranked()
-    if not ranked:
-        raise XMCBenchError(
-            f"tune: no sample of {base.label} on {base.dataset} has {search.metric} on held-out queries"
-        )
-    means = {sample.number: fmean(sample.qualities(search.metric)) for sample in ranked if sample.again}
-    final = [sample for sample in ranked if math.isfinite(means.get(sample.number, math.nan))]
-    best = max(final, key=lambda sample: (means[sample.number], -sample.number)) if final else ranked[0]
-    return Chosen(best, search.journal.samples, tune, search.metric)
+    search.choose()
+    return search
 
 
 class Search:
     """The samples of one method on one dataset: Optuna proposes them, and is told how they ended."""
+
+    best: Sample  # once it is chosen
 
     def __init__(self, base: Trial, tune: Tune, entry: str, resolve: Resolve, journal: Path) -> None:
         assert base.selection is not None
@@ -153,6 +126,7 @@ class Search:
         self._budget = tune.budget or base.budget  # the largest that a sample gets
         self._space = tune.space[entry]
         self._optuna = import_extra("optuna", "tune", "the key 'tune' of a suite")
+        self._distributions = {name: _distribution(self._optuna, values) for name, values in self._space.items()}
         self._study = _study(self._optuna, tune, derive_seed(tune.seed, entry, base.dataset) % 2**32)
         self._proposed: list[Sample] = []
         for number, sample in enumerate(self.journal.samples):
@@ -160,12 +134,6 @@ class Search:
         untuned = {name: self._untuned(name, values) for name, values in self._space.items()}
         if None not in untuned.values():
             self._study.enqueue_trial(untuned)
-
-    @property
-    def rungs(self) -> int:
-        """The number of budgets that a sample gets, one after another, while it is among the best."""
-        most = int(math.log(self.tune.num_samples, self.tune.reduction) + 1e-9)
-        return most + 1 if self.tune.scheduler == "halving" else 1
 
     def propose(self) -> Sample:
         """The next sample. It differs from those before as long as the space has others."""
@@ -186,7 +154,7 @@ class Search:
 
     def trial(self, sample: Sample, rung: int) -> Trial:
         """A sample's trial with the budget of a rung; the last rung has the whole budget."""
-        share = float(self.tune.reduction) ** (rung - self.rungs + 1)
+        share = float(self.tune.reduction) ** (rung - self.tune.rungs + 1)
         limits = {name: _part(limit, share) for name, limit in self._budget.spending().items()}
         return self.base.changed(
             held_out_only=True,
@@ -198,7 +166,7 @@ class Search:
     def goes_on(self, sample: Sample, record: Record) -> bool:
         """Tell Optuna how a sample's trial ended; whether its pruner lets the sample go on, which otherwise ends."""
         value = self.report(sample, record)
-        if math.isfinite(value) and len(sample.records) < self.rungs and not sample.asked.should_prune():
+        if math.isfinite(value) and len(sample.records) < self.tune.rungs and not sample.asked.should_prune():
             return True
         self.end(sample)
         return False
@@ -215,7 +183,7 @@ class Search:
         state, value = self._optuna.trial.TrialState, quality(sample.records[-1], self.metric)
         if not math.isfinite(value):
             self._study.tell(sample.asked, state=state.FAIL)
-        elif len(sample.records) < self.rungs:
+        elif len(sample.records) < self.tune.rungs:
             self._study.tell(sample.asked, state=state.PRUNED)
         else:
             self._study.tell(sample.asked, value)
@@ -225,32 +193,49 @@ class Search:
     def ranked(self) -> list[Sample]:
         """The samples that have a quality, the best first: compared among the samples with the largest budget."""
 
-        def order(sample: Sample) -> tuple[float, float, int]:
-            return -max(sample.records[-1].trial.budget.spending().values()), -own(sample), sample.number
+        def rank(sample: Sample) -> tuple[float, float]:  # equals stay in the order of their proposal
+            return -max(sample.records[-1].trial.budget.spending().values()), -sample.qualities(self.metric)[0]
 
-        def own(sample: Sample) -> float:
-            return sample.qualities(self.metric)[0]
+        return sorted((sample for sample in self.journal.samples if math.isfinite(rank(sample)[1])), key=rank)
 
-        return sorted((sample for sample in self.journal.samples if math.isfinite(own(sample))), key=order)
-
-    def finals(self) -> list[tuple[Sample, Trial]]:
-        """The best samples, each with its trials with other seeds; none where there is one sample."""
+    def run_finals(self, run_trials: RunTrials) -> None:
+        """Train the best samples again with other seeds, where there are several samples."""
         best = self.ranked()[: self.tune.finalists]
         if len(best) < 2:
-            return []
-        return [
-            (sample, sample.records[-1].trial.changed(seed=self.base.seed + more))
-            for sample in best
-            for more in range(1, REPEATS + 1)
-        ]
-
-    def end_finals(self, finals: Sequence[tuple[Sample, Trial]], records: Sequence[Record]) -> None:
-        """Note the records of the finals."""
-        for (sample, _), record in zip(finals, records, strict=True):
+            return
+        seeds = range(self.base.seed + 1, self.base.seed + 1 + REPEATS)
+        finals = [(sample, sample.records[-1].trial.changed(seed=seed)) for sample in best for seed in seeds]
+        for (sample, _), record in zip(finals, run_trials([trial for _, trial in finals]), strict=True):
             sample.again.append(record)
         for sample in self.journal.samples:
             sample.repeats = [record.key for record in sample.again]
         self.journal.write(self._path)
+
+    def choose(self) -> None:
+        """Choose the best sample: the best mean among those that were trained again."""
+        ranked, base = self.ranked(), self.base
+        if not ranked:
+            raise XMCBenchError(
+                f"tune: no sample of {base.label} on {base.dataset} has {self.metric} on held-out queries"
+            )
+        means = {sample.number: fmean(sample.qualities(self.metric)) for sample in ranked if sample.again}
+        final = [sample for sample in ranked if math.isfinite(means.get(sample.number, math.nan))]
+        self.best = max(final, key=lambda sample: (means[sample.number], -sample.number)) if final else ranked[0]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The entry of a record: how the configuration was chosen, and what all samples spent."""
+        samples = self.journal.samples
+        records = {own.key: own for sample in samples for own in (*sample.records, *sample.again)}.values()
+        spent = {name: sum(float(record.spent.get(name, 0)) for record in records) for name in COSTS}
+        return {
+            "by": f"{self.tune.searcher}, scheduler {self.tune.scheduler}",
+            "metric": self.metric,
+            "on": self.best.records[-1].selection_split,
+            "settings": self.best.settings,
+            "quality": self.best.qualities(self.metric)[0],
+            "samples": [sample.as_dict(self.metric) for sample in samples],
+            "spent": {name: cost for name, cost in spent.items() if cost},
+        }
 
     def _ask(self) -> tuple[Any, dict[str, Any]]:
         before = [sample.settings for sample in self._proposed]
@@ -270,10 +255,6 @@ class Search:
             return next(same, None)
         value = own.get(name)
         return value if isinstance(value, int | float) and values.low <= value <= values.high else None
-
-    @property
-    def _distributions(self) -> dict[str, Any]:
-        return {name: _distribution(self._optuna, values) for name, values in self._space.items()}
 
 
 def quality(record: Record, metric: str) -> float:
@@ -317,18 +298,18 @@ def _part(limit: float, share: float) -> float:
 
 QUERIES = 1000  # held out for a sample
 SPARE = 0.2  # of the training queries, at most
-RunTrials = Callable[[Sequence[Trial]], Sequence[Record]]
 
 
-def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
-    """The suite's trials with chosen settings. Each method is tuned once per dataset, for all its seeds.
+def tuned_trials(runner: Runner, run: Callable[[Runner, Search], None]) -> list[Trial]:
+    """The suite's trials with chosen settings; `run` runs the samples. Each method is tuned once per dataset, for all
+    its seeds.
 
     How the settings were chosen is noted in `runner.chosen`, from which the records are made.
     """
     suite = runner.suite
     assert suite.tune is not None
     entries = {variant.label: variant.entry for variant in suite.variants}
-    tuned: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}  # configuration and how it was chosen
+    tuned: dict[tuple[str, str], Search] = {}
     trials = []
     for trial in (planned.trial for planned in runner.plan()):
         entry, place = entries[trial.label], (trial.dataset, trial.label)
@@ -338,11 +319,9 @@ def tuned_trials(runner: Runner, run: RunSearch) -> list[Trial]:
         if place not in tuned:
             base = _with_queries(trial, runner)
             journal = journal_path(runner.store.root, base, suite.tune, entry)
-            chosen = choose(base, suite.tune, entry, _resolver(trial), run, journal)
-            tuned[place] = chosen.best.records[-1].trial.config, chosen.as_dict()
-        config, how = tuned[place]
-        trials.append(trial.changed(config=config))
-        runner.chosen[trials[-1].key] = how
+            tuned[place] = choose(base, suite.tune, entry, _resolver(trial), partial(run, runner), journal)
+        trials.append(trial.changed(config=tuned[place].best.records[-1].trial.config))
+        runner.chosen[trials[-1].key] = tuned[place].as_dict()
     return trials
 
 
@@ -354,74 +333,55 @@ def note_chosen(runner: Runner, records: Sequence[Record]) -> None:
             runner.store.write_record(noted)
 
 
-def run_samples(runner: Runner, display: Display) -> RunSearch:
-    """Runs the samples that are not in the store yet, as many at once as the executor takes."""
-
-    def run(search: Search) -> None:
-        with runner.executor as executor:
-            at_once = executor.samples_at_once(runner.needs(search.base))
-            in_order(lambda trials: runner.run(runner.plan_trials(trials), display), at_once)(search)
-
-    return run
+def run_samples(display: Display, runner: Runner, search: Search) -> None:
+    """Run the samples that are not in the store yet, as many at once as the executor takes."""
+    with runner.executor as executor:
+        at_once = executor.samples_at_once(runner.needs(search.base))
+        run_in_order(lambda trials: runner.run(runner.plan_trials(trials), display), search, at_once)
 
 
 def run_plan(
     runner: Runner,
     plan: Sequence[PlannedTrial],
     display: Display,
-    samples: Callable[[Runner, Display], RunSearch] = run_samples,
+    samples: Callable[[Display, Runner, Search], None] = run_samples,
 ) -> list[Record]:
     """Tune where the suite asks for it, running samples by `samples`, and run the plan; its records."""
     with runner.executor:
         if runner.suite.tune:
-            plan = runner.plan_trials(tuned_trials(runner, samples(runner, display)))
+            plan = runner.plan_trials(tuned_trials(runner, partial(samples, display)))
         records = runner.run(plan, display)
     note_chosen(runner, records)
     return records
 
 
-def in_order(run_trials: RunTrials, at_once: int = 1) -> RunSearch:
-    """Runs samples in the order of their proposal, then trains the best again with other seeds.
+def run_in_order(run_trials: RunTrials, search: Search, at_once: int = 1) -> None:
+    """Run samples in the order of their proposal, then train the best again with other seeds.
 
     `at_once` samples advance together: each is proposed and pruned without the results of the others. Random ones
     without halving depend on no result: all of them may run side by side.
     """
-
-    def run(search: Search) -> None:
-        left, going = search.tune.num_samples, list[Sample]()
-        most = left if search.tune.searcher == "random" and search.tune.scheduler == "none" else at_once
-        while left or going:
-            fresh = min(left, most - len(going))
-            left -= fresh
-            going += [search.propose() for _ in range(fresh)]
-            records = run_trials([search.trial(sample, len(sample.records)) for sample in going])
-            going = [one for one, record in zip(going, records, strict=True) if search.goes_on(one, record)]
-        run_finals(search, run_trials)
-
-    return run
+    left, going = search.tune.num_samples, list[Sample]()
+    most = left if search.tune.searcher == "random" and search.tune.scheduler == "none" else at_once
+    while left or going:
+        fresh = min(left, most - len(going))
+        left -= fresh
+        going += [search.propose() for _ in range(fresh)]
+        records = run_trials([search.trial(sample, len(sample.records)) for sample in going])
+        going = [one for one, record in zip(going, records, strict=True) if search.goes_on(one, record)]
+    search.run_finals(run_trials)
 
 
-def run_finals(search: Search, run_trials: RunTrials) -> None:
-    """Train the best samples again with other seeds."""
-    if finals := search.finals():
-        search.end_finals(finals, run_trials([trial for _, trial in finals]))
-
-
-def stored_samples(runner: Runner) -> RunSearch:
-    """Takes samples from the store. Raises XMCBenchError if one is missing."""
-
-    def look_up(search: Search) -> None:
-        samples, store = search.journal.samples, runner.store
-        found = {key: store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
-        records = {key: record for key, record in found.items() if record is not None}
-        if not search.journal.ended(search.tune.num_samples) or len(records) < len(found):
-            base = search.base
-            raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
-        for sample in samples:
-            sample.records = [records[key] for key in sample.trials]
-            sample.again = [records[key] for key in sample.repeats]
-
-    return look_up
+def stored_samples(runner: Runner, search: Search) -> None:
+    """Take samples from the store. Raises XMCBenchError if one is missing."""
+    samples, store, base = search.journal.samples, runner.store, search.base
+    found = {key: store.record(key) for sample in samples for key in (*sample.trials, *sample.repeats)}
+    records = {key: record for key, record in found.items() if record is not None}
+    if not search.journal.ended(search.tune.num_samples) or len(records) < len(found):
+        raise XMCBenchError(f"{base.label} on {base.dataset} was not tuned to the end: `xmcbench run` does it")
+    for sample in samples:
+        sample.records = [records[key] for key in sample.trials]
+        sample.again = [records[key] for key in sample.repeats]
 
 
 def queries_of_sample(num_train: int) -> int:
@@ -438,9 +398,4 @@ def _with_queries(trial: Trial, runner: Runner) -> Trial:
 
 def _resolver(trial: Trial) -> Resolve:
     config = type(build_method(trial)).Config
-
-    def resolve(settings: dict[str, Any]) -> dict[str, Any]:
-        resolved: dict[str, Any] = config.model_validate(settings).model_dump(mode="json")
-        return resolved
-
-    return resolve
+    return lambda settings: config.model_validate(settings).model_dump(mode="json")

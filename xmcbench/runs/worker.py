@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import traceback
+from collections.abc import Callable
 from contextlib import suppress
 from json import dumps  # as it is before a method may change the module
 from pathlib import Path
@@ -18,10 +19,9 @@ from xmcbench.evaluation import InvalidPredictions
 from xmcbench.files.regular import MachineFault, machine_fault
 from xmcbench.files.secrets import redact_output
 from xmcbench.runs.attempt import Attempt, perform
-from xmcbench.runs.job import Job, WorkerRank, log_tail
+from xmcbench.runs.job import Job, WorkerRank
 from xmcbench.trial.budget import TooLargeError
 from xmcbench.trial.record import Record, Status
-from xmcbench.trial.run import TrialProgress
 from xmcbench.trial.store import StoreError
 
 FAILED_EXIT = 1  # the trial failed, and its record says why
@@ -41,30 +41,39 @@ def main(directory: Path, events: int, rank: int, size: int) -> int:
     """
     redact_output()
     with os.fdopen(events, "w", buffering=1) as pipe:
+
+        def send(event: dict[str, Any]) -> None:
+            with suppress(BrokenPipeError):  # the parent is gone, and this process is about to be ended
+                pipe.write(dumps(event) + "\n")
+
         worker = WorkerRank(rank, size, directory / RENDEZVOUS if size > 1 else None, own_thread=True, fork=True)
         job = Job.model_validate_json((directory / "trial.json").read_bytes())
-        attempt = Attempt(job, lambda progress: _send(pipe, as_event(progress)), worker)
         try:
-            record = run_and_record(attempt)
-        except (OSError, StoreError, MachineFault) as problem:
-            _send(pipe, {"disk": str(problem)})
-            return DISK_FAULT_EXIT
+            record = run_worker(job, worker, send)
         except PeerLostError as problem:
             print(problem, file=sys.stderr)
             return PEER_LOST_EXIT
+        except (OSError, StoreError, MachineFault):
+            return DISK_FAULT_EXIT
         if record is not None:
-            _send(pipe, {"recorded": record.key})
+            send({"recorded": record.key})
     return FAILED_EXIT if record is not None and record.failure else 0
 
 
-def run_and_record(attempt: Attempt) -> Record | None:
+def run_worker(job: Job, worker: WorkerRank, send: Callable[[dict[str, Any]], None]) -> Record | None:
     """Run a worker's part of a trial; a failure becomes the trial's record. Only worker 0 returns a record of success.
 
-    Raises what is not an outcome of the trial: `StoreError` and `MachineFault`, and `PeerLostError`.
+    Progress is sent to the driver, as `TrialProgress` in JSON types, and so is what is not an outcome of the trial:
+    `OSError`, `StoreError` and `MachineFault`, which are raised then. Also raises `PeerLostError`.
     """
-    # A worker whose parent was killed may still be ending: two must not write to one directory.
-    with FileLock(attempt.directory / f".worker-{attempt.worker.rank}.lock"):
-        return _run(attempt)
+    attempt = Attempt(job, lambda step: send(vars(step) | {"metrics": dict(step.metrics)}), worker)
+    try:
+        # A worker whose parent was killed may still be ending: two must not write to one directory.
+        with FileLock(attempt.directory / f".worker-{worker.rank}.lock"):
+            return _run(attempt)
+    except (OSError, StoreError, MachineFault) as problem:
+        send({"disk": str(problem)})
+        raise
 
 
 def _run(attempt: Attempt) -> Record | None:
@@ -82,9 +91,8 @@ def _run(attempt: Attempt) -> Record | None:
         sys.stderr.flush()
         if attempt.worker.size > 1 and _status(problem) is Status.ERROR and _in_collective(problem):
             raise PeerLostError("another worker died") from problem
-        key = attempt.job.trial.key
-        record = attempt.failure(_status(problem), problem, log_tail(attempt.directory))
-        if first := store.record(key):  # another worker failed before this one
+        record = attempt.failure(_status(problem), problem)
+        if first := store.record(record.key):  # another worker failed before this one
             return first
         store.write_record(record)
         if record.status in (Status.INVALID, Status.TOO_LARGE):  # a resumed trial would only fail again
@@ -106,13 +114,3 @@ def _status(problem: BaseException) -> Status:
     if isinstance(problem, MemoryError) or "OutOfMemoryError" in names or "DefaultCPUAllocator" in text_of(problem):
         return Status.OOM
     return Status.INVALID if isinstance(problem, InvalidPredictions) else Status.ERROR
-
-
-def as_event(progress: TrialProgress) -> dict[str, Any]:
-    """Progress as JSON types; `TrialProgress(**event)` on the other side."""
-    return vars(progress) | {"metrics": dict(progress.metrics)}
-
-
-def _send(pipe: Any, event: dict[str, Any]) -> None:
-    with suppress(BrokenPipeError):  # the parent is gone, and the other pipe is about to close
-        pipe.write(dumps(event) + "\n")

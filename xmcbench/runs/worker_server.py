@@ -114,7 +114,8 @@ def _work(request: dict[str, Any], events: int, rank: int) -> NoReturn:
         sys.stderr.flush()
     except BaseException as problem:
         traceback.print_exc()
-        if isinstance(problem, KeyboardInterrupt):
+        sys.stdout.flush()
+        if isinstance(problem, KeyboardInterrupt):  # the process ends as Python ends by it
             signal.signal(signal.SIGINT, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGINT)
     finally:

@@ -66,8 +66,12 @@ class Tune(Frozen):
     seed: int = Field(0, description="seed of the searcher")
 
     @property
+    def rungs(self) -> int:
+        """The number of budgets that a sample gets, one after another, while it is among the best."""
+        return int(math.log(self.num_samples, self.reduction) + 1e-9) + 1 if self.scheduler == "halving" else 1
+
+    @property
     def trainings(self) -> int:
         """Trainings that a method takes on a dataset, about: how many samples go on depends on how they do."""
-        rungs = int(math.log(self.num_samples, self.reduction) + 1e-9) + 1 if self.scheduler == "halving" else 1
-        samples: int = sum(math.ceil(self.num_samples / self.reduction**rung) for rung in range(rungs))
+        samples: int = sum(math.ceil(self.num_samples / self.reduction**rung) for rung in range(self.rungs))
         return samples + (REPEATS * self.finalists if min(self.finalists, self.num_samples) > 1 else 0)

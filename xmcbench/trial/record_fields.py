@@ -105,7 +105,7 @@ class SampleFields(TypedDict):
 
 
 class ChosenFields(TypedDict, total=False):
-    """How tuning chose a configuration (`xmcbench.runs.tuning.Chosen`)."""
+    """How tuning chose a configuration (`xmcbench.runs.tuning.Search`)."""
 
     by: str
     metric: str
