@@ -105,15 +105,15 @@ def fuse(
     place = Store(store)
     records = [find_trial(place, run, seed) for run in runs]
     dataset = load(records[0].trial.dataset, data_dir=data)
-    fused = fuse_trials(place, records, dataset, rule, metric)
-    scores = score_predictions(fused.predictions, dataset, names, evaluators)
+    predictions, origin = fuse_trials(place, records, dataset, rule, metric)
+    scores = score_predictions(predictions, dataset, names, evaluators)
     label = name or f"{' + '.join(record.trial.label for record in records)} ({rule})"
-    record = write_unbudgeted(place, dataset, label, fused.origin, fused.predictions, scores)
-    echo(f"{label} on {dataset.card.name}, {len(fused.predictions):,} test queries, per cent")
+    record = write_unbudgeted(place, dataset, label, origin, predictions, scores)
+    echo(f"{label} on {dataset.card.name}, {len(predictions):,} test queries, per cent")
     echo(scores_table(scores))
     if rule != "reciprocal-ranks":
-        echo(f"fitted on: {fused.origin.selection_split}")
-    if weights := fused.origin.settings.get("weights"):
+        echo(f"fitted on: {origin.selection_split}")
+    if weights := origin.settings.get("weights"):
         parts = zip(weights, records, strict=True)
         echo("weights: " + ", ".join(f"{weight:.2f} {part.trial.label}" for weight, part in parts))
     echo(f"stored as {record.key} in {place.directory(record.key)}: fused, budget unknown")

@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from xmcbench.data.prepared import find_source, prepared_directory, source_folders
 from xmcbench.evaluation import InvalidPredictions
@@ -43,14 +43,14 @@ class BrokenContractError(InvalidPredictions):
 
 @dataclass
 class Guard:
-    """The places that a stage must not open, and what it opened of them."""
+    """The places that a stage must not open, and whether it did."""
 
     stage: str
     folders: Sequence[Path]  # nothing in them may be opened
     prepared: Path | None = None  # the prepared copy, in which names must not start like `names`, if there is one
     names: tuple[str, ...] = TEST_FILES
     writable: Sequence[Path] | None = None  # the folders of the home in which a trial may write; None: any
-    opened: list[str] = field(default_factory=list)
+    broken: BrokenContractError | None = None  # the first rule that the stage broke
 
     def __post_init__(self) -> None:
         self.folders = [folder.resolve() for folder in self.folders]
@@ -73,21 +73,13 @@ class Guard:
             return False
         return not any(folder in path.parents for folder in self.writable)
 
-    def error(self) -> BrokenContractError:
-        what = self.opened[0]
-        rule = _RULES[what.split()[0]] if self.prepared else "a saved model is all in its folder"
-        return BrokenContractError(f"the method {what} in {self.stage}: {rule}")
-
-
-_RULES = {
-    "opened": "no method may read the dataset's files, which hold test targets",
-    "looked": "what a method may see of a dataset is in `train`",
-    "wrote": "what it keeps belongs into run.checkpoint or run.cache",
-}
+    def refuse(self, what: str, rule: str) -> NoReturn:
+        rule = rule if self.prepared else "a saved model is all in its folder"
+        self.broken = self.broken or BrokenContractError(f"the method {what} in {self.stage}: {rule}")
+        raise self.broken
 
 
 _active: Guard | None = None
-_installed = False
 
 
 @contextmanager
@@ -96,32 +88,31 @@ def guarded(guard: Guard) -> Iterator[None]:
 
     So does looking up a dataset in the registry: its source could be read.
     """
-    global _active, _installed
-    if not _installed:  # once per process: Python cannot remove it
-        sys.addaudithook(_hook)
-        _installed = True
+    global _active
     _active = guard
     try:
         yield
     finally:
         _active = None
-    if guard.opened:
-        raise guard.error()
+    if guard.broken:
+        raise guard.broken
 
 
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     guard = _active
-    if guard is None or event not in ("open", LOOKED_UP):
+    if guard is None:
         return
     if event == LOOKED_UP:
-        guard.opened.append(f"looked up the dataset {arguments[0]!r}")
-        raise guard.error()
-    if isinstance(arguments[0], str | bytes):
+        guard.refuse(f"looked up the dataset {arguments[0]!r}", "what a method may see of a dataset is in `train`")
+    if event == "open" and isinstance(arguments[0], str | bytes):
         path = Path(os.path.realpath(os.fsdecode(arguments[0])))
-        reads, writes = guard.reads(path), bool((arguments[2] or 0) & WRITING)
-        if reads or (writes and guard.shares(path)):
-            guard.opened.append(f"{'opened' if reads else 'wrote'} {path}")
-            raise guard.error()
+        if guard.reads(path):
+            guard.refuse(f"opened {path}", "no method may read the dataset's files, which hold test targets")
+        if (arguments[2] or 0) & WRITING and guard.shares(path):
+            guard.refuse(f"wrote {path}", "what it keeps belongs into run.checkpoint or run.cache")
+
+
+sys.addaudithook(_hook)  # once per process: Python cannot remove it
 
 
 class Sandbox:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from xmcbench.data.dataset import Dataset
 from xmcbench.errors import XMCBenchError
 from xmcbench.evaluation.evaluator import stored_predictions
-from xmcbench.evaluation.fusion import Fusion, RuleName, Weighted, fit_fusion
+from xmcbench.evaluation.fusion import RuleName, Weighted, fit_fusion
 from xmcbench.evaluation.imported import Origin
 from xmcbench.evaluation.metrics import inverse_propensity
 from xmcbench.evaluation.ranking import check_predictions, drop_ignored
@@ -26,18 +25,10 @@ from xmcbench.trial.store import Store
 METHOD = "fused"  # no plugin has this name
 
 
-@dataclass(frozen=True)
-class Fused:
-    """The predictions of several trials as one ranking, and how it came about."""
-
-    predictions: Predictions
-    origin: Origin
-
-
 def fuse_trials(
     store: Store, records: Sequence[Record], dataset: Dataset, rule: RuleName, metric: str = "nDCG@5"
-) -> Fused:
-    """Fuse the predictions of `records` for the test queries of `dataset`.
+) -> tuple[Predictions, Origin]:
+    """Fuse the predictions of `records` for the test queries of `dataset`; also how they came about.
 
     `weighted` and `tree` load the trials' models and ask them for the training queries that all of them held out
     (`selection` in their suites). Raises XMCBenchError where the trials have nothing in common to fuse or to fit on.
@@ -45,29 +36,21 @@ def fuse_trials(
     _check_parts(records)
     rows = np.empty(0, np.int64) if rule == "reciprocal-ranks" else _held_out_by_all(records, dataset)
     parts = [stored_predictions(store, record, dataset) for record in records]
-    fusion = _fitted(store, records, dataset, rule, metric, rows)
-    num_queries, num_labels = dataset.test.targets.shape
+    train, card, (num_queries, num_labels) = dataset.training_data(), dataset.card, dataset.test.targets.shape
+    weights_L = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
+    held_out, answers = train.rows(rows), []
+    for record in records if len(rows) else ():
+        found = load_saved_model(store, record).predict(held_out.texts, min(STORED, num_labels))
+        check_predictions(found, *held_out.targets.shape)
+        answers.append(drop_ignored(found, held_out.ignore, found.k))
+    fusion = fit_fusion(rule, answers, held_out.targets, weights_L, metric)
     predictions = fusion.fuse(parts, min(STORED, num_labels))
     check_predictions(predictions, num_queries, num_labels, dataset.ignore_test)
     settings: dict[str, Any] = {"rule": rule, "parts": [record.key for record in records]}
     if isinstance(fusion, Weighted):
         settings |= {"metric": metric, "weights": fusion.weights_P.tolist()}
     split = f"train: {len(rows)} queries held out" if len(rows) else "none"
-    return Fused(predictions, Origin(METHOD, settings, split))
-
-
-def _fitted(
-    store: Store, records: Sequence[Record], dataset: Dataset, rule: RuleName, metric: str, rows: np.ndarray
-) -> Fusion:
-    train, card = dataset.training_data(), dataset.card
-    weights_L = inverse_propensity(train.targets, card.propensity_a, card.propensity_b)
-    held_out = train.rows(rows)
-    answers = []
-    for record in records if len(rows) else ():
-        found = load_saved_model(store, record).predict(held_out.texts, min(STORED, train.num_labels))
-        check_predictions(found, *held_out.targets.shape)
-        answers.append(drop_ignored(found, held_out.ignore, found.k))
-    return fit_fusion(rule, answers, held_out.targets, weights_L, metric)
+    return predictions, Origin(METHOD, settings, split)
 
 
 def _check_parts(records: Sequence[Record]) -> None:

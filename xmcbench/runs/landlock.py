@@ -21,6 +21,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _READ_FILE, _REFER = 1 << 2, 1 << 13
 _MIN_VERSION = 2  # the first one refuses to move files between folders
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def forbid_reading(paths: Iterable[Path]) -> bool:
@@ -37,7 +38,8 @@ def forbid_reading(paths: Iterable[Path]) -> bool:
             for path in _beside(forbidden):
                 with suppress(FileNotFoundError):  # a file that another process has removed by now
                     _allow(ruleset, path)
-            _restrict(ruleset)
+            _check(_libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))  # the kernel asks for this of unprivileged processes
+            _call(_RESTRICT_SELF, ruleset, 0)
         finally:
             os.close(ruleset)
     except (OSError, AttributeError):  # no Landlock, or a folder above the paths cannot be listed
@@ -71,19 +73,10 @@ def _allow(ruleset: int, path: Path) -> None:
         os.close(target)
 
 
-def _restrict(ruleset: int) -> None:
-    _check(_libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0))  # the kernel asks for this of unprivileged processes
-    _call(_RESTRICT_SELF, ruleset, 0)
-
-
 def _call(number: int, *arguments: int | bytes | None) -> int:
     """A system call by its number. Raises `OSError`."""
     sized = [ctypes.c_size_t(value) if isinstance(value, int) else value for value in arguments]
-    return _check(_libc().syscall(ctypes.c_long(number), *sized))
-
-
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None, use_errno=True)
+    return _check(_libc.syscall(ctypes.c_long(number), *sized))
 
 
 def _check(result: int) -> int:

@@ -17,7 +17,6 @@ from xmcbench.data.extent import MUCH_CUT, Extent
 from xmcbench.data.lengths import share_cut
 from xmcbench.errors import XMCBenchError
 from xmcbench.suite.suite import Extents
-from xmcbench.trial.budget import Budget
 from xmcbench.trial.method import Method, build_method
 from xmcbench.trial.record import FEW_STEPS, SMALLEST_BATCH, Record, Status
 from xmcbench.trial.run import TrialProgress
@@ -108,15 +107,13 @@ def remarks(
             continue
         method = build_method(trial)
         spent = method.foreseen(data, trial.budget)
-        idle = method.idle_parts(spent)
         counted = steps.get((trial.dataset, trial.label), spent.get("steps", 0))
-        texts = [*_of_first_passes(method, trial.budget, spent), *_of_steps(trial, counted)]
-        texts += [*(f"no {part}" for part in idle), *_of_texts(trial, data)]
+        texts = [*_of_trial(trial, method, data, spent, counted)]
         parts = dict.fromkeys((method, method.encoder_training(trial.budget)[0]))
         texts += [text for part in parts for text in _of_counts(part, data)]
         for text in texts:
             labels.setdefault(f"{trial.dataset}: {text}", {})[trial.label] = None
-        settings = frozenset[str]().union(*idle.values())
+        settings = frozenset[str]().union(*method.idle_parts(spent).values())
         config = {name: value for name, value in trial.config.items() if name not in settings}
         identity = json.dumps([trial.method, trial.dataset, config, trial.budget.limits()], sort_keys=True)
         same[identity][trial.label] = settings
@@ -130,25 +127,20 @@ def _of_alike(group: Mapping[str, frozenset[str]]) -> str:
     return f"{names} differ only in settings without effect here: {settings}" if settings else f"{names} are the same"
 
 
-def _of_first_passes(method: Method, budget: Budget, spent: Mapping[str, Any]) -> Iterator[str]:
-    """That the trial will fail before its first step."""
-    limit, needed = method.encoder_training(budget)[1].encoder_tokens, spent.get("first_tokens", 0)
+def _of_trial(trial: Trial, method: Method, data: Extent, spent: Mapping[str, Any], steps: float) -> Iterator[str]:
+    """That the trial fails before its first step, or takes few steps, and that its queries are cut."""
+    limit, needed = method.encoder_training(trial.budget)[1].encoder_tokens, spent.get("first_tokens", 0)
     if limit is not None and needed > limit:
         yield f"fails: about {needed:,.0f} tokens are encoded before the first step, the budget has {limit:,}"
-
-
-def _of_steps(trial: Trial, steps: float) -> Iterator[str]:
     if 0 < steps < FEW_STEPS:
         lower = "lower batch_size or " if trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
         yield f"about {steps:.0f} steps, which are few: {lower}raise the budget"
-
-
-def _of_texts(trial: Trial, data: Extent) -> Iterator[str]:
-    limit = trial.config.get("max_query_length") or data.stated_limit
-    if "max_query_length" not in trial.config or limit is None or not data.query_percentiles:
+    yield from (f"no {part}" for part in method.idle_parts(spent))
+    longest = trial.config.get("max_query_length") or data.stated_limit
+    if "max_query_length" not in trial.config or longest is None or not data.query_percentiles:
         return
-    if (share := share_cut(data.query_percentiles, limit)) > MUCH_CUT:
-        yield f"about {share:.0%} of the queries are cut at {limit} tokens (max_query_length)"
+    if (share := share_cut(data.query_percentiles, longest)) > MUCH_CUT:
+        yield f"about {share:.0%} of the queries are cut at {longest} tokens (max_query_length)"
 
 
 def _of_counts(method: Method, data: Extent) -> Iterator[str]:

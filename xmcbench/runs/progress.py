@@ -25,7 +25,8 @@ TENTHS = 10  # a plain line for every tenth of a stage
 @contextmanager
 def display() -> Iterator[Display]:
     """A display on standard output: bars on a terminal and in a notebook, else lines."""
-    if _in_notebook():
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if hasattr(shell, "kernel"):  # of Jupyter
         yield NotebookBars()
         return
     if not sys.stdout.isatty():
@@ -36,12 +37,6 @@ def display() -> Iterator[Display]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, TextColumn("{task.fields[note]}", markup=False), console=Console()) as bars:
         yield Bars(bars)
-
-
-def _in_notebook() -> bool:
-    """Whether a kernel of Jupyter runs this process."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    return hasattr(shell, "kernel")
 
 
 class Lines:
@@ -225,16 +220,11 @@ class TrackedDisplay:
 
     def __init__(self, display: Display, listeners: Sequence[Listener]) -> None:
         self._display, self._listeners = display, listeners
+        self.wait, self.expect = display.wait, display.expect
 
     def begin(self, planned: PlannedTrial, number: int, total: int) -> None:
         self._send("begin", planned.trial)
         self._display.begin(planned, number, total)
-
-    def wait(self, planned: PlannedTrial) -> None:
-        self._display.wait(planned)
-
-    def expect(self, seconds: float | None) -> None:
-        self._display.expect(seconds)
 
     def progress(self, planned: PlannedTrial, progress: TrialProgress) -> None:
         self._send("step", planned.trial, progress)
