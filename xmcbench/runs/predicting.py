@@ -8,6 +8,7 @@ Legend: N test queries, S sampled queries, K predicted labels.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import traceback
@@ -18,7 +19,7 @@ from io import BytesIO
 from multiprocessing import Pipe, get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import scipy
@@ -169,8 +170,9 @@ class FreshProcess:
 
         `home` is the process's home and cache. It must not open the folders `closed`: a model is all in its folder.
         """
+        task: dict[str, Any] = {"model": str(model), "texts": texts, "k": k, "home": str(home)}
         with suppress(ConnectionError):  # it has ended, and `answer` says so
-            self._pipe.send((model, texts, k, home, closed))
+            self._pipe.send_bytes(json.dumps(task | {"closed": [str(path) for path in closed]}).encode())
 
     def answer(self) -> Predictions:
         """The predictions, once they are there. Raises `BrokenContractError` if the model cannot be loaded."""
@@ -195,15 +197,15 @@ def _serve(build: Callable[[], Method], pipe: Connection, other: Connection) -> 
     """Answer one question in the forked process, then leave without exit handlers; `other` is its parent's end."""
     other.close()
     try:
-        model, texts, k, home, closed = pipe.recv()
+        task = json.loads(pipe.recv_bytes())
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # a forked process cannot use the GPU of its parent
         if torch := sys.modules.get("torch"):
             torch.set_num_threads(1)  # threads that the parent may have started do not exist here
-        os.environ |= {"HOME": str(home), "XMCBENCH_CACHE": str(home)}
+        os.environ |= {"HOME": task["home"], "XMCBENCH_CACHE": task["home"]}
         method, content = build(), BytesIO()
-        with guarded(Guard("the loaded model", closed)), untrained("load"):
-            method.load(model)
-            predictions = method.predict(texts, k)
+        with guarded(Guard("the loaded model", [Path(path) for path in task["closed"]])), untrained("load"):
+            method.load(Path(task["model"]))
+            predictions = method.predict(task["texts"], task["k"])
         np.savez(content, indices=predictions.indices, scores=predictions.scores)
         pipe.send_bytes(DONE + content.getvalue())
     except EOFError:  # nobody asks
