@@ -64,6 +64,13 @@ def test_what_is_read_as_a_record_is_shown(data: st.DataObject, tmp_path: Path) 
     show(record, tmp_path)
 
 
+@pytest.mark.parametrize("setting", ["batch_size", "learning_rate", "encoder", "max_query_length"])
+@pytest.mark.parametrize("value", ["many", None, [1], {"of": 1}])
+def test_settings_of_any_type_are_shown(setting: str, value: Any, tmp_path: Path) -> None:
+    few_steps = replaced(originals()[TRIALS[0]], ("spent", "steps"), 5)
+    show(decode(signed(replaced(few_steps, ("trial", "config", setting), value))), tmp_path)
+
+
 @pytest.mark.long
 def test_every_field_has_a_type() -> None:
     """No field takes all hostile values: each refuses those of other types, and no number is beyond all bounds."""

@@ -186,7 +186,8 @@ def few_steps(record: Record) -> str:
     passes = tokens - steps * record.spent.get("largest_step", {}).get("encoder_tokens", tokens)  # at least
     if passes > tokens / 2:
         return f"{steps} steps, as passes over all texts took {passes / tokens:.0%} of the tokens: raise the budget"
-    lower = "lower batch_size or " if record.trial.config.get("batch_size", 0) > SMALLEST_BATCH else ""
+    batch = record.trial.config.get("batch_size")  # in a record of others anything
+    lower = "lower batch_size or " if isinstance(batch, int) and batch > SMALLEST_BATCH else ""
     return f"{steps} steps: {lower}raise the budget"
 
 

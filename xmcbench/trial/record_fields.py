@@ -1,7 +1,7 @@
 """The types of a record's fields: finite, bounded, of known names. What has these types can be shown on a board.
 
 The types hold what a reader computes with. Whether a record is true, and fit to be accepted, is for
-`xmcbench/reporting/submission.py`.
+`xmcbench/reporting/acceptance.py`.
 """
 
 from __future__ import annotations
